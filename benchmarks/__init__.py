@@ -1,0 +1,1 @@
+"""Benchmarks: each prints a ratio against a bare loop in the same run (`make bench`)."""

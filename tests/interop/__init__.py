@@ -1,0 +1,1 @@
+"""Real files, real sockets, real processes."""
