@@ -1,0 +1,86 @@
+"""Network addresses as people write them: `host:port`, with IPv6 hosts in brackets.
+
+    127.0.0.1:40840     [::1]:40840     gateway-0.example.net:40840     0.0.0.0:6900     [::]:6900
+
+The host is never left out: that the whole network may connect is worth saying (`0.0.0.0`). Port 0 asks the system for a
+free port, so only something that listens may have it.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from dataclasses import dataclass
+
+from gateway.errors import AddressError
+
+__all__ = ["PORT_MAX", "Address", "parse_address", "parse_addresses"]
+
+PORT_MAX = 65_535
+"""The highest TCP port number."""
+
+_HOST_NAME = re.compile(r"(?!-)[A-Za-z0-9_-]{1,63}(\.[A-Za-z0-9_-]{1,63})*\.?")
+_EXPECTED = "host:port, such as 127.0.0.1:6900, [::1]:6900 or 0.0.0.0:6900"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Address:
+    """A host and a TCP port. Its text is what a gRPC target or a URL wants: IPv6 hosts in brackets."""
+
+    host: str
+    """An IPv4 or IPv6 address (without brackets) or a host name."""
+    port: int
+    """0 to 65,535; 0 is "any free port" for something that listens."""
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether only this machine can connect to it. A name other than `localhost` is taken as public."""
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return self.host.rstrip(".").lower() == "localhost"
+
+
+def parse_address(text: str, *, port_min: int = 0) -> Address:
+    """Read one address.
+
+    Args:
+        text: `host:port` or `[ipv6]:port`; blanks around it are ignored.
+        port_min: 0 for an address to listen at, 1 for one to connect to.
+
+    Raises:
+        AddressError: `text` is not an address, or its port is below `port_min` or above 65,535.
+    """
+    stripped = text.strip()
+    host, colon, port_text = stripped.rpartition(":")
+    if not colon or not host or "/" in stripped:
+        raise AddressError(text, _EXPECTED)
+    if host.startswith("[") and host.endswith("]"):
+        host = _ipv6(host[1:-1], text)
+    elif ":" in host:
+        raise AddressError(text, f"an IPv6 host in brackets: {_EXPECTED}")
+    elif not _HOST_NAME.fullmatch(host):
+        raise AddressError(text, _EXPECTED)
+    if not (port_text.isascii() and port_text.isdigit() and port_min <= int(port_text) <= PORT_MAX):
+        raise AddressError(text, f"a port from {port_min} to {PORT_MAX}: {_EXPECTED}")
+    return Address(host, int(port_text))
+
+
+def parse_addresses(text: str, *, port_min: int = 0) -> tuple[Address, ...]:
+    """Read addresses with commas between them, in their order; there must be at least one.
+
+    Raises:
+        AddressError: as `parse_address`, for the first that is wrong.
+    """
+    return tuple(parse_address(part, port_min=port_min) for part in text.split(","))
+
+
+def _ipv6(host: str, text: str) -> str:
+    """Check what stood in the brackets; `text` is the whole, for the error."""
+    try:
+        return str(ipaddress.IPv6Address(host))
+    except ValueError:
+        raise AddressError(text, f"an IPv6 address in the brackets: {_EXPECTED}") from None
