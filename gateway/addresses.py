@@ -2,8 +2,8 @@
 
     127.0.0.1:40840     [::1]:40840     gateway-0.example.net:40840     0.0.0.0:6900     [::]:6900
 
-The host is never left out: that the whole network may connect is worth saying (`0.0.0.0`). Port 0 asks the system for a
-free port, so only something that listens may have it.
+The host is never left out: that the whole network may connect is worth saying (`0.0.0.0`). Port 0 asks the
+system for a free port, so only something that listens may have it.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """What can go wrong in the gateway, and whose fault each is.
 
-    GatewayError                   everything the gateway raises on purpose; `exit_status` if it ends a command
-    ├── SettingError               how it was told to run: a setting, its value, where the value came from (exit 2)
-    ├── AddressError               a text that is not `host:port` (exit 2)
-    └── Fatal                      the environment: a busy port, an unreadable folder, `python -O`
+    GatewayError             everything the gateway raises on purpose; `exit_status` if it ends a command
+    ├── SettingError         how it was told to run: the setting, its value, where that came from (exit 2)
+    ├── AddressError         a text that is not `host:port` (exit 2)
+    └── Fatal                the environment: a busy port, an unreadable folder, `python -O`
 
 A message says object, got, expected and place; the same facts are fields. A bare `Exception` is never raised.
 """

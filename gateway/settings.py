@@ -1,0 +1,387 @@
+"""The settings of a node: one table, from which everything that knows a setting is made.
+
+Each row of `Settings` below gives the dotted name, the kind, the default, the unit and the help; a row's place in
+the other forms follows from the name (a few flags have a short one):
+
+    dotted name     publish.max_block_bytes           verification.mode         grpc.address
+    attribute       publish_max_block_bytes           verification_mode         grpc_address
+    flag            --publish-max-block-bytes         --verify                  --grpc
+    environment     SLUICE_PUBLISH_MAX_BLOCK_BYTES    SLUICE_VERIFICATION_MODE  SLUICE_GRPC_ADDRESS
+    TOML            [publish] max_block_bytes         [verification] mode       [grpc] address
+
+`gateway.setting_sources` reads the sources, `sluice serve` makes its options from the table, and
+`python -m gateway.settings` prints the table as `docs/settings.md`.
+
+Invariants
+  - A setting's unit ends its name, and every time limit of 0 means "no limit".
+  - `Settings()` is the defaults; a default that follows from another setting is computed when it is made.
+  - Nothing here is secret: ledger keys are public keys.
+"""
+
+# ruff: noqa: RUF009 - the rows of the table are dataclass fields, made once
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, Literal
+
+from gateway.addresses import Address
+from gateway.setting_kinds import (
+    GIB,
+    KIB,
+    MIB,
+    Choice,
+    FirstBlock,
+    Folder,
+    HostPort,
+    Kind,
+    Listed,
+    Seconds,
+    Size,
+    Switch,
+    Text,
+    WholeNumber,
+)
+
+__all__ = ["NODE_SECTION", "SETTINGS", "Derived", "Setting", "Settings", "markdown"]
+
+NODE_SECTION = "node"
+"""The heading of the settings that are in no section of the file."""
+
+_U64_MAX = 2**64 - 1
+_DAY_SECONDS = 86_400.0
+
+
+@dataclass(frozen=True, slots=True)
+class Derived:
+    """A default that follows from other settings."""
+
+    words: str
+    """How it follows, for the help: `3 x block_time_seconds`."""
+    compute: Callable[[Settings], object]
+    """Gives the value from the settings that have plain defaults."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One row of the table."""
+
+    name: str
+    """Dotted name, `section.key`, or `key` for those in no section."""
+    kind: Kind
+    """How the value is read and written."""
+    default: object
+    """A value of the kind, a `Derived`, or None for "unset"."""
+    unit: str
+    """What the number counts, or "" where it is no number."""
+    help: str
+    """One or two sentences for people."""
+    flag: str
+    """The command line's long option, `--publish-max-block-bytes`."""
+
+    @property
+    def attribute(self) -> str:
+        """The name of the field in `Settings`."""
+        return self.name.replace(".", "_")
+
+    @property
+    def environment(self) -> str:
+        """The name of the environment variable."""
+        return "SLUICE_" + self.attribute.upper()
+
+    @property
+    def section(self) -> str:
+        """The table in the TOML file, or `NODE_SECTION` for the file's top."""
+        return self.name.rpartition(".")[0] or NODE_SECTION
+
+    @property
+    def is_list(self) -> bool:
+        """Whether the flag may be repeated."""
+        return isinstance(self.kind, Listed)
+
+    @property
+    def default_text(self) -> str:
+        """The default for people: as it would stand in the file, in words, or `unset`."""
+        if isinstance(self.default, Derived):
+            return self.default.words
+        if self.default is None or self.default == ():
+            return "unset"
+        return self.kind.to_toml(self.default).strip('"')
+
+
+def _row(name: str, kind: Kind, default: object, help: str, *, unit: str = "", flag: str = "") -> Any:
+    """Make the dataclass field of one row; typed `Any`, so that the annotation of the field is its type."""
+    setting = Setting(
+        name, kind, default, unit, help, flag or "--" + name.replace(".", "-").replace("_", "-")
+    )
+    return field(default=default, metadata={"setting": setting})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Everything an operator can set, typed. Made by `setting_sources.resolve`, or by keyword in tests."""
+
+    # --- node: the file's top -------------------------------------------------------------------------------
+    data_dir: Path = _row(
+        "data_dir",
+        Folder(),
+        Path("sluice-data"),
+        "Folder of the stream file and its bookmarks; one node each.",
+    )
+    role: Literal["active", "standby"] = _row(
+        "role", Choice(("active", "standby")), "active", "Whether publishers are accepted or sent elsewhere."
+    )
+    peers: tuple[Address, ...] = _row(
+        "peers", Listed(HostPort(port_min=1)), (), "gRPC address of another node. Repeatable.", flag="--peer"
+    )
+    ledger_keys: tuple[str, ...] = _row(
+        "ledger_keys",
+        Listed(Text("KIND:KEY")),
+        (),
+        "Public key that block proofs are checked with, such as ed25519:HEX. Repeatable.",
+        flag="--ledger-key",
+    )
+    block_time_seconds: float = _row(
+        "block_time_seconds",
+        Seconds(3600, none_allowed=False),
+        2.0,
+        "The network's time between blocks.",
+        unit="seconds",
+        flag="--block-time",
+    )
+    first_block: int | Literal["any"] | None = _row(
+        "first_block",
+        FirstBlock(),
+        None,
+        "Where an empty node begins: a block number, or any for the first that is offered; unset begins at 0 "
+        "with both links checked from the start.",
+        unit="block number",
+    )
+
+    # --- verification ---------------------------------------------------------------------------------------
+    verification_mode: Literal["full", "hash"] = _row(
+        "verification.mode",
+        Choice(("full", "hash")),
+        "full",
+        "What is checked of a block: full is root hash, links and proof; hash leaves the signature out.",
+        flag="--verify",
+    )
+    verification_root_layout: Literal["auto", "8", "16"] = _row(
+        "verification.root_layout",
+        Choice(("auto", "8", "16")),
+        "auto",
+        "Leaves of a block's top hash tree; auto goes by the block's HAPI version.",
+        unit="leaves",
+    )
+
+    # --- stream ---------------------------------------------------------------------------------------------
+    stream_type: int = _row(
+        "stream.type",
+        WholeNumber(0, _U64_MAX),
+        1,
+        "Stream type in the stream file's header; clients name it.",
+    )
+    stream_system_id: int = _row(
+        "stream.system_id", WholeNumber(0, _U64_MAX), 137, "System id in the stream file's header."
+    )
+    stream_version: int = _row(
+        "stream.version", WholeNumber(0, 255), 1, "Stream version in the stream file's header."
+    )
+
+    # --- publish --------------------------------------------------------------------------------------------
+    publish_max_block_bytes: int = _row(
+        "publish.max_block_bytes",
+        Size(64 * KIB, 64 * GIB),
+        256 * MIB,
+        "Most bytes of items in one block; a longer block is refused with INVALID_REQUEST.",
+        unit="bytes",
+    )
+    publish_max_inflight_bytes: int = _row(
+        "publish.max_inflight_bytes",
+        Size(64 * KIB, 1024 * GIB),
+        GIB,
+        "Most bytes of blocks not yet committed, over all publishers; beyond it publishers are slowed down.",
+        unit="bytes",
+    )
+    publish_proof_idle_ms: int = _row(
+        "publish.proof_idle_ms",
+        WholeNumber(1, 60_000),
+        100,
+        "A block without end_of_block is complete when nothing follows its proof for this long.",
+        unit="milliseconds",
+    )
+    publish_block_timeout_seconds: float = _row(
+        "publish.block_timeout_seconds",
+        Seconds(_DAY_SECONDS),
+        Derived("3 x block_time_seconds", lambda settings: 3 * settings.block_time_seconds),
+        "Time in which the winner of a block must complete it; below 2 x block_time_seconds is refused, "
+        "because gathering a block's signatures may take that long.",
+        unit="seconds",
+    )
+    publish_stall_blocks: int = _row(
+        "publish.stall_blocks",
+        WholeNumber(1, 10_000),
+        3,
+        "The winner of a block is timed out when another publisher has completed a block this far ahead.",
+        unit="blocks",
+    )
+    publish_idle_timeout_seconds: float = _row(
+        "publish.idle_timeout_seconds",
+        Seconds(_DAY_SECONDS),
+        300.0,
+        "A publisher that never sends a block header is closed after this long.",
+        unit="seconds",
+    )
+    publish_duplicate_skip_window: int = _row(
+        "publish.duplicate_skip_window",
+        WholeNumber(0, 1_000_000),
+        0,
+        "A block at most this far behind the last is answered with SkipBlock in place of DUPLICATE_BLOCK.",
+        unit="blocks",
+    )
+    publish_send_queue_max: int = _row(
+        "publish.send_queue_max",
+        WholeNumber(1, 1_000_000),
+        4096,
+        "Responses waiting for one publisher that does not read; beyond it the publisher is closed.",
+        unit="responses",
+    )
+
+    # --- grpc -----------------------------------------------------------------------------------------------
+    grpc_address: Address = _row(
+        "grpc.address",
+        HostPort(),
+        Address("127.0.0.1", 40840),
+        "Where publishers, subscribers and status requests connect; port 0 takes a free one.",
+        flag="--grpc",
+    )
+    grpc_max_message_bytes: int = _row(
+        "grpc.max_message_bytes",
+        Size(64 * KIB, GIB),
+        8 * MIB,
+        "Longest message, either way; publishers send up to 6 MB and 1 KB.",
+        unit="bytes",
+    )
+    grpc_reflection: bool = _row(
+        "grpc.reflection",
+        Switch(),
+        Derived(
+            "on when grpc.address is a loopback address", lambda settings: settings.grpc_address.is_loopback
+        ),
+        "Whether gRPC tools may ask the node for its services.",
+    )
+
+    # --- tcp ------------------------------------------------------------------------------------------------
+    tcp_address: Address = _row(
+        "tcp.address",
+        HostPort(),
+        Address("127.0.0.1", 6900),
+        "Where data-streamer clients connect; port 0 takes a free one.",
+        flag="--tcp",
+    )
+    tcp_max_connections: int = _row(
+        "tcp.max_connections",
+        WholeNumber(1, 1_000_000),
+        10_000,
+        "Clients connected at once; one more is closed at once.",
+        unit="connections",
+    )
+    tcp_write_timeout_seconds: float = _row(
+        "tcp.write_timeout_seconds",
+        Seconds(_DAY_SECONDS),
+        3.0,
+        "A client that takes no byte of what is sent to it is closed after this long.",
+        unit="seconds",
+    )
+    tcp_inactivity_timeout_seconds: float = _row(
+        "tcp.inactivity_timeout_seconds",
+        Seconds(_DAY_SECONDS),
+        120.0,
+        "A client that neither sends a command nor streams is closed after this long.",
+        unit="seconds",
+    )
+    tcp_on_command_error: Literal["close", "keep"] = _row(
+        "tcp.on_command_error",
+        Choice(("close", "keep")),
+        "close",
+        "What happens to a client's connection after a command is answered with an error.",
+    )
+
+    # --- http -----------------------------------------------------------------------------------------------
+    http_address: Address = _row(
+        "http.address",
+        HostPort(),
+        Address("127.0.0.1", 16007),
+        "Where /healthz, /readyz and /metrics are; port 0 takes a free one.",
+        flag="--http",
+    )
+
+    # --- commit ---------------------------------------------------------------------------------------------
+    commit_max_blocks_per_group: int = _row(
+        "commit.max_blocks_per_group",
+        WholeNumber(1, 10_000),
+        64,
+        "Most blocks that share one pair of flushes.",
+        unit="blocks",
+    )
+
+    # --- log ------------------------------------------------------------------------------------------------
+    log_level: Literal["debug", "info", "warning", "error"] = _row(
+        "log.level",
+        Choice(("debug", "info", "warning", "error")),
+        "info",
+        "Least severe line that is logged.",
+    )
+    log_format: Literal["text", "json"] = _row(
+        "log.format", Choice(("text", "json")), "text", "Lines for people, or one JSON object per line."
+    )
+
+    # --- shutdown -------------------------------------------------------------------------------------------
+    shutdown_grace_seconds: float = _row(
+        "shutdown.grace_seconds",
+        Seconds(3600, none_allowed=False),
+        10.0,
+        "Time for complete blocks to be finished and clients to be told when the node is stopped.",
+        unit="seconds",
+    )
+
+    def __post_init__(self) -> None:
+        """Put values in the place of defaults that follow from other settings."""
+        for setting in SETTINGS:
+            value = getattr(self, setting.attribute)
+            if isinstance(value, Derived):
+                object.__setattr__(self, setting.attribute, value.compute(self))
+
+
+SETTINGS: tuple[Setting, ...] = tuple(one.metadata["setting"] for one in fields(Settings))
+"""The rows, in the order of the help."""
+
+
+def markdown() -> str:
+    """Write the table as the page `docs/settings.md`."""
+    lines = [
+        "# Settings of `sluice serve`",
+        "",
+        "Made by `python -m gateway.settings > docs/settings.md`; a test compares it with the code.",
+        "",
+        "In rising order of precedence: the default, the TOML file (`--config FILE` or `SLUICE_CONFIG`), the",
+        "environment, the flag. In the environment several values have commas between them. Sizes may be",
+        "written `8MiB`, `1GiB`; a time limit of 0 means no limit. `sluice serve --print-config` shows what",
+        "applies, and from where.",
+    ]
+    for section in dict.fromkeys(setting.section for setting in SETTINGS):
+        place = "the top of the file" if section == NODE_SECTION else f"`[{section}]`"
+        lines += ["", f"## {section}", "", f"In the TOML file: {place}.", ""]
+        lines += ["| setting | flag | environment | default | unit | |", "|---|---|---|---|---|---|"]
+        for row in SETTINGS:
+            if row.section == section:
+                flag = f"`{row.flag} {row.kind.metavar}`".replace("|", "\\|")
+                cells = (f"`{row.name}`", flag, f"`{row.environment}`", row.default_text, row.unit, row.help)
+                lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    sys.stdout.write(markdown())
