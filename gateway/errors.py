@@ -3,7 +3,16 @@
     GatewayError             everything the gateway raises on purpose; `exit_status` if it ends a command
     ├── SettingError         how it was told to run: the setting, its value, where that came from (exit 2)
     ├── AddressError         a text that is not `host:port` (exit 2)
-    └── Fatal                the environment: a busy port, an unreadable folder, `python -O`
+    ├── Fatal                the environment: a busy port, an unreadable folder, `python -O`
+    ├── LedgerKeyError       a ledger key that cannot be used, or is missing (exit 2)
+    ├── KeyFileError         a private key file that cannot be read or written
+    ├── PeerError            bytes or behaviour that came from somebody else
+    │   ├── ItemError        an item or a message is not well formed
+    │   └── BlockRefused     a block cannot be accepted; holds the `Refusal`
+    ├── StoredDataError      what was read back from a disk or a stream is not what we write
+    │   ├── LayoutError      a sequence of entries is not a block
+    │   └── ChainStateError  a saved chain state does not hold together
+    └── ChainMisuse          our own code advanced a chain with a block that is not its next
 
 A message says object, got, expected and place; the same facts are fields. A bare `Exception` is never raised.
 """
@@ -12,7 +21,23 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-__all__ = ["AddressError", "Fatal", "GatewayError", "SettingError"]
+from gateway.verdict import Refusal
+
+__all__ = [
+    "AddressError",
+    "BlockRefused",
+    "ChainMisuse",
+    "ChainStateError",
+    "Fatal",
+    "GatewayError",
+    "ItemError",
+    "KeyFileError",
+    "LayoutError",
+    "LedgerKeyError",
+    "PeerError",
+    "SettingError",
+    "StoredDataError",
+]
 
 
 class GatewayError(Exception):
@@ -66,3 +91,95 @@ class Fatal(GatewayError):
         """How it is."""
         self.expected = expected
         """How it must be."""
+
+
+# --- blocks, proofs and keys ----------------------------------------------------------------------------------
+
+
+class LedgerKeyError(GatewayError):
+    """A ledger key is malformed, of an unknown or unsupported kind, or missing."""
+
+    exit_status = 2
+
+    def __init__(self, what: str, *, got: str, expected: str) -> None:
+        super().__init__(f"{what}: got {got}, expected {expected}")
+        self.what = what
+        """The key or the part of it that is wrong."""
+        self.got = got
+        """How it is."""
+        self.expected = expected
+        """How it must be."""
+
+
+class KeyFileError(GatewayError):
+    """A private key file cannot be read or written."""
+
+    def __init__(self, path: str, *, got: str, expected: str) -> None:
+        super().__init__(f"{path}: got {got}, expected {expected}")
+        self.path = path
+        """The file."""
+        self.got = got
+        """What was found there."""
+        self.expected = expected
+        """What would have been accepted."""
+
+
+class PeerError(GatewayError):
+    """A publisher, a peer or a block file gave bytes that cannot be accepted."""
+
+    def __init__(self, what: str, got: str, expected: str, where: str = "") -> None:
+        place = f"{where}: " if where else ""
+        super().__init__(f"{place}{what}: got {got}, expected {expected}")
+        self.what = what
+        """The object that is wrong."""
+        self.got = got
+        """What it is."""
+        self.expected = expected
+        """What it had to be."""
+        self.where = where
+        """The place of the object in what was given, empty if it was given alone."""
+
+
+class ItemError(PeerError):
+    """The bytes of an item, or of a message in it, are not well formed."""
+
+
+class BlockRefused(PeerError):
+    """A block cannot be accepted."""
+
+    def __init__(self, refusal: Refusal) -> None:
+        super().__init__(refusal.what, refusal.got, refusal.expected, where=refusal.kind.value)
+        self.refusal = refusal
+        """The reason."""
+
+
+class StoredDataError(GatewayError):
+    """Data that this or another node stored does not read back as something we write."""
+
+    def __init__(self, what: str, got: str, expected: str) -> None:
+        super().__init__(f"{what}: got {got}, expected {expected}")
+        self.what = what
+        """The object that is wrong."""
+        self.got = got
+        """What it is."""
+        self.expected = expected
+        """What it had to be."""
+
+
+class LayoutError(StoredDataError):
+    """A sequence of stream entries is not the layout of a block (design.md, "From block to stream")."""
+
+
+class ChainStateError(StoredDataError):
+    """A saved chain state cannot be taken up again."""
+
+
+class ChainMisuse(GatewayError):
+    """A chain was advanced with a block that is not its next."""
+
+    def __init__(self, block_number: int, block_number_next: int) -> None:
+        super().__init__(f"chain: got block {block_number}, expected block {block_number_next}")
+        self.block_number = block_number
+        """The block that was given."""
+        self.block_number_next = block_number_next
+        """The block that is next."""
