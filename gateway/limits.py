@@ -5,7 +5,13 @@ Pure. A limit that an operator may want to move has its default here and its nam
 
 from typing import Final
 
-__all__ = ["LEDGER_KEYS_MAX", "PROOFS_PER_BLOCK_MAX", "STORED_BLOCK_BYTES_MAX"]
+__all__ = [
+    "FIELD_CHARACTERS_MAX",
+    "LEDGER_KEYS_MAX",
+    "METRIC_PUBLISHERS_MAX",
+    "PROOFS_PER_BLOCK_MAX",
+    "STORED_BLOCK_BYTES_MAX",
+]
 
 # --- blocks and their verification --------------------------------------------------------------------------
 
@@ -19,3 +25,12 @@ LEDGER_KEYS_MAX: Final = 64
 STORED_BLOCK_BYTES_MAX: Final = 1 << 30
 """Bytes of items that a reader of stored entries gathers before it gives a block up. Far above any block that
 a publisher may send; it bounds what a hostile stream server can make a client hold."""
+
+# --- running a node -----------------------------------------------------------------------------------------
+
+FIELD_CHARACTERS_MAX: Final = 2_000
+"""Characters of one field of a log line; what is longer is cut, so that no peer's text fills the disk."""
+
+METRIC_PUBLISHERS_MAX: Final = 64
+"""Publishers that have a label of their own in the metrics; blocks won by further ones count as `other`. Each
+label is a series that every scrape carries and Prometheus keeps; who publishes is not ours to choose."""

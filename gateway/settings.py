@@ -1,6 +1,6 @@
 """The settings of a node: one table, from which everything that knows a setting is made.
 
-Each row of `Settings` below gives the dotted name, the kind, the default, the unit and the help; a row's place in
+Each row of `Settings` below gives the dotted name, the kind, the default, the unit and the help; its place in
 the other forms follows from the name (a few flags have a short one):
 
     dotted name     publish.max_block_bytes           verification.mode         grpc.address

@@ -1,0 +1,151 @@
+"""Logging of a node: lines for people, or one JSON object per line, with the same fields in both.
+
+    log.info("block refused", extra=fields(block=9, publisher=2, got="9f3a…", expected="3c77…"))
+
+    text    2026-01-31 12:00:00.123 INFO    gateway.race  block refused  block=9 publisher=2 got=9f3a…
+    json    {"time": "2026-01-31T12:00:00.123Z", "level": "info", "logger": "gateway.race",
+             "message": "block refused", "block": 9, "publisher": 2, "got": "9f3a…", …}
+
+Invariants
+  - One record is one line, whatever is in the message and the fields: line ends are escaped, so that a peer
+    cannot forge a line. Only a traceback in the text form follows on lines of its own.
+  - The text of a field is cut at `FIELD_CHARACTERS_MAX`, so that a peer cannot fill the disk.
+  - Times are UTC.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import sys
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Literal, TextIO
+
+from gateway.limits import FIELD_CHARACTERS_MAX
+
+__all__ = ["JsonFormatter", "TextFormatter", "fields", "set_up_logging"]
+
+_FIELDS = "sluice_fields"
+_RESERVED = frozenset({"time", "level", "logger", "message", "error"})
+_PLAIN = re.compile(r"[^\s\"'=\x00-\x1f\x7f]+")
+_LEVEL_COLOURS = {logging.WARNING: "\x1b[33m", logging.ERROR: "\x1b[31m", logging.CRITICAL: "\x1b[31m"}
+_RESET = "\x1b[0m"
+
+FieldValue = str | int | float | bool | bytes | None
+"""What a field may hold; bytes are shown as hexadecimal."""
+
+
+def fields(**values: FieldValue) -> dict[str, Mapping[str, FieldValue]]:
+    """Make the `extra` of a log call from fields, named by the project's words (`block`, `publisher`, `got`).
+
+    Raises:
+        ValueError: a name is one that the JSON form itself uses.
+    """
+    if taken := _RESERVED & values.keys():
+        raise ValueError(f"log field {min(taken)!r}: the name is used by the log line itself")
+    return {_FIELDS: values}
+
+
+def set_up_logging(
+    *,
+    level: Literal["debug", "info", "warning", "error"] = "info",
+    form: Literal["text", "json"] = "text",
+    stream: TextIO | None = None,
+) -> None:
+    """Send all logging of this process to one stream (standard error), in place of what was set up before.
+
+    Args:
+        level: the least severe line that is shown; other libraries' lines are shown from `warning` upwards
+            unless it is `debug`.
+        form: `text` (in colour on a terminal) or `json`.
+        stream: where to write.
+    """
+    stream = stream or sys.stderr
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter(colour=stream.isatty()))
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(logging.DEBUG if level == "debug" else max(logging.WARNING, _number(level)))
+    for package in ("gateway", "datastream", "publishers"):
+        logging.getLogger(package).setLevel(_number(level))
+
+
+def _number(level: str) -> int:
+    """Give the number that `logging` knows a level by."""
+    return logging.getLevelNamesMapping()[level.upper()]
+
+
+class TextFormatter(logging.Formatter):
+    """Lines for people: time, level, logger, message, then `key=value` fields."""
+
+    def __init__(self, *, colour: bool = False) -> None:
+        super().__init__()
+        self._colour = colour
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Write one record; a traceback follows on lines of its own."""
+        time = datetime.fromtimestamp(record.created, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
+        level = f"{record.levelname:<7}"
+        if self._colour and record.levelno in _LEVEL_COLOURS:
+            level = f"{_LEVEL_COLOURS[record.levelno]}{level}{_RESET}"
+        line = f"{time} {level} {record.name}  {_one_line(record.getMessage())}"
+        if shown := " ".join(f"{key}={_text(value)}" for key, value in _fields_of(record).items()):
+            line = f"{line}  {shown}"
+        if record.exc_info:
+            line = f"{line}\n{self.formatException(record.exc_info)}"
+        return line
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object per line, for machines."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Write one record; a traceback is the text `error`."""
+        time = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+        entry: dict[str, object] = {
+            "time": time.replace("+00:00", "Z"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        entry |= {key: _json(value) for key, value in _fields_of(record).items()}
+        if record.exc_info:
+            entry["error"] = self.formatException(record.exc_info)
+        return json.dumps(entry, ensure_ascii=False, default=str)
+
+
+def _fields_of(record: logging.LogRecord) -> Mapping[str, FieldValue]:
+    """The fields of a record, which has none unless `fields` was used."""
+    found: Mapping[str, FieldValue] = getattr(record, _FIELDS, {})
+    return found
+
+
+def _cut(text: str) -> str:
+    """Shorten a text that is longer than a field may be, and say so."""
+    return text if len(text) <= FIELD_CHARACTERS_MAX else f"{text[: FIELD_CHARACTERS_MAX - 1]}…"
+
+
+def _json(value: FieldValue) -> object:
+    """Give the JSON value of a field; numbers stay numbers."""
+    if isinstance(value, bool | int | float) or value is None:
+        return value
+    return _cut(value.hex() if isinstance(value, bytes) else str(value))
+
+
+def _text(value: FieldValue) -> str:
+    """Give the text of a field, in quotes if it could be taken for something else."""
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    if isinstance(value, bytes):
+        return _cut(value.hex())
+    text = _cut(str(value))
+    return text if _PLAIN.fullmatch(text) else json.dumps(text, ensure_ascii=False)
+
+
+def _one_line(message: str) -> str:
+    """Escape what would end a line or steer a terminal."""
+    if message.isprintable():
+        return message
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in message)

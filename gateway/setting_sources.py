@@ -1,0 +1,207 @@
+"""Where the values of settings come from: default < TOML file < environment < flag.
+
+    resolve(flags, environ, config) -> Resolved       the settings, and for each the place its value came from
+    to_toml(resolved) -> str                          the same as a file that would give these settings again
+
+Invariants
+  - A value that cannot be used is an error that names the setting, what was got, what was expected, and where
+    it was written; it is an error even if a source of higher precedence would have replaced it.
+  - A key in the file that is no setting is an error. A variable `SLUICE_…` that is none is only reported:
+    Kubernetes puts such variables into every container beside a Service named `sluice`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gateway.errors import SettingError
+from gateway.setting_kinds import NotThisKind, size_text
+from gateway.settings import NODE_SECTION, SETTINGS, Derived, Setting, Settings
+
+__all__ = ["CONFIG_ENVIRONMENT", "CONFIG_FLAG", "RULES", "Resolved", "Rule", "resolve", "to_toml"]
+
+CONFIG_FLAG = "--config"
+"""The flag that names the TOML file."""
+
+CONFIG_ENVIRONMENT = "SLUICE_CONFIG"
+"""The environment variable that names the TOML file when the flag does not."""
+
+_DEFAULT = "default"
+_BY_NAME = {setting.name: setting for setting in SETTINGS}
+_KUBERNETES = re.compile(r"SLUICE_(.+_)?(SERVICE_(HOST|PORT(_.+)?)|PORT_\d+_(TCP|UDP|SCTP)(_.+)?)")
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """The settings that apply, and where each came from."""
+
+    settings: Settings
+    """The values."""
+    origins: Mapping[str, str]
+    """Dotted name to `default`, `file sluice.toml`, `environment SLUICE_ROLE` or `flag --role`."""
+    unknown_environment: tuple[str, ...]
+    """Variables that begin with `SLUICE_` and are no setting."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """What must hold between settings, or for as long as a part of the node is not built."""
+
+    name: str
+    """The setting that is blamed."""
+    holds: Callable[[Settings], bool]
+    """Whether the settings keep the rule."""
+    expected: Callable[[Settings], str]
+    """What would keep it, in words."""
+
+
+RULES: tuple[Rule, ...] = (
+    Rule(
+        "publish.block_timeout_seconds",
+        lambda s: (
+            s.publish_block_timeout_seconds == 0
+            or s.publish_block_timeout_seconds >= 2 * s.block_time_seconds
+        ),
+        lambda s: f"0 (no limit) or at least {2 * s.block_time_seconds:g}, which is 2 x block_time_seconds",
+    ),
+    Rule(
+        "publish.max_inflight_bytes",
+        lambda s: s.publish_max_inflight_bytes >= s.publish_max_block_bytes,
+        lambda s: f"at least {size_text(s.publish_max_block_bytes)}, which is publish.max_block_bytes",
+    ),
+    Rule("role", lambda s: s.role == "active", lambda _: "active, because standby is not built yet"),
+    Rule("peers", lambda s: s.peers == (), lambda _: "none, because catching up from peers is not built yet"),
+)
+"""Checked in this order when every single value is right."""
+
+
+def resolve(flags: Mapping[str, object], environ: Mapping[str, str], config: Path | None = None) -> Resolved:
+    """Read all sources and give the settings that apply.
+
+    Args:
+        flags: dotted name to what was written after the flag; None or () where the flag was not given.
+        environ: the environment.
+        config: the TOML file, or None for the one that the environment names, if it does.
+
+    Raises:
+        SettingError: for the first value that cannot be used, key that is no setting, or rule that is broken.
+    """
+    values: dict[str, object] = {}
+    origins = {setting.name: _DEFAULT for setting in SETTINGS}
+
+    def take(setting: Setting, written: object, where: str) -> None:
+        try:
+            values[setting.attribute] = setting.kind.read(written)
+        except NotThisKind as error:
+            raise SettingError(setting.name, got=_got(written), expected=str(error), where=where) from None
+        origins[setting.name] = where
+
+    if config is None and environ.get(CONFIG_ENVIRONMENT):
+        config = Path(environ[CONFIG_ENVIRONMENT])
+    if config is not None:
+        for name, written in _file_values(config).items():
+            take(_BY_NAME[name], written, f"file {config}")
+    for setting in SETTINGS:
+        if environ.get(setting.environment):  # set but empty is as good as unset
+            take(setting, environ[setting.environment], f"environment {setting.environment}")
+    for setting in SETTINGS:
+        written = flags.get(setting.name)
+        if written is not None and written != ():
+            take(setting, written, f"flag {setting.flag}")
+
+    typed: dict[str, Any] = (
+        values  # each kind gives what the field's annotation says; a test checks the table
+    )
+    settings = Settings(**typed)
+    _check_rules(settings, origins)
+    return Resolved(settings, origins, _unknown_environment(environ))
+
+
+def to_toml(resolved: Resolved) -> str:
+    """Write the settings as a TOML file, each with a comment that says where it came from."""
+    lines = ["# The settings that apply. Unset ones are comments; a comment after a value says its origin."]
+    for section in dict.fromkeys(setting.section for setting in SETTINGS):
+        if section != NODE_SECTION:
+            lines += ["", f"[{section}]"]
+        for setting in SETTINGS:
+            if setting.section == section:
+                lines.append(_toml_line(setting, resolved))
+    return "\n".join(lines) + "\n"
+
+
+def _toml_line(setting: Setting, resolved: Resolved) -> str:
+    """Write one setting; one that has no value becomes a comment."""
+    key = setting.name.rpartition(".")[2]
+    value = getattr(resolved.settings, setting.attribute)
+    origin = resolved.origins[setting.name]
+    if value is None:
+        return f"# {key} is unset"
+    if origin == _DEFAULT and isinstance(setting.default, Derived):
+        origin = f"{_DEFAULT}: {setting.default.words}"
+    return f"{key} = {setting.kind.to_toml(value)}  # {origin}"
+
+
+def _file_values(path: Path) -> dict[str, object]:
+    """Read the file: dotted names that are settings, to TOML values."""
+    try:
+        tables = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        got = f"{str(path)!r} ({error.strerror})"
+        raise SettingError(
+            CONFIG_FLAG, got=got, expected="a file that can be read", where=f"file {path}"
+        ) from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise SettingError(
+            CONFIG_FLAG, got=str(error), expected="TOML in UTF-8", where=f"file {path}"
+        ) from error
+    found: dict[str, object] = {}
+    for key, value in tables.items():
+        if isinstance(value, dict):
+            found.update({f"{key}.{inner}": one for inner, one in value.items()})
+        else:
+            found[key] = value
+    for name in found:
+        if name not in _BY_NAME:
+            raise SettingError(
+                name, got="no setting of this name", expected=_nearest(name), where=f"file {path}"
+            )
+    return found
+
+
+def _nearest(name: str) -> str:
+    """Guess what was meant by a name that is no setting."""
+    near = difflib.get_close_matches(name, _BY_NAME, n=1)
+    return f"a setting such as {near[0]}" if near else "a setting that `sluice serve --help` lists"
+
+
+def _got(written: object) -> str:
+    """Show a value as it was written; a very long one is cut."""
+    text = repr(written)
+    return text if len(text) <= 100 else f"{text[:97]}..."
+
+
+def _check_rules(settings: Settings, origins: Mapping[str, str]) -> None:
+    """Raise SettingError for the first of `RULES` that is broken."""
+    for rule in RULES:
+        if not rule.holds(settings):
+            setting = _BY_NAME[rule.name]
+            got = setting.kind.to_toml(getattr(settings, setting.attribute))
+            raise SettingError(rule.name, got=got, expected=rule.expected(settings), where=origins[rule.name])
+
+
+def _unknown_environment(environ: Mapping[str, str]) -> tuple[str, ...]:
+    """List variables that look meant for us and are no setting, without those that Kubernetes makes."""
+    known = {setting.environment for setting in SETTINGS} | {CONFIG_ENVIRONMENT}
+    ours = (name for name in environ if name.startswith("SLUICE_") and name not in known)
+    return tuple(sorted(name for name in ours if not _is_from_kubernetes(name, environ[name])))
+
+
+def _is_from_kubernetes(name: str, value: str) -> bool:
+    """Whether a Service named `sluice` or `sluice-…` put the variable into this container."""
+    return bool(_KUBERNETES.fullmatch(name)) or (name.endswith("_PORT") and "://" in value)
