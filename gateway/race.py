@@ -1,0 +1,457 @@
+"""The publish arbiter: who sends which block, what each publisher hears, what is committed next.
+
+Pure: no gRPC type, no clock, no lock. Every event is a method; it takes the time as `now_ns` where time
+matters and returns the actions (`gateway.race_actions`) to perform, in order. What happens on each event is
+looked up in `gateway.race_tables`; this module keeps the facts and carries out what the tables say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gateway.race_actions import (
+    Acknowledgement,
+    Action,
+    Append,
+    AttemptId,
+    Begin,
+    Behind,
+    CheckLink,
+    Close,
+    Commit,
+    Drop,
+    EndOfStream,
+    Idle,
+    PublisherId,
+    Resend,
+    Response,
+    Send,
+    Skip,
+    Verify,
+)
+from gateway.race_facts import GONE, LIVE, BlockFacts, RaceError, RaceFacts, RaceRules, StreamFacts
+from gateway.race_tables import (
+    BLOCK_TABLE,
+    CONSEQUENCES,
+    ON_HEADER,
+    STREAM_TABLE,
+    Answer,
+    BlockEvent,
+    BlockState,
+    EndStatus,
+    Failure,
+    Reaction,
+    StreamEvent,
+    StreamState,
+)
+
+__all__ = ["Arbiter", "RaceError", "RaceRules"]
+
+
+class Arbiter(RaceFacts):
+    """The publish race of one node; arguments as for `RaceFacts`."""
+
+    def __init__(
+        self, last_number: int | None, first_number: int | None = 0, rules: RaceRules | None = None
+    ) -> None:
+        super().__init__(last_number, first_number, rules)
+        self._attempt_count = 0
+        self._link_asked = AttemptId(0)
+        self._idle = False
+        self._actions: list[Action] = []
+
+    # --- events from publishers ----------------------------------------------------------------------------
+
+    def connected(self, publisher_id: PublisherId, name: str, now_ns: int) -> list[Action]:
+        """A publisher has opened a stream. `name` is who it is; two streams may have the same."""
+        if publisher_id in self.streams:
+            raise RaceError(f"publisher {publisher_id} ({name}): connected twice")
+        stream = StreamFacts(publisher_id, name, StreamState.FRESH, since_ns=now_ns)
+        self.streams[publisher_id] = stream
+        if self.persistence_failed is not None:
+            self._end(stream, EndStatus.PERSISTENCE_FAILED, self.persistence_failed)
+        elif self.shutting_down:
+            self._end(stream, EndStatus.SUCCESS, "the node is shutting down")
+        return self._settle()
+
+    def header(
+        self,
+        publisher_id: PublisherId,
+        number: int,
+        items: Sequence[bytes],
+        now_ns: int,
+        *,
+        proven: bool = False,
+    ) -> list[Action]:
+        """An item set that begins with the header of block `number`; `proven`: it ends with a proof."""
+        stream = self.stream(publisher_id)
+        reaction = STREAM_TABLE[stream.state][StreamEvent.HEADER]
+        if reaction is Reaction.IGNORE:
+            return self._settle()
+        if reaction is Reaction.ABANDON_THEN_OFFER:
+            assert stream.block is not None
+            failure = Failure.SENT_BACK if stream.sent_back else Failure.ABANDONED
+            if stream.block.number == number:
+                failure = Failure.RESTARTED
+            self._fail(stream.block, failure, f"header of block {number} came before the block's end")
+        elif reaction is Reaction.COMPLETE_THEN_OFFER:
+            self._complete(stream)
+        self._offer(stream, number, items, now_ns, proven=proven)
+        return self._settle()
+
+    def items(
+        self,
+        publisher_id: PublisherId,
+        items: Sequence[bytes],
+        now_ns: int,
+        *,
+        proven: bool,
+        only_proofs: bool,
+    ) -> list[Action]:
+        """An item set without a header.
+
+        Args:
+            proven: it ends with a proof.
+            only_proofs: it has nothing but proofs.
+        """
+        stream = self.stream(publisher_id)
+        event = StreamEvent.PROOFS if only_proofs else StreamEvent.ITEMS
+        reaction = STREAM_TABLE[stream.state][event]
+        if reaction is Reaction.REFUSE:
+            after = (
+                "after the block's proof" if stream.state is StreamState.PROVEN else "without a header before"
+            )
+            self._refuse(stream, f"got {len(items)} items {after}, expected a block header")
+        elif reaction is Reaction.APPEND:
+            self._append(stream, items, now_ns, proven=proven)
+            if stream.block is not None:
+                return self._take()  # the hot path: nothing else can have changed
+        return self._settle()
+
+    def block_end(self, publisher_id: PublisherId, number: int, now_ns: int) -> list[Action]:
+        """The message end_of_block."""
+        stream = self.stream(publisher_id)
+        current = stream.block.number if stream.block is not None else stream.last_ended
+        event = StreamEvent.BLOCK_END if number == current else StreamEvent.OTHER_BLOCK_END
+        reaction = STREAM_TABLE[stream.state][event]
+        if reaction is Reaction.REFUSE:
+            expected = "a block header" if current is None else f"end_of_block({current})"
+            self._refuse(stream, f"got end_of_block({number}), expected {expected}")
+        elif reaction is Reaction.COMPLETE:
+            self._complete(stream)
+        return self._settle()
+
+    def end_stream(
+        self, publisher_id: PublisherId, now_ns: int, *, latest: int | None = None, reason: str = ""
+    ) -> list[Action]:
+        """The message EndStream; `latest` is the publisher's last block where it said TOO_FAR_BEHIND."""
+        if latest is not None and latest >= self.next_number:
+            self._offered_ahead(latest)
+        return self._goodbye(self.stream(publisher_id), now_ns, self.rules.goodbye_ns, reason)
+
+    def half_closed(self, publisher_id: PublisherId, now_ns: int) -> list[Action]:
+        """The publisher closed its sending side in order; it still hears of the blocks that it offered."""
+        return self._goodbye(self.stream(publisher_id), now_ns, 0, "the publisher closed its side")
+
+    def left(
+        self, publisher_id: PublisherId, now_ns: int, reason: str = "the connection is gone"
+    ) -> list[Action]:
+        """The stream is gone: broken, cancelled, or closed after the node ended it. Said once, always."""
+        stream = self.stream(publisher_id)
+        if STREAM_TABLE[stream.state][StreamEvent.LOST] is Reaction.ABANDON_THEN_LEAVE:
+            assert stream.block is not None
+            self._fail(stream.block, Failure.LEFT, reason)
+        del self.streams[publisher_id]
+        for block in self.blocks.values():
+            if block.winner == publisher_id:
+                block.winner = None
+        return self._settle()
+
+    def bad_request(self, publisher_id: PublisherId, reason: str, now_ns: int) -> list[Action]:
+        """A message that breaks the protocol in itself; `reason` says what, got, expected."""
+        stream = self.stream(publisher_id)
+        if stream.state not in GONE:
+            self._refuse(stream, reason)
+        return self._settle()
+
+    def publisher_failed(self, publisher_id: PublisherId, reason: str, now_ns: int) -> list[Action]:
+        """Handling this publisher's message went wrong on our side; the others go on."""
+        stream = self.stream(publisher_id)
+        if stream.state not in GONE:
+            self._end(stream, EndStatus.ERROR, reason)
+        return self._settle()
+
+    # --- events from the node ------------------------------------------------------------------------------
+
+    def verified(self, attempt_id: AttemptId, now_ns: int) -> list[Action]:
+        """Root hash and proof are right. Late news of a dropped attempt is ignored."""
+        block = self.attempts.get(attempt_id)
+        if block is not None:
+            self._move(block, BlockEvent.VERIFIED)
+        return self._settle()
+
+    def linked(self, attempt_id: AttemptId, now_ns: int) -> list[Action]:
+        """The block continues the one before it."""
+        block = self.attempts.get(attempt_id)
+        if block is not None:
+            self._move(block, BlockEvent.LINKED)
+            self._actions.append(Commit(attempt_id))
+        return self._settle()
+
+    def refused(self, attempt_id: AttemptId, reason: str, now_ns: int) -> list[Action]:
+        """Structure, root hash, link or proof is wrong; `reason` says what, got, expected."""
+        block = self.attempts.get(attempt_id)
+        if block is not None:
+            self._fail(block, Failure.REFUSED, reason)
+        return self._settle()
+
+    def committed(self, attempt_id: AttemptId, now_ns: int) -> list[Action]:
+        """The block is on disk."""
+        block = self.attempts.get(attempt_id)
+        if block is None:
+            raise RaceError(f"attempt {attempt_id}: committed, but it is not in flight")
+        if block.number != self.next_number:
+            raise RaceError(f"block {block.number}: committed, expected block {self.next_number}")
+        self._move(block, BlockEvent.COMMITTED)
+        self.last_number = block.number
+        self._forget(block)
+        del self.blocks[block.number]
+        for stream in self.streams.values():
+            if stream.state is not StreamState.ENDED:
+                self._send(stream, Acknowledgement(block.number))
+        return self._settle()
+
+    def commit_failed(self, attempt_id: AttemptId, reason: str, now_ns: int) -> list[Action]:
+        """The disk refused. Everything in flight is dropped and every publisher is ended."""
+        failed = self.attempts.get(attempt_id)
+        number = failed.number if failed is not None else self.next_number
+        self.persistence_failed = reason
+        self._drop_all(reason)
+        for stream in self.streams.values():
+            if stream.state is not StreamState.ENDED:
+                self._end(stream, EndStatus.PERSISTENCE_FAILED, reason, proximate_number=number)
+        return self._settle()
+
+    def disk_recovered(self) -> None:
+        """The disk takes writes again: new streams are welcome."""
+        self.persistence_failed = None
+
+    def shutdown(self, now_ns: int) -> list[Action]:
+        """Finish the blocks that are complete and next in line, then end every stream with SUCCESS."""
+        self.shutting_down = True
+        for block in list(self.blocks.values()):
+            if block.state is BlockState.STREAMING:
+                self._fail(block, Failure.NODE, "the node is shutting down")
+        return self._settle()
+
+    def tick(self, now_ns: int) -> list[Action]:
+        """Time has passed; call at `next_deadline_ns` or later."""
+        for stream in list(self.streams.values()):
+            at = self.stream_deadline(stream)
+            if at is None or now_ns < at:
+                continue
+            if stream.state is StreamState.PROVEN:
+                self._complete(stream)
+            elif stream.state is StreamState.FRESH:
+                seconds = self.rules.idle_timeout_ns / 1e9
+                self._end(stream, EndStatus.TIMEOUT, f"no block header in {seconds:g} s")
+            elif stream.state is StreamState.FINISHED:
+                self._close(stream)
+        block = self.slowest()
+        timeout_ns = self.rules.block_timeout_ns
+        if block is not None and timeout_ns and now_ns >= block.begun_ns + timeout_ns:
+            self._fail(block, Failure.TIMED_OUT, f"not complete after {timeout_ns / 1e9:g} s")
+        return self._settle()
+
+    # --- what the tables ask for ---------------------------------------------------------------------------
+
+    def _offer(
+        self, stream: StreamFacts, number: int, items: Sequence[bytes], now_ns: int, *, proven: bool
+    ) -> None:
+        stream.sent_back = False
+        stream.offered_max = max(stream.offered_max, number)
+        stream.state = StreamState.DROPPING
+        answer = ON_HEADER[self.standing_of(number, stream.name)]
+        stream.next_offer = number + 1
+        if self.shutting_down:
+            return
+        if answer is Answer.ACCEPT:
+            self._accept(stream, number, items, now_ns, proven=proven)
+        elif answer is Answer.SKIP:
+            self._send(stream, Skip(number))
+        elif answer is Answer.BEHIND:
+            self._offered_ahead(number)
+            stream.next_offer = self.next_number
+            self._send(stream, Behind(self.reported_last()))
+        else:
+            self._end(
+                stream,
+                EndStatus.DUPLICATE_BLOCK,
+                f"got the header of block {number}, expected {self.next_number} or later",
+                proximate_number=number,
+            )
+
+    def _accept(
+        self, stream: StreamFacts, number: int, items: Sequence[bytes], now_ns: int, *, proven: bool
+    ) -> None:
+        if self.is_unbegun():
+            self.first_number = number
+            for other in [other for other in self.blocks if other != number]:
+                del self.blocks[other]
+        block = self.blocks.setdefault(number, BlockFacts(number))
+        self._move(block, BlockEvent.HEADER_ACCEPTED)
+        self._attempt_count += 1
+        block.attempt_id = AttemptId(self._attempt_count)
+        block.winner, block.winner_name = stream.publisher_id, stream.name
+        block.size_bytes, block.begun_ns = 0, now_ns
+        self.attempts[block.attempt_id] = block
+        stream.block, stream.state = block, StreamState.SENDING
+        self._actions.append(Begin(block.attempt_id, number, stream.publisher_id))
+        self._append(stream, items, now_ns, proven=proven)
+
+    def _append(self, stream: StreamFacts, items: Sequence[bytes], now_ns: int, *, proven: bool) -> None:
+        block = stream.block
+        assert block is not None
+        size_bytes = sum(map(len, items))
+        if block.size_bytes + size_bytes > self.rules.block_bytes_max:
+            got = block.size_bytes + size_bytes
+            self._fail(
+                block,
+                Failure.TOO_LARGE,
+                f"got {got} bytes of items, expected at most {self.rules.block_bytes_max}",
+            )
+            return
+        block.size_bytes += size_bytes
+        self.inflight_bytes += size_bytes
+        stream.state = StreamState.PROVEN if proven else StreamState.SENDING
+        stream.since_ns = now_ns
+        self._actions.append(Append(block.attempt_id, items))
+
+    def _complete(self, stream: StreamFacts) -> None:
+        block = stream.block
+        assert block is not None
+        self._move(block, BlockEvent.ENDED)
+        stream.block, stream.last_ended, stream.state = None, block.number, StreamState.BETWEEN
+        self._actions.append(Verify(block.attempt_id))
+        # "If, while receiving a block from one node, another node completes a later block …"
+        slow = self.slowest()
+        limit = self.rules.stall_blocks
+        if slow is not None and limit and block.number >= slow.number + limit:
+            self._fail(slow, Failure.STALLED, f"block {block.number} is complete, {limit} or more ahead")
+
+    def _fail(self, block: BlockFacts, failure: Failure, reason: str) -> None:
+        """Drop the attempt at `block`, and give its winner what CONSEQUENCES says."""
+        consequence = CONSEQUENCES[failure]
+        winner = None if block.winner is None else self.streams.get(block.winner)
+        self._actions.append(Drop(block.attempt_id, block.number, failure, reason))
+        self._move(block, BlockEvent.FAILED)
+        self._forget(block)
+        if consequence.blamed:
+            block.blamed.add(block.winner_name)
+        block.winner = None
+        if winner is None:
+            return
+        if winner.block is block:
+            winner.block, winner.state = None, StreamState.DROPPING
+        if consequence.end_status is not None and winner.state is not StreamState.ENDED:
+            self._end(winner, consequence.end_status, reason, proximate_number=block.number)
+
+    def _refuse(self, stream: StreamFacts, reason: str) -> None:
+        if stream.block is not None:
+            self._fail(stream.block, Failure.BAD_REQUEST, reason)
+        else:
+            self._end(stream, EndStatus.INVALID_REQUEST, reason)
+
+    def _goodbye(self, stream: StreamFacts, now_ns: int, linger_ns: int, reason: str) -> list[Action]:
+        reaction = STREAM_TABLE[stream.state][StreamEvent.GOODBYE]
+        if reaction is Reaction.IGNORE:
+            return self._settle()
+        if reaction is Reaction.COMPLETE_THEN_FINISH:
+            self._complete(stream)
+        elif reaction is Reaction.ABANDON_THEN_FINISH:
+            assert stream.block is not None
+            self._fail(stream.block, Failure.LEFT, reason)
+        if stream.state is not StreamState.ENDED:
+            stream.state, stream.since_ns = StreamState.FINISHED, now_ns
+            stream.closes_at_ns = now_ns + linger_ns if linger_ns else 0
+        return self._settle()
+
+    # --- after every event ---------------------------------------------------------------------------------
+
+    def _settle(self) -> list[Action]:
+        """Do what follows from the facts as they now are, and hand over the actions."""
+        self._link_next()
+        self._send_back()
+        for stream in list(self.streams.values()):
+            if stream.state is StreamState.FINISHED and not self.awaits(stream):
+                self._close(stream)
+        if self.shutting_down and not self._idle and not self.is_finishing():
+            self._idle = True
+            for stream in self.streams.values():
+                if stream.state is not StreamState.ENDED:
+                    self._end(stream, EndStatus.SUCCESS, "the node is shutting down")
+            self._drop_all("the node is shutting down")
+            self._actions.append(Idle())
+        return self._take()
+
+    def _take(self) -> list[Action]:
+        actions, self._actions = self._actions, []
+        return actions
+
+    def _link_next(self) -> None:
+        """Ask for the link check of the lowest verified block, if the one before it is linked."""
+        number = self.next_number
+        while (block := self.blocks.get(number)) is not None and block.state is BlockState.COMMITTING:
+            number += 1
+        if block is not None and block.state is BlockState.VERIFIED and block.attempt_id != self._link_asked:
+            self._link_asked = block.attempt_id
+            self._actions.append(CheckLink(block.attempt_id))
+
+    def _send_back(self) -> None:
+        """If block L + 1 failed and nobody sends it, ask those who will not offer it by themselves."""
+        block = self.blocks.get(self.next_number)
+        if block is None or block.state is not BlockState.OPEN or self.shutting_down:
+            return
+        for stream in self.streams.values():
+            passed = stream.next_offer is not None and stream.next_offer > block.number
+            if passed and stream.state not in GONE and self.may_send(stream.name, block):
+                stream.next_offer, stream.sent_back = block.number, True
+                self._send(stream, Resend(block.number))
+
+    # --- small steps ---------------------------------------------------------------------------------------
+
+    def _move(self, block: BlockFacts, event: BlockEvent) -> None:
+        target = BLOCK_TABLE[block.state].get(event)
+        if target is None:
+            raise RaceError(f"block {block.number}: cannot take {event.name} in state {block.state.name}")
+        block.state = target
+
+    def _forget(self, block: BlockFacts) -> None:
+        """The attempt is over: free its bytes."""
+        self.attempts.pop(block.attempt_id, None)
+        self.inflight_bytes -= block.size_bytes
+        block.size_bytes = 0
+
+    def _drop_all(self, reason: str) -> None:
+        for block in list(self.blocks.values()):
+            if block.state in LIVE:
+                self._fail(block, Failure.NODE, reason)
+        self.blocks.clear()
+
+    def _offered_ahead(self, number: int) -> None:
+        self.catch_up_target = max(number, -1 if self.catch_up_target is None else self.catch_up_target)
+
+    def _send(self, stream: StreamFacts, response: Response) -> None:
+        self._actions.append(Send(stream.publisher_id, response))
+
+    def _end(self, stream: StreamFacts, status: EndStatus, reason: str, *, proximate_number: int = 0) -> None:
+        block, stream.state = stream.block, StreamState.ENDED
+        stream.block = None
+        self._send(stream, EndOfStream(status, self.reported_last(), proximate_number, reason))
+        self._actions.append(Close(stream.publisher_id))
+        if block is not None:
+            self._fail(block, Failure.STREAM_ENDED, reason)
+
+    def _close(self, stream: StreamFacts) -> None:
+        stream.state = StreamState.ENDED
+        self._actions.append(Close(stream.publisher_id))

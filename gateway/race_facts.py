@@ -1,0 +1,257 @@
+"""What the publish arbiter knows, and what can be read off it: the facts that its tables are looked up by.
+
+Pure. `gateway.race` changes these facts; nothing here does.
+
+Invariants, asserted by `check()`, which the tests and the simulator call after every event
+  - One attempt at a time for each block, and one block at a time for each publisher.
+  - Blocks go to disk in order of number without gaps.
+  - While a publisher is connected, some publisher may send block L + 1 unless it is live already, and will.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from gateway.errors import GatewayError
+from gateway.race_actions import AttemptId, PublisherId
+from gateway.race_tables import BlockState, Standing, StreamState
+
+__all__ = ["GONE", "LIVE", "BlockFacts", "RaceError", "RaceFacts", "RaceRules", "StreamFacts"]
+
+
+class RaceError(GatewayError):
+    """The caller reported something that cannot be: our bug, never a publisher's."""
+
+
+@dataclass(frozen=True, slots=True)
+class RaceRules:
+    """The settings that the arbiter goes by. Times are nanoseconds; 0 means never."""
+
+    block_bytes_max: int = 256 * 1024 * 1024
+    proof_idle_ns: int = 100_000_000
+    block_timeout_ns: int = 6_000_000_000
+    stall_blocks: int = 3
+    idle_timeout_ns: int = 300_000_000_000
+    duplicate_skip_window: int = 0
+    goodbye_ns: int = 1_000_000_000
+    """How long a stream that said EndStream still hears of its own blocks."""
+
+
+_NO_ATTEMPT = AttemptId(0)
+
+
+@dataclass(slots=True)
+class BlockFacts:
+    """A block above L that was begun at least once."""
+
+    number: int
+    state: BlockState = BlockState.OPEN
+    attempt_id: AttemptId = _NO_ATTEMPT
+    winner: PublisherId | None = None
+    """The stream that sends or sent the attempt; None when it has gone."""
+    winner_name: str = ""
+    blamed: set[str] = field(default_factory=set)
+    """Names of the publishers that failed it."""
+    size_bytes: int = 0
+    begun_ns: int = 0
+
+
+@dataclass(slots=True)
+class StreamFacts:
+    """One publisher's stream."""
+
+    publisher_id: PublisherId
+    name: str
+    state: StreamState
+    since_ns: int
+    """When it connected; when its last proof came (PROVEN); when it said goodbye (FINISHED)."""
+    block: BlockFacts | None = None
+    """The block that it is sending."""
+    last_ended: int | None = None
+    """The block that it sent last, once that is complete."""
+    next_offer: int | None = None
+    """The block that it will offer next by itself, as far as we can tell; None before its first header."""
+    offered_max: int = -1
+    sent_back: bool = False
+    """It was told to resend an earlier block and has not offered a header since."""
+    closes_at_ns: int = 0
+    """When a FINISHED stream is closed in any case; 0: only when its blocks are settled."""
+
+
+LIVE = frozenset(
+    {BlockState.STREAMING, BlockState.COMPLETE, BlockState.VERIFIED, BlockState.COMMITTING},
+)
+_SENDING = frozenset({StreamState.SENDING, StreamState.PROVEN})
+GONE = frozenset({StreamState.FINISHED, StreamState.ENDED})
+
+
+class RaceFacts:
+    """The facts of one node's publish race.
+
+    Args:
+        last_number: L, the last committed block; None for an empty node.
+        first_number: where an empty node begins; None means with the first block that is offered.
+        rules: limits and times.
+    """
+
+    def __init__(
+        self, last_number: int | None, first_number: int | None = 0, rules: RaceRules | None = None
+    ) -> None:
+        self.rules = rules or RaceRules()
+        self.last_number = last_number
+        self.first_number = first_number
+        self.catch_up_target: int | None = None
+        """The highest block that a publisher has offered beyond what this node could take."""
+        self.inflight_bytes = 0
+        self.persistence_failed: str | None = None
+        """Why the disk cannot be written, while it cannot."""
+        self.blocks: dict[int, BlockFacts] = {}
+        self.attempts: dict[AttemptId, BlockFacts] = {}
+        self.streams: dict[PublisherId, StreamFacts] = {}
+        self.begins_anywhere = last_number is None and first_number is None
+        self.shutting_down = False
+
+    @property
+    def publisher_count(self) -> int:
+        """How many streams are connected and not ended."""
+        return sum(stream.state not in GONE for stream in self.streams.values())
+
+    @property
+    def next_number(self) -> int:
+        """L + 1: the block that will be committed next; 0 for a node that begins with whatever is offered."""
+        if self.last_number is not None:
+            return self.last_number + 1
+        return self.first_number or 0
+
+    @property
+    def next_unstreamed(self) -> int:
+        """U: one above the highest live block, else L + 1."""
+        live = [block.number for block in self.blocks.values() if block.state in LIVE]
+        return max(live) + 1 if live else self.next_number
+
+    def may_read(self, publisher_id: PublisherId, inflight_bytes_max: int) -> bool:
+        """Tell whether the shell may take another message from this publisher now.
+
+        Over the limit only the publisher of block L + 1 goes on, since only that frees memory.
+        """
+        if self.inflight_bytes < inflight_bytes_max:
+            return True
+        stream = self.streams.get(publisher_id)
+        if stream is None or stream.state in GONE:
+            return True
+        block = self.blocks.get(self.next_number)
+        if block is None or block.state is BlockState.OPEN:
+            return True  # somebody has to bring block L + 1, and it may be this one
+        return block.state is BlockState.STREAMING and stream.block is block
+
+    def next_deadline_ns(self) -> int | None:
+        """When `tick` has something to do at the latest; None: no time limit is running."""
+        deadlines = [at for stream in self.streams.values() if (at := self.stream_deadline(stream))]
+        block = self.slowest()
+        if block is not None and self.rules.block_timeout_ns:
+            deadlines.append(block.begun_ns + self.rules.block_timeout_ns)
+        return min(deadlines, default=None)
+
+    def standing_of(self, number: int, name: str) -> Standing:
+        """Where block `number` stands for the publisher called `name`."""
+        anywhere = self.is_unbegun()
+        if number < self.next_number and not anywhere:
+            window_start = self.next_number - self.rules.duplicate_skip_window
+            return Standing.COMMITTED_JUST_NOW if number >= window_start else Standing.COMMITTED
+        block = self.blocks.get(number)
+        if block is not None and block.state in LIVE:
+            return Standing.STREAMING if block.state is BlockState.STREAMING else Standing.HELD
+        if number > self.next_unstreamed and not anywhere:
+            return Standing.AHEAD
+        if block is not None and not self.may_send(name, block):
+            return Standing.WANTED_BUT_LOST_BY_P
+        return Standing.WANTED
+
+    def may_send(self, name: str, block: BlockFacts) -> bool:
+        """Whether `name` may win the open block: it did not fail it, or everybody who is connected did."""
+        if name not in block.blamed:
+            return True
+        names = {stream.name for stream in self.streams.values() if stream.state not in GONE}
+        return names <= block.blamed
+
+    def awaits(self, stream: StreamFacts) -> bool:
+        """Whether a block that the stream has offered is still in flight."""
+        return any(
+            block.state in LIVE and block.number <= stream.offered_max for block in self.blocks.values()
+        )
+
+    def is_finishing(self) -> bool:
+        """Whether block L + 1 is in flight."""
+        block = self.blocks.get(self.next_number)
+        return block is not None and block.state in LIVE
+
+    def is_unbegun(self) -> bool:
+        """An empty node that begins with whatever block is offered, while it holds none."""
+        if not self.begins_anywhere or self.last_number is not None:
+            return False
+        return not any(block.state in LIVE for block in self.blocks.values())
+
+    def slowest(self) -> BlockFacts | None:
+        """The block that all others wait for: being sent, and everything below it received."""
+        number = self.next_number
+        while (block := self.blocks.get(number)) is not None and block.state is not BlockState.OPEN:
+            if block.state is BlockState.STREAMING:
+                return block
+            number += 1
+        return None
+
+    def stream_deadline(self, stream: StreamFacts) -> int | None:
+        """When the stream's own time limit runs out; None: none is running."""
+        if stream.state is StreamState.PROVEN:
+            return stream.since_ns + self.rules.proof_idle_ns
+        if stream.state is StreamState.FRESH and self.rules.idle_timeout_ns:
+            return stream.since_ns + self.rules.idle_timeout_ns
+        if stream.state is StreamState.FINISHED and stream.closes_at_ns:
+            return stream.closes_at_ns
+        return None
+
+    def reported_last(self) -> int | None:
+        """L as publishers hear it; an empty node that begins at block K > 0 says K - 1: go on with K."""
+        return self.next_number - 1 if self.next_number > 0 else None
+
+    def stream(self, publisher_id: PublisherId) -> StreamFacts:
+        """The connected stream of this id.
+
+        Raises:
+            RaceError: there is none.
+        """
+        stream = self.streams.get(publisher_id)
+        if stream is None:
+            raise RaceError(f"publisher {publisher_id}: not connected")
+        return stream
+
+    def check(self) -> None:
+        """Assert the invariants at the top of this module that can be seen between events."""
+        sending: dict[int, PublisherId] = {}
+        for stream in self.streams.values():
+            assert (stream.block is not None) == (stream.state in _SENDING), stream
+            if stream.block is not None:
+                assert stream.block.state is BlockState.STREAMING, stream
+                assert stream.block.winner == stream.publisher_id, stream
+                assert stream.block.number not in sending, stream
+                sending[stream.block.number] = stream.publisher_id
+        for number, block in self.blocks.items():
+            assert block.number == number >= self.next_number, block
+            assert (block.state is BlockState.STREAMING) == (number in sending), block
+            assert (block.attempt_id in self.attempts) == (block.state in LIVE), block
+            if block.state is BlockState.COMMITTING:
+                below = self.blocks.get(number - 1)
+                assert number == self.next_number or (below and below.state is BlockState.COMMITTING), block
+        assert self.inflight_bytes == sum(block.size_bytes for block in self.blocks.values())
+        self._check_progress()
+
+    def _check_progress(self) -> None:
+        """Some publisher will bring block L + 1 by itself, was asked to, or has yet to offer anything."""
+        block = self.blocks.get(self.next_number)
+        ready = [stream for stream in self.streams.values() if stream.state not in GONE]
+        if block is None or block.state is not BlockState.OPEN or not ready or self.shutting_down:
+            return
+        able = [stream for stream in ready if self.may_send(stream.name, block)]
+        assert able, f"block {block.number}: nobody may send it"
+        for stream in able:
+            assert stream.next_offer is None or stream.next_offer <= block.number, stream

@@ -1,0 +1,277 @@
+"""The publish race as tables: what each publisher hears, and what becomes of each block.
+
+Pure values; `gateway.race` looks things up here and does nothing that is not written here. The names:
+
+    L   the last committed block: verified, on disk, acknowledged
+    U   the next unstreamed block: one above the highest block that is live (being sent, or held), else L + 1
+
+Four tables:
+
+    STANDING -> Answer          what a publisher hears when it offers the header of block N
+    StreamState x StreamEvent   what happens to items, ends and headers on one publisher's stream
+    BlockState x BlockEvent     the life of one attempt at a block
+    Failure -> Consequence      what its winner hears, and whether it may win the block again
+
+Source: publish-block-stream.md ("Base Protocol", "Multiple Publisher Extension", "Error Handling");
+wire.md section 6.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+__all__ = [
+    "BLOCK_TABLE",
+    "CONSEQUENCES",
+    "ON_HEADER",
+    "STREAM_TABLE",
+    "Answer",
+    "BlockEvent",
+    "BlockState",
+    "Consequence",
+    "EndStatus",
+    "Failure",
+    "Reaction",
+    "Standing",
+    "StreamEvent",
+    "StreamState",
+    "mermaid",
+]
+
+
+class EndStatus(Enum):
+    """EndOfStream.Code (wire.md section 6). The node ends a publisher's stream with one of these."""
+
+    SUCCESS = 1
+    INVALID_REQUEST = 2
+    ERROR = 3
+    TIMEOUT = 4
+    DUPLICATE_BLOCK = 5
+    BAD_BLOCK_PROOF = 6
+    PERSISTENCE_FAILED = 7
+
+
+# --- 1. A header is offered -------------------------------------------------------------------------------
+
+
+class Standing(Enum):
+    """Where block N stands when publisher P offers its header."""
+
+    COMMITTED = "N <= L"
+    COMMITTED_JUST_NOW = "N <= L, inside the duplicate skip window"
+    STREAMING = "another publisher is sending it"
+    HELD = "received whole, not yet acknowledged"
+    WANTED = "N <= U, and nobody is sending it"
+    WANTED_BUT_LOST_BY_P = "N <= U, nobody is sending it, P failed it, and somebody else is connected"
+    AHEAD = "N > U"
+
+
+class Answer(Enum):
+    """What the publisher hears."""
+
+    ACCEPT = "nothing: it is the winner"
+    SKIP = "SkipBlock(N)"
+    BEHIND = "BehindPublisher(L)"
+    END_DUPLICATE = "EndOfStream(DUPLICATE_BLOCK, L)"
+
+
+ON_HEADER: Final[dict[Standing, Answer]] = {
+    Standing.COMMITTED: Answer.END_DUPLICATE,
+    Standing.COMMITTED_JUST_NOW: Answer.SKIP,
+    Standing.STREAMING: Answer.SKIP,
+    Standing.HELD: Answer.SKIP,
+    Standing.WANTED: Answer.ACCEPT,
+    # "The previous winner cannot be selected for the failed block". It hears Skip, and ResendBlock(N) if
+    # everybody else leaves, so that the block is never one that nobody may send.
+    Standing.WANTED_BUT_LOST_BY_P: Answer.SKIP,
+    Standing.AHEAD: Answer.BEHIND,
+}
+
+
+# --- 2. One publisher's stream ----------------------------------------------------------------------------
+
+
+class StreamState(Enum):
+    """Where one publisher's stream stands."""
+
+    FRESH = "no header yet"
+    SENDING = "its items go to the block that it won"
+    PROVEN = "as SENDING, and the last item was a proof"
+    DROPPING = "its items are dropped until its next header"
+    BETWEEN = "the block that it sent is complete"
+    FINISHED = "it sends nothing more; it hears of its blocks until they are settled"
+    ENDED = "the node has ended it; what still comes is drained"
+
+
+class StreamEvent(Enum):
+    """What can come on a stream, after its form was checked."""
+
+    HEADER = "an item set that begins with a header"
+    ITEMS = "an item set that begins with neither a header nor a proof"
+    PROOFS = "an item set of proofs only"
+    BLOCK_END = "end_of_block with the number of the stream's block"
+    OTHER_BLOCK_END = "end_of_block with another number"
+    GOODBYE = "EndStream, or the publisher closed its sending side in order"
+    LOST = "the connection broke or the call was cancelled"
+
+
+class Reaction(Enum):
+    """What the arbiter does."""
+
+    OFFER = "look the block up in ON_HEADER"
+    ABANDON_THEN_OFFER = "drop the block in progress, then as OFFER"
+    COMPLETE_THEN_OFFER = "the block in progress is complete, then as OFFER"
+    APPEND = "add the items to the block"
+    COMPLETE = "the block is complete: verify it"
+    COMPLETE_THEN_FINISH = "the block is complete; close the stream once its blocks are settled"
+    ABANDON_THEN_FINISH = "drop the block in progress; close the stream once its blocks are settled"
+    FINISH = "close the stream once its blocks are settled"
+    ABANDON_THEN_LEAVE = "drop the block in progress; the publisher is gone"
+    LEAVE = "the publisher is gone"
+    IGNORE = "nothing"
+    REFUSE = "EndOfStream(INVALID_REQUEST)"
+
+
+_S, _E, _R = StreamState, StreamEvent, Reaction
+STREAM_TABLE: Final[dict[StreamState, dict[StreamEvent, Reaction]]] = {
+    _S.FRESH: {
+        _E.HEADER: _R.OFFER,
+        _E.ITEMS: _R.REFUSE,
+        _E.PROOFS: _R.REFUSE,
+        _E.BLOCK_END: _R.REFUSE,
+        _E.OTHER_BLOCK_END: _R.REFUSE,
+        _E.GOODBYE: _R.FINISH,
+        _E.LOST: _R.LEAVE,
+    },
+    _S.SENDING: {
+        _E.HEADER: _R.ABANDON_THEN_OFFER,
+        _E.ITEMS: _R.APPEND,
+        _E.PROOFS: _R.APPEND,
+        _E.BLOCK_END: _R.COMPLETE,
+        _E.OTHER_BLOCK_END: _R.REFUSE,
+        _E.GOODBYE: _R.ABANDON_THEN_FINISH,
+        _E.LOST: _R.ABANDON_THEN_LEAVE,
+    },
+    _S.PROVEN: {
+        _E.HEADER: _R.COMPLETE_THEN_OFFER,
+        _E.ITEMS: _R.REFUSE,
+        _E.PROOFS: _R.APPEND,
+        _E.BLOCK_END: _R.COMPLETE,
+        _E.OTHER_BLOCK_END: _R.REFUSE,
+        _E.GOODBYE: _R.COMPLETE_THEN_FINISH,
+        # More proofs may have been on their way: what a block's bytes are must not hang on when a line broke.
+        _E.LOST: _R.ABANDON_THEN_LEAVE,
+    },
+    _S.DROPPING: {
+        _E.HEADER: _R.OFFER,
+        _E.ITEMS: _R.IGNORE,
+        _E.PROOFS: _R.IGNORE,
+        _E.BLOCK_END: _R.IGNORE,
+        _E.OTHER_BLOCK_END: _R.IGNORE,
+        _E.GOODBYE: _R.FINISH,
+        _E.LOST: _R.LEAVE,
+    },
+    _S.BETWEEN: {
+        _E.HEADER: _R.OFFER,
+        _E.ITEMS: _R.REFUSE,
+        # The block was taken as complete because nothing followed its proof in time; these came too late.
+        _E.PROOFS: _R.IGNORE,
+        _E.BLOCK_END: _R.IGNORE,
+        _E.OTHER_BLOCK_END: _R.REFUSE,
+        _E.GOODBYE: _R.FINISH,
+        _E.LOST: _R.LEAVE,
+    },
+    _S.FINISHED: dict.fromkeys(StreamEvent, Reaction.IGNORE) | {_E.LOST: _R.LEAVE},
+    _S.ENDED: dict.fromkeys(StreamEvent, Reaction.IGNORE) | {_E.LOST: _R.LEAVE},
+}
+
+
+# --- 3. One block -----------------------------------------------------------------------------------------
+
+
+class BlockState(Enum):
+    """Where one block above L stands."""
+
+    OPEN = "begun once and failed: anybody may send it"
+    STREAMING = "its winner is sending it"
+    COMPLETE = "received whole, root hash and proof being checked"
+    VERIFIED = "root hash and proof are right; waits for the block before it"
+    COMMITTING = "linked to the block before it; on its way to disk"
+    COMMITTED = "on disk and acknowledged"
+
+
+class BlockEvent(Enum):
+    """What can happen to a block."""
+
+    HEADER_ACCEPTED = "a publisher won it"
+    ENDED = "end_of_block, or the proof and then a header, an end or silence"
+    VERIFIED = "root hash and proof are right"
+    LINKED = "it continues the block before it"
+    COMMITTED = "the ledger has it on disk"
+    FAILED = "see Failure"
+
+
+_B, _X = BlockState, BlockEvent
+BLOCK_TABLE: Final[dict[BlockState, dict[BlockEvent, BlockState]]] = {
+    _B.OPEN: {_X.HEADER_ACCEPTED: _B.STREAMING},
+    _B.STREAMING: {_X.ENDED: _B.COMPLETE, _X.FAILED: _B.OPEN},
+    _B.COMPLETE: {_X.VERIFIED: _B.VERIFIED, _X.FAILED: _B.OPEN},
+    _B.VERIFIED: {_X.LINKED: _B.COMMITTING, _X.FAILED: _B.OPEN},
+    _B.COMMITTING: {_X.COMMITTED: _B.COMMITTED, _X.FAILED: _B.OPEN},
+    _B.COMMITTED: {},
+}
+
+
+# --- 4. A block fails -------------------------------------------------------------------------------------
+
+
+class Failure(Enum):
+    """Why an attempt at a block came to nothing."""
+
+    REFUSED = "root hash, link or proof is wrong"
+    BAD_REQUEST = "a message breaks the protocol"
+    TOO_LARGE = "more bytes than a block may have"
+    TIMED_OUT = "not complete in time"
+    STALLED = "another publisher completed a block far ahead"
+    LEFT = "the winner left in mid-block"
+    ABANDONED = "the winner began another block in mid-block"
+    SENT_BACK = "the winner went back because the node asked for an earlier block"
+    RESTARTED = "the winner began the same block again"
+    STREAM_ENDED = "the node ended the winner's stream for another reason"
+    NODE = "the node could not go on: disk, shutdown"
+
+
+@dataclass(frozen=True, slots=True)
+class Consequence:
+    """What a failure means for the winner of the block."""
+
+    end_status: EndStatus | None
+    """Its stream is ended with this; None: it hears nothing."""
+    blamed: bool
+    """It may not win the same block again while somebody else is connected."""
+
+
+CONSEQUENCES: Final[dict[Failure, Consequence]] = {
+    Failure.REFUSED: Consequence(EndStatus.BAD_BLOCK_PROOF, blamed=True),
+    Failure.BAD_REQUEST: Consequence(EndStatus.INVALID_REQUEST, blamed=True),
+    Failure.TOO_LARGE: Consequence(EndStatus.INVALID_REQUEST, blamed=True),
+    Failure.TIMED_OUT: Consequence(EndStatus.TIMEOUT, blamed=True),
+    Failure.STALLED: Consequence(EndStatus.TIMEOUT, blamed=True),
+    Failure.LEFT: Consequence(None, blamed=True),
+    Failure.ABANDONED: Consequence(None, blamed=True),
+    Failure.SENT_BACK: Consequence(None, blamed=False),
+    Failure.RESTARTED: Consequence(None, blamed=False),
+    Failure.STREAM_ENDED: Consequence(None, blamed=False),
+    Failure.NODE: Consequence(None, blamed=False),
+}
+
+
+def mermaid() -> str:
+    """Return the life of a block as a mermaid state diagram, made from BLOCK_TABLE."""
+    lines = ["stateDiagram-v2", "    [*] --> OPEN"]
+    for state, row in BLOCK_TABLE.items():
+        lines += [f"    {state.name} --> {target.name}: {event.name}" for event, target in row.items()]
+    lines.append("    COMMITTED --> [*]")
+    return "\n".join(lines) + "\n"
