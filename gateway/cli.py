@@ -1,0 +1,153 @@
+"""The command `sluice`: finds its subcommands, and ends each with one line and a status when it fails.
+
+    status 0      it did what it was told
+    status 1      it failed: an error of our own packages, in one line on standard error
+    status 2      it was told something that it cannot do: an unknown option, a setting out of range
+    status 130    it was interrupted
+
+Subcommands are the entry points of the group `sluice.commands`, so that this module imports neither
+`publishers` nor Spark. One that cannot be imported stays in the list and says what to install; the
+others work. Anything else that goes wrong is a bug of ours and shows its traceback.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from importlib.metadata import EntryPoint, entry_points
+
+import click
+
+from gateway import __version__
+from gateway.errors import Fatal
+
+__all__ = ["COMMAND_GROUP", "Commands", "main", "sluice"]
+
+COMMAND_GROUP = "sluice.commands"
+"""The entry-point group; an entry point's name is the subcommand's, its object a click command."""
+
+STATUS_FAILED = 1
+STATUS_USAGE = 2
+STATUS_INTERRUPTED = 130
+
+_OUR_PACKAGES = frozenset({"datastream", "gateway", "publishers"})
+_EXTRA_OF_MODULE = {"pandas": "spark", "py4j": "spark", "pyarrow": "spark", "pyspark": "spark"}
+
+
+class Commands(click.Group):
+    """A click group whose commands are looked up when they are needed."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Give the names of all commands, sorted; nothing is imported."""
+        return sorted({point.name for point in _commands()} | set(super().list_commands(ctx)))
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import the command; one that cannot be imported becomes one that says what is missing."""
+        for point in _commands():
+            if point.name == cmd_name:
+                return _load(point)
+        return super().get_command(ctx, cmd_name)
+
+
+def _commands() -> tuple[EntryPoint, ...]:
+    """The entry points of our group; a function of its own, so that tests can put others in their place."""
+    return tuple(entry_points(group=COMMAND_GROUP))
+
+
+def _load(point: EntryPoint) -> click.Command:
+    """Import what an entry point names."""
+    try:
+        command = point.load()
+    except ModuleNotFoundError as error:
+        return _missing(point.name, error)
+    assert isinstance(command, click.Command), f"entry point {point.name} is not a click command"
+    return command
+
+
+def _missing(command_name: str, error: ModuleNotFoundError) -> click.Command:
+    """Make a command that fails with the line of what to install."""
+
+    def fail() -> None:
+        raise error
+
+    return click.Command(
+        command_name,
+        callback=fail,
+        short_help=_what_to_install(error),
+        context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
+        add_help_option=False,
+    )
+
+
+def _what_to_install(error: ModuleNotFoundError) -> str:
+    """Say how to get a module that is not there."""
+    root = (error.name or "").partition(".")[0]
+    if extra := _EXTRA_OF_MODULE.get(root):
+        return f"needs the extra {extra!r}, which is not installed: pip install 'sluice-gateway[{extra}]'"
+    return f"needs the module {error.name!r}, which is not there: install sluice-gateway again"
+
+
+@click.group(
+    cls=Commands,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+    epilog="Exit status: 0 done, 1 failed, 2 bad usage, 130 interrupted.",
+)
+@click.version_option(__version__, prog_name="sluice", message="%(prog)s %(version)s")
+def sluice() -> None:
+    """Block-node publish gateway: racing publishers in over gRPC, verified blocks out over TCP and gRPC."""
+
+
+def main(args: Sequence[str] | None = None) -> int:
+    """Run `sluice` and give its exit status.
+
+    Args:
+        args: the words after `sluice`; None for those of this process.
+    """
+    try:
+        _refuse_optimized(__debug__)
+        status = sluice.main(args=args, prog_name="sluice", standalone_mode=False)
+    except click.exceptions.NoArgsIsHelpError as error:
+        error.show()
+        return STATUS_USAGE
+    except click.ClickException as error:
+        return _fail(_usage_line(error), error.exit_code)
+    except (click.Abort, KeyboardInterrupt):
+        return STATUS_INTERRUPTED
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in _EXTRA_OF_MODULE:
+            raise
+        return _fail(f"sluice: this command {_what_to_install(error)}", STATUS_FAILED)
+    except Exception as error:
+        if not _is_ours(error):
+            raise
+        return _fail(f"sluice: {error}", getattr(error, "exit_status", STATUS_FAILED))
+    return status if isinstance(status, int) else 0
+
+
+def _refuse_optimized(asserts_are_on: bool) -> None:
+    """Refuse to run under `python -O`: pair assertions guard what is written to disk (style.md, habit 12)."""
+    if not asserts_are_on:
+        raise Fatal("python -O", got="assertions switched off", expected="to be started without -O")
+
+
+def _is_ours(error: Exception) -> bool:
+    """Whether the error was raised on purpose: a class of its hierarchy is defined in one of our packages."""
+    return any(kind.__module__.partition(".")[0] in _OUR_PACKAGES for kind in type(error).__mro__)
+
+
+def _usage_line(error: click.ClickException) -> str:
+    """Write a click error in one line, with the command it is about and where its help is."""
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    path = context.command_path if context else "sluice"
+    hint = f" (see: {path} --help)" if context else ""
+    return f"{path}: {error.format_message().rstrip('.')}{hint}"
+
+
+def _fail(line: str, status: int) -> int:
+    """Write one line to standard error, and give the status."""
+    click.echo(" ".join(line.split("\n")), err=True)
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

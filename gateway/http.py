@@ -1,0 +1,120 @@
+"""The HTTP side of a node: is it alive, is it ready, what has it counted.
+
+    GET /healthz    200 as long as the event loop answers
+    GET /readyz     200 "ready", or 503 with one reason per line; as JSON where `Accept` prefers it
+    GET /metrics    the Prometheus text format
+
+A health check must not fail because of what it checks: if asking the node goes wrong, that is a reason not
+to be ready, not an error page.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from typing import Protocol
+
+from aiohttp import web
+from prometheus_client import CONTENT_TYPE_LATEST
+
+from gateway.addresses import Address
+from gateway.errors import Fatal
+from gateway.metrics import Metrics
+
+__all__ = ["HttpServer", "NodeView", "make_app", "start_http"]
+
+log = logging.getLogger(__name__)
+
+_NODE: web.AppKey[NodeView] = web.AppKey("node")
+_NO_STORE = {"Cache-Control": "no-store"}
+
+
+class NodeView(Protocol):
+    """What the HTTP side needs to know of a node."""
+
+    @property
+    def metrics(self) -> Metrics:
+        """The node's metrics."""
+
+    def readiness(self) -> list[str]:
+        """Say why the node does not take or serve blocks now, in words; nothing to say means ready."""
+
+
+class HttpServer:
+    """A running HTTP server."""
+
+    def __init__(self, runner: web.AppRunner, address: Address) -> None:
+        self._runner = runner
+        self.address = address
+        """Where it listens; a port 0 has become the real one."""
+
+    async def close(self) -> None:
+        """Stop listening and close what is open. Closing twice does nothing."""
+        await self._runner.cleanup()
+
+
+def make_app(node: NodeView) -> web.Application:
+    """Make the application that answers for `node`."""
+    app = web.Application()
+    app[_NODE] = node
+    app.router.add_get("/healthz", _healthz)
+    app.router.add_get("/readyz", _readyz)
+    app.router.add_get("/metrics", _metrics)
+    return app
+
+
+async def start_http(node: NodeView, address: Address) -> HttpServer:
+    """Listen at `address` and answer for `node` until the server is closed.
+
+    Raises:
+        Fatal: the address cannot be listened at.
+    """
+    runner = web.AppRunner(make_app(node), access_log=None, handle_signals=False)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, address.host, address.port).start()
+    except OSError as error:
+        await runner.cleanup()
+        number = error.errno or 0  # below 0 when the host's name was not found
+        got = os.strerror(number) if number > 0 else str(error)
+        raise Fatal(f"http.address {address}", got=got, expected="an address that is free here") from error
+    return HttpServer(runner, Address(address.host, runner.addresses[0][1]))
+
+
+def _reasons(node: NodeView) -> list[str]:
+    """Ask the node; an error while asking is a reason, too."""
+    try:
+        return node.readiness()
+    except Exception:  # the edge of a shell: a probe must get an answer
+        log.exception("the readiness of the node could not be found out")
+        return ["internal error, see the log"]
+
+
+async def _healthz(_: web.Request) -> web.Response:
+    """Answer; that is all that is asked."""
+    return web.Response(text="ok\n", headers=_NO_STORE)
+
+
+async def _readyz(request: web.Request) -> web.Response:
+    """Answer 200, or 503 with the reasons."""
+    reasons = _reasons(request.app[_NODE])
+    status = 503 if reasons else 200
+    if _prefers_json(request.headers.get("Accept", "")):
+        return web.json_response({"ready": not reasons, "reasons": reasons}, status=status, headers=_NO_STORE)
+    text = "".join(f"{reason}\n" for reason in reasons) if reasons else "ready\n"
+    return web.Response(text=text, status=status, headers=_NO_STORE)
+
+
+async def _metrics(request: web.Request) -> web.Response:
+    """Write the metrics; `sluice_ready` is brought up to date first."""
+    node = request.app[_NODE]
+    node.metrics.ready.set(0 if _reasons(node) else 1)
+    headers = {**_NO_STORE, "Content-Type": CONTENT_TYPE_LATEST}
+    return web.Response(body=node.metrics.exposition(), headers=headers)
+
+
+def _prefers_json(accept: str) -> bool:
+    """Whether `application/json` stands before `text/plain` in an Accept header; `*/*` alone prefers text."""
+    kinds = [part.partition(";")[0].strip().lower() for part in accept.split(",")]
+    wanted = [kind for kind in kinds if kind in ("application/json", "text/plain", "text/*")]
+    return bool(wanted) and wanted[0] == "application/json"

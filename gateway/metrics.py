@@ -1,0 +1,117 @@
+"""What a node counts, in the form that Prometheus reads at `/metrics`.
+
+    sluice_blocks_received_total             blocks whose header was accepted
+    sluice_blocks_verified_total             blocks whose hash, links and proof were right
+    sluice_blocks_acknowledged_total         blocks committed and acknowledged
+    sluice_blocks_skipped_total              answers SkipBlock
+    sluice_blocks_resent_total{reason}       answers ResendBlock
+    sluice_blocks_refused_total{reason}      blocks refused
+    sluice_blocks_won_total{publisher}       blocks acknowledged, by who sent them
+    sluice_acknowledgement_latency_seconds   from a block's header to its acknowledgement
+    sluice_flush_seconds                     one commit: both flushes
+    sluice_inflight_bytes                    items held and not yet committed
+    sluice_last_block                        number of the last acknowledged block, -1 when there is none
+    sluice_publishers, sluice_tcp_clients    connected now
+    sluice_tcp_sent_bytes_total              sent to data-streamer clients
+    sluice_ready                             1 when /readyz says ready
+    sluice_verification_mode_info{mode}      always 1; the label tells the mode
+
+Units are in the names. Every node has a registry of its own, so that several live in one process (tests).
+"""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, generate_latest
+
+from gateway.limits import METRIC_PUBLISHERS_MAX
+
+__all__ = ["OTHER_PUBLISHERS", "Metrics"]
+
+OTHER_PUBLISHERS = "other"
+"""The label of publishers beyond `METRIC_PUBLISHERS_MAX`."""
+
+_LATENCY_BUCKETS_SECONDS = (
+    *(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5),
+    *(1.0, 2.5, 5.0, 10.0, 30.0, 60.0),
+)
+_FLUSH_BUCKETS_SECONDS = (
+    *(0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05),
+    *(0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0),
+)
+
+
+class Metrics:
+    """The metrics of one node; each attribute is the Prometheus object of the name in the module's table."""
+
+    registry: CollectorRegistry
+    """Holds all of them, and nothing else."""
+
+    def __init__(self, *, verification_mode: str) -> None:
+        """Make all metrics at zero.
+
+        Args:
+            verification_mode: `full` or `hash`, shown as a label.
+        """
+        self.registry = registry = CollectorRegistry(auto_describe=True)
+        self._publishers_named: set[str] = set()
+
+        self.blocks_received = Counter(
+            "sluice_blocks_received", "Blocks whose header was accepted.", registry=registry
+        )
+        self.blocks_verified = Counter(
+            "sluice_blocks_verified", "Blocks whose hash, links and proof were right.", registry=registry
+        )
+        self.blocks_acknowledged = Counter(
+            "sluice_blocks_acknowledged", "Blocks committed and acknowledged.", registry=registry
+        )
+        self.blocks_skipped = Counter("sluice_blocks_skipped", "Answers SkipBlock.", registry=registry)
+        self.blocks_resent = Counter(
+            "sluice_blocks_resent", "Answers ResendBlock, by reason.", ["reason"], registry=registry
+        )
+        self.blocks_refused = Counter(
+            "sluice_blocks_refused", "Blocks refused, by reason.", ["reason"], registry=registry
+        )
+        self.blocks_won = Counter(
+            "sluice_blocks_won", "Blocks acknowledged, by publisher.", ["publisher"], registry=registry
+        )
+        self.acknowledgement_latency_seconds = Histogram(
+            "sluice_acknowledgement_latency_seconds",
+            "From a block's header to its acknowledgement.",
+            buckets=_LATENCY_BUCKETS_SECONDS,
+            registry=registry,
+        )
+        self.flush_seconds = Histogram(
+            "sluice_flush_seconds",
+            "One commit: both flushes.",
+            buckets=_FLUSH_BUCKETS_SECONDS,
+            registry=registry,
+        )
+        self.inflight_bytes = Gauge(
+            "sluice_inflight_bytes", "Bytes of items held and not yet committed.", registry=registry
+        )
+        self.last_block = Gauge(
+            "sluice_last_block", "Number of the last acknowledged block, -1 for none.", registry=registry
+        )
+        self.last_block.set(-1)
+        self.publishers = Gauge("sluice_publishers", "Publishers connected.", registry=registry)
+        self.tcp_clients = Gauge("sluice_tcp_clients", "Data-streamer clients connected.", registry=registry)
+        self.tcp_sent_bytes = Counter(
+            "sluice_tcp_sent_bytes", "Bytes sent to data-streamer clients.", registry=registry
+        )
+        self.ready = Gauge("sluice_ready", "1 when the node is ready.", registry=registry)
+        Info("sluice_verification_mode", "What is checked of a block.", registry=registry).info(
+            {"mode": verification_mode}
+        )
+
+    def count_won(self, publisher: str) -> None:
+        """Count a block for the publisher that sent it; publishers beyond the limit share one label."""
+        if publisher not in self._publishers_named:
+            if len(self._publishers_named) >= METRIC_PUBLISHERS_MAX:
+                publisher = OTHER_PUBLISHERS
+            else:
+                self._publishers_named.add(publisher)
+        self.blocks_won.labels(publisher=publisher).inc()
+
+    def exposition(self) -> bytes:
+        """Write all metrics in the Prometheus text format, UTF-8."""
+        return generate_latest(self.registry)
