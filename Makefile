@@ -1,0 +1,53 @@
+# Few verbs, the same by hand and in CI. Everything runs in .venv, which is made on demand from python3 >= 3.11.
+# Another interpreter: make PYTHON=python3.12 setup. Another folder: make VENV=/some/folder setup.
+
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help setup java check format test sim bench demo proto clean
+
+help:  ## show the verbs
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: $(STAMP)  ## make .venv and install Sluice with its tools
+
+$(STAMP): pyproject.toml
+	@PYTHON="$(PYTHON)" sh deploy/venv.sh "$(VENV)"
+	@echo "Installing Sluice, Spark and the tools into $(VENV); the first time takes a few minutes."
+	$(BIN)/python -m pip install --disable-pip-version-check --quiet --editable '.[spark,dev]'
+	@touch $@
+
+java:  ## find or install Java 17 or later, which Spark needs
+	@sh deploy/java.sh >/dev/null
+
+check: $(STAMP)  ## formatting, lint, types, and what linters cannot see
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/pytest --quiet tests/test_tidy.py
+
+format: $(STAMP)  ## put the code into the form that check wants
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+test: $(STAMP)  ## all tests
+	JAVA_HOME="$$(sh deploy/java.sh)" && export JAVA_HOME && $(BIN)/pytest $(ARGS)
+
+bench: $(STAMP)  ## speed, as ratios to bare loops in the same run
+	JAVA_HOME="$$(sh deploy/java.sh)" && export JAVA_HOME && $(BIN)/python -m benchmarks $(ARGS)
+
+demo: $(STAMP)  ## the main job: a node, three racing Spark publishers, a TCP client
+	@JAVA_HOME="$$(sh deploy/java.sh)" && export JAVA_HOME && exec $(BIN)/sluice demo $(ARGS)
+
+sim: $(STAMP)  ## the protocol simulator
+	$(BIN)/python -m tests.simulation $(ARGS)
+
+proto: $(STAMP)  ## make gateway/api anew from proto/
+	$(BIN)/python -m gateway.api
+
+clean:  ## remove .venv and caches
+	@if [ -e $(VENV)/pyvenv.cfg ]; then rm -rf $(VENV); fi
+	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist *.egg-info

@@ -1,0 +1,318 @@
+"""What linters cannot see: which way imports point, how long things are, what has a docstring and a test.
+
+Every finding is one line, `file:line: what is wrong`, and a failing test lists all of them. A rule that gets in
+the way of clear code is to be changed here, for all.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterable, Iterator
+from functools import cache
+from pathlib import Path
+
+import gateway
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGES = ("datastream", "gateway", "publishers")
+CODE = (*PACKAGES, "tests", "benchmarks")
+GENERATED = "gateway/api/"
+
+# Pure modules decide and do no I/O; the clock, randomness, disk and network come in by argument. A pattern
+# may match several modules and has to match at least one.
+PURE = (
+    "datastream/layout.py",
+    "datastream/commands.py",
+    "datastream/recovery.py",
+    "gateway/items.py",
+    "gateway/merkle.py",
+    "gateway/root_hash.py",
+    "gateway/block.py",
+    "gateway/block_layout.py",
+    "gateway/chain.py",
+    "gateway/verdict.py",
+    "gateway/limits.py",
+    "gateway/errors.py",
+    "gateway/addresses.py",
+    "gateway/proofs/*.py",
+    "gateway/race*.py",
+    "publishers/machine*.py",
+    "publishers/maker.py",
+)
+IMPURE_IMPORTS = frozenset(
+    {
+        *("grpc", "socket", "asyncio", "threading", "os", "time", "pyspark"),
+        *("aiohttp", "click", "concurrent", "http", "logging", "mmap", "multiprocessing", "plyvel", "select"),
+        *("selectors", "shutil", "ssl", "subprocess", "tempfile", "urllib", "uvloop"),
+    }
+)
+IMPURE_CALLS = frozenset({"input", "open"})
+
+# Arrows point one way: publishers -> gateway -> datastream.
+DATASTREAM_MAY_IMPORT = frozenset({"datastream", "plyvel", "uvloop"}) | sys.stdlib_module_names
+GATEWAY_MAY_NOT_IMPORT = frozenset({"publishers", "pyspark", "pandas", "pyarrow"})
+SPARK_MODULES = frozenset({"pyspark", "py4j"})
+SPARK_ROOMS = ("publishers/spark/", "publishers/job")
+SPARK_ROOMS_INSIDE_FUNCTIONS = ("publishers/commands/",)
+
+BUILTIN_ERRORS = frozenset({"KeyError", "OSError", "RuntimeError", "TypeError", "ValueError"})
+
+FUNCTION_LINES_MAX = 70
+MODULE_LINES_MAX = 600
+
+ROOT_NAMES = frozenset(
+    {
+        *(".ci", ".gitignore", "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "Makefile", "README.md"),
+        *("benchmarks", "datastream", "deploy", "docs", "gateway", "proto", "publishers", "pyproject.toml"),
+        "tests",
+    }
+)
+# In two halves, so that this file is not its own first finding.
+MACHINE_PATH = re.compile(r"(?<![\w.$}~-])/(?:wo" + r"rk|ro" + r"ot|ho" + r"me|Us" + r"ers|tm" + r"p)/\w")
+
+
+@cache
+def repository_files() -> tuple[str, ...]:
+    """Paths of all files that are, or would be, in the repository."""
+    command = ["git", "-C", str(ROOT), "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    return tuple(sorted(path for path in set(listed.split("\0")) if path and (ROOT / path).is_file()))
+
+
+def python_files(*folders: str) -> list[str]:
+    """Hand-written Python modules in the folders."""
+    return [
+        path
+        for path in repository_files()
+        if path.endswith(".py") and path.split("/")[0] in folders and not path.startswith(GENERATED)
+    ]
+
+
+@cache
+def tree_of(path: str) -> ast.Module:
+    return ast.parse((ROOT / path).read_text(encoding="utf-8"), path)
+
+
+def imports_of(path: str) -> Iterator[tuple[int, str, bool]]:
+    """Yield line, dotted name and "inside a function" of every import; relative ones are made absolute."""
+    inside = {
+        id(node)
+        for function in functions_of(path)
+        for node in ast.walk(function)
+        if isinstance(node, ast.Import | ast.ImportFrom)
+    }
+    package = path.split("/")[:-1]
+    for node in ast.walk(tree_of(path)):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield node.lineno, alias.name, id(node) in inside
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            module = ".".join([*base, *([node.module] if node.module else [])])
+            yield node.lineno, module, id(node) in inside
+
+
+def functions_of(path: str) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    for node in ast.walk(tree_of(path)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node
+
+
+def expect_none(findings: Iterable[str]) -> None:
+    found = sorted(findings)
+    assert not found, "\n".join([f"{len(found)} findings", *found])
+
+
+# --- imports ------------------------------------------------------------------------------------------------
+
+
+def pure_files() -> list[str]:
+    return sorted({str(path.relative_to(ROOT)) for pattern in PURE for path in ROOT.glob(pattern)})
+
+
+def test_every_pure_module_exists() -> None:
+    expect_none(f"{pattern}:1: no such module" for pattern in PURE if not any(ROOT.glob(pattern)))
+
+
+def test_pure_modules_do_no_io() -> None:
+    findings = []
+    for path in pure_files():
+        for line, name, _ in imports_of(path):
+            if name.split(".")[0] in IMPURE_IMPORTS:
+                findings.append(f"{path}:{line}: a pure module imports {name}")
+        for node in ast.walk(tree_of(path)):
+            if (
+                isinstance(node, ast.Call)
+                and isinstance(node.func, ast.Name)
+                and node.func.id in IMPURE_CALLS
+            ):
+                findings.append(f"{path}:{node.lineno}: a pure module calls {node.func.id}")
+    expect_none(findings)
+
+
+def test_the_data_streamer_stands_alone() -> None:
+    expect_none(
+        f"{path}:{line}: datastream imports {name}; it may import the standard library, plyvel and uvloop"
+        for path in python_files("datastream")
+        for line, name, _ in imports_of(path)
+        if name.split(".")[0] not in DATASTREAM_MAY_IMPORT
+    )
+
+
+def test_the_gateway_does_not_know_the_publishers() -> None:
+    expect_none(
+        f"{path}:{line}: gateway imports {name}; arrows point publishers -> gateway -> datastream"
+        for path in python_files("gateway")
+        for line, name, _ in imports_of(path)
+        if name.split(".")[0] in GATEWAY_MAY_NOT_IMPORT
+    )
+
+
+def test_spark_stays_in_its_rooms() -> None:
+    expect_none(
+        f"{path}:{line}: imports {name}; Spark belongs to {', '.join(SPARK_ROOMS)}, and inside functions to "
+        + ", ".join(SPARK_ROOMS_INSIDE_FUNCTIONS)
+        for path in python_files(*PACKAGES)
+        for line, name, is_inside in imports_of(path)
+        if name.split(".")[0] in SPARK_MODULES
+        and not path.startswith(SPARK_ROOMS)
+        and not (is_inside and path.startswith(SPARK_ROOMS_INSIDE_FUNCTIONS))
+    )
+
+
+# --- size ---------------------------------------------------------------------------------------------------
+
+
+def test_functions_fit_a_screen() -> None:
+    expect_none(
+        f"{path}:{node.lineno}: {node.name} has {lines} lines, at most {FUNCTION_LINES_MAX} are allowed"
+        for path in python_files(*CODE)
+        for node in functions_of(path)
+        if (lines := (node.end_lineno or node.lineno) - node.lineno + 1) > FUNCTION_LINES_MAX
+    )
+
+
+def test_modules_hold_one_concept() -> None:
+    expect_none(
+        f"{path}:{lines}: the module has {lines} lines, at most {MODULE_LINES_MAX} are allowed; split it"
+        for path in python_files(*CODE)
+        if (lines := len((ROOT / path).read_text(encoding="utf-8").splitlines())) > MODULE_LINES_MAX
+    )
+
+
+# --- words --------------------------------------------------------------------------------------------------
+
+
+def undocumented(path: str, node: ast.Module | ast.ClassDef, prefix: str = "") -> Iterator[str]:
+    """Yield a finding for each public class, function and method below `node` that has no docstring."""
+    for child in node.body:
+        if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            if child.name.startswith("_") or is_further_definition(child):
+                continue
+            if ast.get_docstring(child) is None:
+                yield f"{path}:{child.lineno}: {prefix}{child.name} has no docstring"
+            if isinstance(child, ast.ClassDef):
+                yield from undocumented(path, child, f"{prefix}{child.name}.")
+
+
+def is_further_definition(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> bool:
+    """Whether the name is documented elsewhere: an overload, a setter, an override that is marked as one."""
+    names = {ast.unparse(decorator).rpartition(".")[2] for decorator in node.decorator_list}
+    return bool(names & {"overload", "setter", "deleter", "override"})
+
+
+def test_every_public_name_has_a_docstring() -> None:
+    findings = []
+    for path in python_files(*CODE):
+        if (ROOT / path).stat().st_size and ast.get_docstring(tree_of(path)) is None:
+            findings.append(f"{path}:1: the module has no docstring")
+        if path.split("/")[0] in PACKAGES:
+            findings.extend(undocumented(path, tree_of(path)))
+    expect_none(findings)
+
+
+def test_no_bare_class_is_raised() -> None:
+    findings = []
+    for path in python_files(*PACKAGES):
+        for node in ast.walk(tree_of(path)):
+            if isinstance(node, ast.Raise) and node.exc is not None:
+                raised = node.exc.func if isinstance(node.exc, ast.Call) else node.exc
+                name = raised.id if isinstance(raised, ast.Name) else ""
+                if name in ("Exception", "BaseException"):
+                    findings.append(
+                        f"{path}:{node.lineno}: raises {name}; raise a class that says whose fault"
+                    )
+                elif name in BUILTIN_ERRORS and raised is node.exc:
+                    findings.append(f"{path}:{node.lineno}: raises {name} without saying what was got")
+    expect_none(findings)
+
+
+BUILTIN_ERRORS = frozenset(
+    {"AssertionError", "KeyError", "OSError", "RuntimeError", "TypeError", "ValueError"}
+)
+
+
+def test_no_path_of_one_machine() -> None:
+    findings = []
+    for path in repository_files():
+        try:
+            text = (ROOT / path).read_text(encoding="utf-8")
+        except UnicodeDecodeError:
+            continue  # not a text
+        for number, line in enumerate(text.splitlines(), start=1):
+            if match := MACHINE_PATH.search(line):
+                findings.append(f"{path}:{number}: names a path of one machine, {match[0]}…")
+    expect_none(findings)
+
+
+# --- the repository -----------------------------------------------------------------------------------------
+
+
+def has_code(path: str) -> bool:
+    """Whether a module defines a function or a class, or is more than names of other modules."""
+    return any(
+        isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) for node in tree_of(path).body
+    )
+
+
+def homes_of_tests(path: str) -> list[str]:
+    """Where a module's tests may be: of `a/b/x.py` in `tests/a/b/test_x.py`, of a package under its name."""
+    *folders, file = path.split("/")
+    if file == "__init__.py":
+        return ["/".join(["tests", *place, f"test_{folders[-1]}.py"]) for place in (folders, folders[:-1])]
+    return ["/".join(["tests", *folders, f"test_{file}"])]
+
+
+def test_every_module_has_its_test_module() -> None:
+    expect_none(
+        f"{path}:1: has no tests; they belong in {homes_of_tests(path)[0]}"
+        for path in python_files(*PACKAGES)
+        if has_code(path)
+        and not path.endswith("__main__.py")
+        and not any((ROOT / home).is_file() for home in homes_of_tests(path))
+    )
+
+
+def test_every_test_module_has_its_module() -> None:
+    modules = set(python_files(*PACKAGES)) | {f"{GENERATED}__init__.py"}
+    homes = {home for path in modules for home in homes_of_tests(path)}
+    expect_none(
+        f"{path}:1: tests no module of this name; tests of several modules together belong in tests/interop"
+        for path in python_files("tests")
+        if path.split("/")[1] in PACKAGES and path.split("/")[-1].startswith("test_") and path not in homes
+    )
+
+
+def test_the_root_is_fixed() -> None:
+    names = {path.split("/")[0] for path in repository_files()}
+    expect_none(f"{name}:1: does not belong in the root folder" for name in names - ROOT_NAMES)
+
+
+def test_the_version_is_the_same_everywhere() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert project["version"] == gateway.__version__
+    assert f"## {gateway.__version__}" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
