@@ -93,7 +93,7 @@ class Fatal(GatewayError):
         """How it must be."""
 
 
-# --- blocks, proofs and keys ----------------------------------------------------------------------------------
+# --- blocks, proofs and keys --------------------------------------------------------------------------------
 
 
 class LedgerKeyError(GatewayError):

@@ -22,6 +22,7 @@ from gateway.api import block_pb2
 from gateway.errors import ItemError
 
 __all__ = [
+    "VARINT_SIZE_MAX",
     "Field",
     "ItemKind",
     "WireType",
@@ -39,6 +40,7 @@ __all__ = [
 
 FIELD_NUMBER_MAX: Final = (1 << 29) - 1
 VARINT_SIZE_MAX: Final = 10
+"""Bytes of the longest varint, for numbers below 2^64."""
 
 MessageT = TypeVar("MessageT", bound=Message)
 
@@ -108,11 +110,15 @@ def kind_of(item: bytes) -> int:
     return _kind_slowly(item)
 
 
-def kinds_of(items: Sequence[bytes]) -> list[int]:
+def kinds_of(items: Sequence[bytes], first_index: int = 0) -> list[int]:
     """Return the field number of each item; the same as `kind_of` on each, without the calls.
 
+    Args:
+        items: serialized items, in order.
+        first_index: what an error calls the first of them; 0-based.
+
     Raises:
-        ItemError: as `kind_of`, with the index of the first item that is refused.
+        ItemError: as `kind_of`; `where` names the first item that is refused.
     """
     kinds: list[int] = []
     append = kinds.append
@@ -131,7 +137,9 @@ def kinds_of(items: Sequence[bytes]) -> list[int]:
         try:
             append(_kind_slowly(item))
         except ItemError as error:
-            raise ItemError(error.what, error.got, error.expected, where=f"item {len(kinds)}") from None
+            raise ItemError(
+                error.what, error.got, error.expected, where=f"item {first_index + len(kinds)}"
+            ) from None
     return kinds
 
 

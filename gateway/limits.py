@@ -15,6 +15,9 @@ __all__ = [
 
 # --- blocks and their verification --------------------------------------------------------------------------
 
+HEADER_SIZE_MAX: Final = 65_536
+"""Bytes of a block header item. Real ones have about 50; each of its fields is walked through in Python."""
+
 PROOFS_PER_BLOCK_MAX: Final = 16
 """Proofs in one block. Real blocks carry one. Each costs a signature check, and a copy of a good proof is a
 good proof, so without a limit one block could cost minutes."""

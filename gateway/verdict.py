@@ -1,7 +1,8 @@
 """Why a block is refused, as a value.
 
 Pure. Verification never answers with a bare boolean: a block is accepted, or there is one `Refusal` that says
-what was looked at, what was found and what had to be there. The caller adds the block's number and its publisher.
+what was looked at, what was found and what had to be there. The caller adds the block's number and its
+publisher.
 Source: wire.md section 7, proofs.md sections 3 to 7; the kinds follow the reference's verification failures.
 """
 

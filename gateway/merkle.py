@@ -1,0 +1,169 @@
+"""SHA-384 hashes with their domain prefixes, and the streaming tree over them.
+
+Pure. A streaming tree takes hashes one after the other and keeps only the roots of its perfect subtrees, one
+for each 1 bit of the leaf count:
+
+    leaves 0..6 (count 7 = 0b111)          root = node(a, node(b, g))
+
+                 a            b     g      stack [a, b, g]: a over leaves 0-3, b over 4-5, g is leaf 6
+             ┌───┴───┐      ┌─┴─┐   │      the root folds the stack from its newest to its oldest
+           ┌─┴─┐   ┌─┴─┐    4   5   6
+           0   1   2   3
+
+The root of no leaves is `EMPTY_HASH` = SHA-384 of the single byte 0x00; the root of one leaf is that leaf.
+Source: wire.md section 7, proofs.md section 1.
+"""
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from typing import Final, Self
+
+__all__ = [
+    "EMPTY_HASH",
+    "HASH_SIZE",
+    "StreamingTree",
+    "inner_hash",
+    "leaf_hash",
+    "leaf_hashes",
+    "tree_root",
+    "unary_hash",
+]
+
+HASH_SIZE: Final = 48
+"""Bytes of a SHA-384 digest."""
+
+# Copying a context that has taken the prefix is cheaper than a new one for prefix and data joined: some 0.65
+# against 0.9 microseconds for 110 bytes, and long data is not copied.
+_leaf_context = hashlib.sha384(b"\x00").copy
+_unary_context = hashlib.sha384(b"\x01").copy
+_inner_context = hashlib.sha384(b"\x02").copy
+
+EMPTY_HASH: Final = hashlib.sha384(b"\x00").digest()
+"""The root of a tree without leaves: bec021b4f368e306…"""
+
+
+def leaf_hash(data: bytes) -> bytes:
+    """Return SHA-384 of 0x00 and the data: 48 bytes."""
+    context = _leaf_context()
+    context.update(data)
+    return context.digest()
+
+
+def unary_hash(child: bytes) -> bytes:
+    """Return the hash of a node with a single child: SHA-384 of 0x01 and the child's 48 bytes."""
+    context = _unary_context()
+    context.update(child)
+    return context.digest()
+
+
+def inner_hash(left: bytes, right: bytes) -> bytes:
+    """Return the hash of a node with two children: SHA-384 of 0x02 and their 48 bytes each."""
+    context = _inner_context()
+    context.update(left + right)
+    return context.digest()
+
+
+def leaf_hashes(items: Iterable[bytes]) -> list[bytes]:
+    """Return `leaf_hash` of each item, without the calls."""
+    hashes: list[bytes] = []
+    append, new_context = hashes.append, _leaf_context
+    for item in items:
+        context = new_context()
+        context.update(item)
+        append(context.digest())
+    return hashes
+
+
+def tree_root(hashes: Sequence[bytes]) -> bytes:
+    """Return the root of a streaming tree over `hashes`, 48 bytes each, in order."""
+    tree = StreamingTree()
+    tree.extend(hashes)
+    return tree.root()
+
+
+class StreamingTree:
+    """A Merkle tree over hashes that come one after the other; it needs memory for one hash per level.
+
+    The leaves are hashes already and are not hashed again.
+    """
+
+    __slots__ = ("_count", "_peaks")
+
+    def __init__(self) -> None:
+        self._count = 0
+        # By height: the root of the perfect subtree of 2^height leaves that waits for its right neighbour.
+        # A peak stands at a height exactly where the count has a 1 bit.
+        self._peaks: list[bytes | None] = []
+
+    @property
+    def leaf_count(self) -> int:
+        """How many leaves were pushed."""
+        return self._count
+
+    def push(self, leaf: bytes) -> None:
+        """Append one leaf: a hash of 48 bytes."""
+        assert len(leaf) == HASH_SIZE
+        self.extend((leaf,))
+
+    def extend(self, leaves: Sequence[bytes]) -> None:
+        """Append leaves, 48 bytes each, in order: the same as pushing each, merged level by level."""
+        self._count += len(leaves)
+        peaks, new_context = self._peaks, _inner_context
+        nodes = list(leaves)
+        height = 0
+        while nodes:
+            if height == len(peaks):
+                peaks.append(None)
+            peak = peaks[height]
+            if peak is not None:
+                nodes.insert(0, peak)
+            peaks[height] = nodes.pop() if len(nodes) % 2 else None
+            parents: list[bytes] = []
+            append = parents.append
+            in_order = iter(nodes)
+            for left, right in zip(in_order, in_order, strict=True):
+                context = new_context()
+                context.update(left + right)
+                append(context.digest())
+            nodes = parents
+            height += 1
+
+    def root(self) -> bytes:
+        """Return the root over the leaves so far, 48 bytes; the tree can go on growing."""
+        root: bytes | None = None
+        for peak in self._peaks:
+            if peak is not None:
+                root = peak if root is None else inner_hash(peak, root)
+        return EMPTY_HASH if root is None else root
+
+    def copy(self) -> Self:
+        """Return a tree with the same leaves that grows on its own."""
+        tree = type(self)()
+        tree._count = self._count
+        tree._peaks = self._peaks.copy()
+        return tree
+
+    def state(self) -> tuple[int, tuple[bytes, ...]]:
+        """Return (leaf count, stack): the roots of the perfect subtrees, the oldest and largest first."""
+        return self._count, tuple(peak for peak in reversed(self._peaks) if peak is not None)
+
+    @classmethod
+    def from_state(cls, leaf_count: int, stack: Sequence[bytes]) -> Self:
+        """Return the tree that `state()` described.
+
+        Raises:
+            ValueError: the stack has not one hash of 48 bytes for each 1 bit of the count.
+        """
+        if leaf_count < 0 or len(stack) != leaf_count.bit_count() or any(len(h) != HASH_SIZE for h in stack):
+            raise ValueError(
+                f"tree state: got {len(stack)} hashes of {sorted({len(h) for h in stack})} bytes for "
+                f"{leaf_count} leaves, expected one of {HASH_SIZE} bytes for each 1 bit of the count"
+            )
+        tree = cls()
+        tree._count = leaf_count
+        newest_first = iter(reversed(stack))
+        tree._peaks = [
+            next(newest_first) if leaf_count >> height & 1 else None
+            for height in range(leaf_count.bit_length())
+        ]
+        return tree
