@@ -1,0 +1,37 @@
+"""`sluice keygen`: make the key that signs the blocks of one's own network."""
+
+import json
+from pathlib import Path
+
+import click
+
+from gateway.key_files import create_private_key, public_key_hex
+
+__all__ = ["command"]
+
+
+@click.command("keygen")
+@click.option(
+    "--out",
+    "key_file",
+    type=click.Path(path_type=Path),
+    default=Path("sluice.key"),
+    show_default=True,
+    metavar="FILE",
+    help="File for the private key. It must not be there yet; only its owner may read it.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
+def command(key_file: Path, as_json: bool) -> None:
+    """Make an Ed25519 key for the blocks of your own network.
+
+    Writes the private key, which signs blocks (`sluice generate --key FILE`), and prints the option that
+    makes a node believe it.
+    """
+    key = create_private_key(key_file)
+    ledger_key = f"ed25519:{public_key_hex(key)}"
+    if as_json:
+        click.echo(json.dumps({"key_file": str(key_file), "ledger_key": ledger_key}))
+        return
+    click.echo(f"Private key written to {key_file}. It signs blocks: keep it secret.")
+    click.echo("Give your nodes its public half:")
+    click.echo(f"  --ledger-key {ledger_key}")

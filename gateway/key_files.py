@@ -1,0 +1,82 @@
+"""Private key files: an Ed25519 key in PKCS#8 PEM, readable by its owner alone.
+
+Such a key signs the blocks of a network that runs with Sluice's own keys; `sluice keygen` writes one and the
+block maker signs with it. A node needs only the public half, as `--ledger-key`.
+"""
+
+import os
+from pathlib import Path
+from typing import Final
+
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    load_pem_private_key,
+)
+
+from gateway.errors import KeyFileError
+
+__all__ = ["create_private_key", "load_private_key", "public_key_hex"]
+
+_EXPECTED: Final = "an unencrypted Ed25519 private key in PEM (`sluice keygen` writes one)"
+_KEY_FILE_SIZE_MAX: Final = 65_536
+
+
+def create_private_key(path: Path) -> Ed25519PrivateKey:
+    """Make a new key and write it to a new file of mode 0600.
+
+    Raises:
+        KeyFileError: the file is there already, which is left as it is, or cannot be written.
+    """
+    key = Ed25519PrivateKey.generate()
+    pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        raise KeyFileError(str(path), got="a file that is there already", expected="a new file") from None
+    except OSError as error:
+        raise KeyFileError(str(path), got=_reason(error), expected="a file that can be written") from error
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(pem)
+            file.flush()
+            os.fsync(descriptor)
+    except OSError as error:
+        path.unlink(missing_ok=True)  # half a key is no key
+        raise KeyFileError(str(path), got=_reason(error), expected="a file that can be written") from error
+    return key
+
+
+def load_private_key(path: Path) -> Ed25519PrivateKey:
+    """Read the key of a file.
+
+    Raises:
+        KeyFileError: the file cannot be read, or is not an Ed25519 private key.
+    """
+    try:
+        with path.open("rb") as file:
+            pem = file.read(_KEY_FILE_SIZE_MAX)
+    except OSError as error:
+        raise KeyFileError(str(path), got=_reason(error), expected="a file that can be read") from error
+    try:
+        key = load_pem_private_key(pem, password=None)
+    except TypeError:  # what the library raises for a key that needs a password
+        raise KeyFileError(str(path), got="an encrypted key", expected=_EXPECTED) from None
+    except (ValueError, UnsupportedAlgorithm):
+        raise KeyFileError(str(path), got="something else", expected=_EXPECTED) from None
+    if not isinstance(key, Ed25519PrivateKey):
+        got = f"a key of another kind ({type(key).__name__})"
+        raise KeyFileError(str(path), got=got, expected=_EXPECTED)
+    return key
+
+
+def public_key_hex(key: Ed25519PrivateKey) -> str:
+    """Return the public half as 64 hex digits, the HEX of `--ledger-key ed25519:HEX`."""
+    return key.public_key().public_bytes_raw().hex()
+
+
+def _reason(error: OSError) -> str:
+    return error.strerror or type(error).__name__

@@ -1,0 +1,55 @@
+"""Block proofs of networks that run with Sluice's own keys: an Ed25519 signature over the block root hash.
+
+Pure. `BlockProof.signed_block_proof.block_signature` is 64 bytes, the signature of the 48 bytes of the root
+hash as they are, by one of the ledger's keys. It proves that a holder of such a key signed this root, and so every
+item, the time and both links; it proves nothing of how many signed.
+Source: design.md, "Verification"; RFC 8032 section 5.1.
+"""
+
+from collections.abc import Iterable
+from typing import Final
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+from gateway.verdict import Refusal, RefusalKind
+
+__all__ = ["SIGNATURE_SIZE", "Ed25519Check"]
+
+SIGNATURE_SIZE: Final = 64
+"""Bytes of an Ed25519 signature; what tells this proof from the TSS ones."""
+
+
+class Ed25519Check:
+    """Checks signatures with a set of keys that were parsed once."""
+
+    def __init__(self, public_keys: Iterable[bytes]) -> None:
+        """Parse the keys: 32 bytes each."""
+        self._keys = [Ed25519PublicKey.from_public_bytes(key) for key in public_keys]
+
+    def check(self, signature: bytes, root_hash: bytes) -> Refusal | None:
+        """Return why the signature is no proof of a block with this root, or None if it is one.
+
+        Args:
+            signature: 64 bytes.
+            root_hash: 48 bytes.
+        """
+        if not self._keys:
+            return Refusal(
+                RefusalKind.MISSING_VERIFICATION_DATA,
+                "Ed25519 block proof",
+                "no Ed25519 ledger key",
+                "at least one --ledger-key ed25519:HEX",
+            )
+        for key in self._keys:
+            try:
+                key.verify(signature, root_hash)
+            except InvalidSignature:
+                continue
+            return None
+        return Refusal(
+            RefusalKind.BAD_PROOF,
+            "Ed25519 block proof",
+            f"signature {signature[:8].hex()}…, which no ledger key verifies",
+            f"a signature of block root {root_hash.hex()}",
+        )
