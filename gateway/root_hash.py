@@ -61,7 +61,7 @@ from gateway.verdict import RefusalKind
 
 __all__ = ["BlockHasher", "BlockSummary", "RootLayout", "subtree_of"]
 
-RootLayout = Literal["auto", "8", "16"]
+RootLayout = Literal["auto", 8, 16]
 """Setting `verification.root_layout`: the layout that blocks have; `auto` goes by the header's version."""
 
 HAPI_MINOR_LAYOUT_16: Final = 78
@@ -191,17 +191,22 @@ class BlockHasher:
         """Whether footer and a proof are here, so that nothing has to follow."""
         return bool(self._proofs)
 
-    def add(self, items: Sequence[bytes]) -> None:
+    def add(self, items: Sequence[bytes], kinds: Sequence[int] | None = None) -> None:
         """Take the next items of the block, as many as there are at hand.
+
+        Args:
+            items: serialized items, in order.
+            kinds: `kinds_of(items)`, from a caller that has them already.
 
         Raises:
             BlockRefused: an item is malformed, cannot be processed or stands where it must not. Nothing of
                 `items` was taken then.
         """
-        try:
-            kinds = kinds_of(items, self._item_count)
-        except ItemError as error:
-            raise cannot_parse(error) from error
+        if kinds is None:
+            try:
+                kinds = kinds_of(items, self._item_count)
+            except ItemError as error:
+                raise cannot_parse(error) from error
         if not kinds:
             return
 
@@ -280,9 +285,9 @@ class BlockHasher:
             core = tree_root([*links, _ABSENT_STATE_LAYOUT_8, *subtrees])
         root_8 = inner_hash(time_leaf, unary_hash(core))
 
-        if self._root_layout == "16":
+        if self._root_layout == 16:
             return 16, root_16, None
-        if self._root_layout == "8":
+        if self._root_layout == 8:
             if has_extension:
                 raise refused(RefusalKind.UNSUPPORTED, "root layout 8", "items of extension subtrees", "none")
             return 8, root_8, None

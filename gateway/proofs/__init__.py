@@ -60,7 +60,7 @@ def kind_of_proof(proof: block_pb2.BlockProof) -> ProofKind:
 
 
 class ProofVerifier:
-    """Checks the proofs of blocks with the keys of this node. Calls from several threads do not disturb it."""
+    """Checks the proofs of blocks with the keys of this node. Several threads may call it at once."""
 
     def __init__(self, keys: LedgerKeys, mode: VerificationMode = "full") -> None:
         """Take the keys.
@@ -77,22 +77,11 @@ class ProofVerifier:
         """`full` or `hash`."""
         return self._mode
 
-    def accept(self, summary: BlockSummary) -> BlockSummary | Refusal:
-        """Return the summary with the root that the proofs verify, or why the block is refused.
-
-        Where the root layout is not certain, the layout whose root is signed is the right one
-        (wire.md section 7). The caller goes on with the summary that it gets back.
-        """
-        refusal = self.verify(summary)
-        if refusal is None:
-            return summary
-        other = summary.in_other_layout()
-        if other is not None and refusal.kind is RefusalKind.BAD_PROOF and self.verify(other) is None:
-            return other
-        return refusal
-
     def verify(self, summary: BlockSummary) -> Refusal | None:
-        """Return why the proofs do not hold for the summary's root hash, or None if they do."""
+        """Return why the proofs do not hold for the summary's root hash, or None if they do.
+
+        Where the root layout is not certain, the caller may try `summary.in_other_layout()` too.
+        """
         if self._mode == "hash":
             return None
         held_count = 0
@@ -112,8 +101,8 @@ class ProofVerifier:
             return Refusal(
                 RefusalKind.BAD_PROOF,
                 "block proofs",
-                f"{len(summary.proofs)} of unknown kinds",
-                "one of a known kind",
+                "only unknown kinds",
+                "at least one of a known kind",
             )
         return None
 
