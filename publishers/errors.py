@@ -1,0 +1,171 @@
+"""What can go wrong on the publisher side.
+
+    PublisherError
+    ├── BlockFileError          a block file cannot be used: which and why
+    ├── BlockListError          a folder's block files do not make one chain: same number twice, one missing
+    ├── BlockOrderError         a source gave a block out of order
+    ├── ItemTooLarge            an item does not fit in any message
+    ├── MakerOptionError        an option of the block maker makes no sense
+    ├── PublishFailed           a publisher gave up; holds the report
+    ├── SparkUnavailable        Spark cannot start here: no Java, an old Java, no PySpark
+    └── MachineError            a misuse of the publish machine by its shell: our bug
+
+Every error can be pickled, because Spark carries them from worker to driver.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from publishers.report import PublishReport
+
+__all__ = [
+    "BlockFileError",
+    "BlockListError",
+    "BlockOrderError",
+    "ItemTooLarge",
+    "MachineError",
+    "MakerOptionError",
+    "PublishFailed",
+    "PublisherError",
+    "SparkUnavailable",
+]
+
+
+class PublisherError(Exception):
+    """Base of all errors of this package."""
+
+
+class BlockFileError(PublisherError):
+    """A block file cannot be read or written.
+
+    Fields: `path` of the file, `reason` in words.
+    """
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(path, reason)
+        self.path = path
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.reason}"
+
+
+class BlockListError(PublisherError):
+    """The block files of a folder do not make one chain.
+
+    Fields: `folder`, `reason` in words.
+    """
+
+    def __init__(self, folder: str, reason: str) -> None:
+        super().__init__(folder, reason)
+        self.folder = folder
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"{self.folder}: {self.reason}"
+
+
+class BlockOrderError(PublisherError):
+    """A source gave a block that does not follow the one before it.
+
+    Fields: `expected` and `got`, block numbers.
+    """
+
+    def __init__(self, expected: int, got: int) -> None:
+        super().__init__(expected, got)
+        self.expected = expected
+        self.got = got
+
+    def __str__(self) -> str:
+        if self.got < self.expected:
+            return f"block {self.got} comes twice or out of order: block {self.expected} was expected"
+        missing = (
+            f"block {self.expected} is"
+            if self.got == self.expected + 1
+            else (f"blocks {self.expected} to {self.got - 1} are")
+        )
+        return f"{missing} missing: block {self.got} came after block {self.expected - 1}"
+
+
+class ItemTooLarge(PublisherError):
+    """An item does not fit in a message.
+
+    Fields: `block_number`, `item_index` (0-based), `size_bytes` and `limit_bytes`, both with the item's tag
+    and length in the set.
+    """
+
+    def __init__(self, block_number: int, item_index: int, size_bytes: int, limit_bytes: int) -> None:
+        super().__init__(block_number, item_index, size_bytes, limit_bytes)
+        self.block_number = block_number
+        self.item_index = item_index
+        self.size_bytes = size_bytes
+        self.limit_bytes = limit_bytes
+
+    def __str__(self) -> str:
+        return (
+            f"block {self.block_number}: item {self.item_index} takes {self.size_bytes} bytes in a message, "
+            f"at most {self.limit_bytes} are allowed"
+        )
+
+
+class MakerOptionError(PublisherError):
+    """An option of the block maker is out of range.
+
+    Fields: `option`, `got`, `expected`.
+    """
+
+    def __init__(self, option: str, got: object, expected: str) -> None:
+        super().__init__(option, got, expected)
+        self.option = option
+        self.got = got
+        self.expected = expected
+
+    def __str__(self) -> str:
+        return f"{self.option}: got {self.got}, expected {self.expected}"
+
+
+class PublishFailed(PublisherError):
+    """A publisher gave up.
+
+    Fields: `reason` in words, `report` with what was done until then.
+    """
+
+    def __init__(self, reason: str, report: PublishReport) -> None:
+        super().__init__(reason, report)
+        self.reason = reason
+        self.report = report
+
+    def __str__(self) -> str:
+        return f"publisher {self.report.publisher_id}: {self.reason}"
+
+
+class SparkUnavailable(PublisherError):
+    """Spark cannot start on this machine.
+
+    Fields: `reason`, and `remedy`: what to do about it.
+    """
+
+    def __init__(self, reason: str, remedy: str) -> None:
+        super().__init__(reason, remedy)
+        self.reason = reason
+        self.remedy = remedy
+
+    def __str__(self) -> str:
+        return f"{self.reason}; {self.remedy}"
+
+
+class MachineError(PublisherError):
+    """An event that the publish machine cannot take in its state; the state is unchanged.
+
+    Fields: `event`, `state`, by name.
+    """
+
+    def __init__(self, event: str, state: str) -> None:
+        super().__init__(event, state)
+        self.event = event
+        self.state = state
+
+    def __str__(self) -> str:
+        return f"publisher: can't handle {self.event} in state {self.state}"

@@ -1,0 +1,62 @@
+"""How a block's items are cut into the sets that travel as messages.
+
+Pure. A set holds consecutive items of one block, the header first in the first set; sets never span blocks.
+A set ends before the item that would take it over `set_bytes_max`; an item larger than that goes alone.
+
+Source: wire.md section 6 (`BlockItemSet {repeated BlockItem block_items=1}`, message limit).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from publishers.errors import ItemTooLarge
+from publishers.limits import ITEM_BYTES_MAX, ITEM_SET_BYTES_DEFAULT
+
+__all__ = ["ItemSet", "size_in_set", "split_items"]
+
+ItemSet = tuple[bytes, ...]
+"""Serialized `BlockItem`s, at least one."""
+
+
+def size_in_set(item: bytes) -> int:
+    """Count the bytes that an item takes in a `BlockItemSet`: tag, length, item.
+
+    Args:
+        item: a serialized `BlockItem`.
+    """
+    size = len(item)
+    return 1 + max(1, (size.bit_length() + 6) // 7) + size
+
+
+def split_items(
+    block_number: int, items: Sequence[bytes], set_bytes_max: int = ITEM_SET_BYTES_DEFAULT
+) -> tuple[ItemSet, ...]:
+    """Cut a block's items into sets.
+
+    Args:
+        block_number: named in the error only.
+        items: the block's serialized `BlockItem`s, in order.
+        set_bytes_max: bytes of a set, each item counted with its tag and length.
+
+    Returns:
+        The sets, in order; their concatenation is `items`. No items give no sets.
+
+    Raises:
+        ItemTooLarge: an item does not fit in a message (`ITEM_BYTES_MAX`).
+    """
+    sets: list[ItemSet] = []
+    current: list[bytes] = []
+    current_bytes = 0
+    for index, item in enumerate(items):
+        size = size_in_set(item)
+        if size > ITEM_BYTES_MAX:
+            raise ItemTooLarge(block_number, index, size, ITEM_BYTES_MAX)
+        if current and current_bytes + size > set_bytes_max:
+            sets.append(tuple(current))
+            current, current_bytes = [], 0
+        current.append(item)
+        current_bytes += size
+    if current:
+        sets.append(tuple(current))
+    return tuple(sets)

@@ -1,0 +1,110 @@
+"""Every limit of the publisher side: name, unit, reason. What happens at the limit is said beside it."""
+
+from __future__ import annotations
+
+from typing import Final
+
+MIB: Final = 1024 * 1024
+
+# --- block files -----------------------------------------------------------------------------------------
+
+BLOCK_FILE_BYTES_MAX: Final = 256 * MIB
+"""Largest block read from a file, after decompression: the node's default `publish.max_block_bytes`.
+A few bytes of gzip can stand for gigabytes, so reading stops here and the file is refused."""
+
+# --- messages --------------------------------------------------------------------------------------------
+
+MESSAGE_BYTES_MAX: Final = 8 * MIB
+"""Largest gRPC message either way (wire.md section 6: the default of the node)."""
+
+MESSAGE_MARGIN_BYTES: Final = 1024
+"""Left free in a message for the framing around the items: PublishStreamRequest and BlockItemSet add two
+tags and lengths (at most 12 bytes), each item a tag and a length, which are counted with the item."""
+
+ITEM_BYTES_MAX: Final = MESSAGE_BYTES_MAX - MESSAGE_MARGIN_BYTES
+"""Largest item, with its tag and length in the set, that fits in a message at all. A block with a larger one
+is refused before any of it is sent."""
+
+ITEM_SET_BYTES_DEFAULT: Final = 64 * 1024
+"""Items are sent in sets of about this size: large enough to make the cost of a message small, small enough
+for a skip to stop a block early."""
+
+# --- one publisher ---------------------------------------------------------------------------------------
+
+CACHE_BYTES_DEFAULT: Final = 256 * MIB
+"""Blocks held because they are not acknowledged. At the limit nothing more is read from the source; it is
+looked at before a block is taken, so at most one block more is held."""
+
+WINDOW_BLOCKS_DEFAULT: Final = 128
+"""Blocks that may be offered and not acknowledged. At the limit nothing is sent until an acknowledgement.
+Above the node's `publish.stall_blocks` (3), so that a stalled winner can be overtaken."""
+
+READ_AHEAD_BLOCKS: Final = 32
+"""Blocks taken from the source before their turn to be sent; more would only cost memory."""
+
+OFFERS_MAX: Final = 4 * WINDOW_BLOCKS_DEFAULT
+"""Headers remembered to tell a late answer from a fresh one; the oldest is forgotten beyond."""
+
+BAD_PROOF_RETRIES_MAX: Final = 2
+"""How often a block is offered again after BAD_BLOCK_PROOF. A transmission cannot have damaged it (HTTP/2 and
+TCP check), but another node, or this one after a restart with the right key, may take it."""
+
+INVALID_REQUEST_RETRIES_MAX: Final = 2
+"""Streams ended by INVALID_REQUEST, one after the other without a block becoming safe, before giving up."""
+
+LATENCY_SAMPLES_MAX: Final = 65_536
+"""Times to acknowledgement kept for the report; the newest stay."""
+
+# --- time ------------------------------------------------------------------------------------------------
+
+RETRY_SECONDS_FIRST: Final = 1.0
+"""Wait before the first retry; doubled for each further one (issue: 1 s, doubled, jitter, at most 30 s)."""
+
+RETRY_SECONDS_MAX: Final = 30.0
+"""Longest wait between two tries to connect."""
+
+RETRY_JITTER_SECONDS: Final = 1.0
+"""Up to this much is added to a wait, so that publishers that were thrown out together do not come back
+so."""
+
+CONNECT_TIMEOUT_SECONDS: Final = 5.0
+"""A gateway that has not accepted the connection by then counts as unreachable for this try."""
+
+ANSWER_TIMEOUT_SECONDS_DEFAULT: Final = 60.0
+"""A gateway that neither takes bytes nor answers for so long, with blocks unacknowledged, is left
+(TIMEOUT)."""
+
+CLOSE_TIMEOUT_SECONDS: Final = 2.0
+"""How long the other side may take to end a stream that was ended here; then it is cancelled."""
+
+STOP_TIMEOUT_SECONDS: Final = 5.0
+"""How long a cancelled publisher may take to finish the block in flight and say goodbye."""
+
+# --- Spark -----------------------------------------------------------------------------------------------
+
+JAVA_VERSION_MIN: Final = 17
+"""PySpark 4 needs Java 17 or later."""
+
+ARROW_BATCH_ROWS: Final = 64
+"""Blocks in one Arrow batch between Spark and Python; with blocks of some MB, Spark's 10,000 would not
+fit."""
+
+ARROW_BATCH_BYTES: Final = 16 * MIB
+"""A batch read from block files is closed at this size even when it has fewer rows."""
+
+PUBLISHERS_MAX: Final = 64
+"""Racing publishers of one `sluice publish`: each is a task slot and two Python processes."""
+
+START_GATE_SECONDS: Final = 30.0
+"""How long a racing publisher waits for the others to be ready; then it starts alone."""
+
+STATUS_POLL_SECONDS: Final = 0.25
+"""How often `sluice publish` asks a gateway for its head, for the progress display."""
+
+# --- block maker -----------------------------------------------------------------------------------------
+
+MAKER_ITEM_BYTES_MAX: Final = 6 * MIB
+"""Largest transaction that is generated (wire.md section 6: expect items up to 6 MB)."""
+
+MAKER_BLOCKS_MAX: Final = 10_000_000
+"""Blocks that one `sluice generate` makes at most: a slip of the hand should not fill a disk."""

@@ -1,0 +1,54 @@
+"""Which gateway to connect to next, and after which wait.
+
+Pure. A publisher has a list of gateways. It stays with one as long as that works; after trouble it goes to
+the next at once, as long as there is one that was not tried since a block last became safe; then it waits,
+longer with each round trip of trouble. The waits themselves are the shell's (limits.py: RETRY_…).
+
+Source: publish-block-stream.md, "Error Handling" ("may connect to an alternate Block-Node", "exponential
+backoff").
+"""
+
+from __future__ import annotations
+
+from publishers.machine_tables import Gateway, Pace
+from publishers.signals import Connect
+
+__all__ = ["Route"]
+
+
+class Route:
+    """The list of gateways and the trouble there was."""
+
+    def __init__(self, gateway_count: int) -> None:
+        """Start at the first gateway.
+
+        Args:
+            gateway_count: at least 1.
+        """
+        assert gateway_count >= 1, "a publisher needs a gateway"
+        self._gateway_count = gateway_count
+        self._gateway = 0
+        self._tries = 0  # streams ended or not opened, with backoff, since a block last became safe
+
+    def progress(self) -> None:
+        """A block became safe: the trouble is over."""
+        self._tries = 0
+
+    def first(self) -> Connect:
+        """Connect without trouble behind: at once, where we were last."""
+        return Connect(self._gateway, attempt=0)
+
+    def after(self, gateway: Gateway, pace: Pace) -> Connect:
+        """Connect after a stream that ended.
+
+        Returns:
+            `attempt` 0 means at once, k means after the wait before the k-th retry.
+        """
+        if gateway is Gateway.NEXT:
+            self._gateway = (self._gateway + 1) % self._gateway_count
+        if pace is Pace.AT_ONCE:
+            return Connect(self._gateway, attempt=0)
+        self._tries += 1
+        if gateway is Gateway.NEXT and self._tries < self._gateway_count:
+            return Connect(self._gateway, attempt=0)
+        return Connect(self._gateway, attempt=max(1, self._tries - self._gateway_count + 1))

@@ -1,0 +1,111 @@
+"""Counts what one publisher does, and makes its report of them.
+
+Pure. The machine counts here; `PublishReport` is the frozen result.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+
+from publishers.cache import HeldBlock
+from publishers.limits import LATENCY_SAMPLES_MAX
+from publishers.report import PublishReport, RefusedBlock
+
+__all__ = ["Tally"]
+
+
+class Tally:
+    """The running counts of one publisher; the fields mean what they mean in `PublishReport`."""
+
+    def __init__(self, publisher_id: str) -> None:
+        """Start at nothing."""
+        self.publisher_id = publisher_id
+        self.first_block: int | None = None
+        self.last_block: int | None = None
+        self.blocks = 0
+        self.offered = 0
+        self.won = 0
+        self.skipped = 0
+        self.acknowledged = 0
+        self.duplicate = 0
+        self.resent = 0
+        self.behind = 0
+        self.too_far_behind = 0
+        self.streams = 0
+        self.bytes_sent = 0
+        self.failure: str | None = None
+        self._refusals: Counter[int] = Counter()
+        self._refusal_codes: dict[int, str] = {}
+        self._latency_ns: deque[int] = deque(maxlen=LATENCY_SAMPLES_MAX)
+
+    def took(self, number: int) -> None:
+        """Count a block taken from the source."""
+        if self.first_block is None:
+            self.first_block = number
+        self.last_block = number
+        self.blocks += 1
+
+    def offer(self, block: HeldBlock) -> None:
+        """Count a header, once per block."""
+        self.offered += not block.offered_ever
+        block.offered_ever = True
+
+    def skip(self, block: HeldBlock) -> None:
+        """Count a skip, once per block."""
+        self.skipped += not block.skipped_ever
+        block.skipped_ever = True
+
+    def safe(self, *, acknowledged: bool) -> None:
+        """Count a block that is known to be stored."""
+        if acknowledged:
+            self.acknowledged += 1
+        else:
+            self.duplicate += 1
+
+    def win(self, latency_ns: int) -> None:
+        """Count a block that this publisher won.
+
+        Args:
+            latency_ns: from its last byte sent to its acknowledgement.
+        """
+        self.won += 1
+        self._latency_ns.append(latency_ns)
+
+    def refuse(self, number: int, code: str) -> int:
+        """Count a refusal of a block, and say how many it has now."""
+        self._refusals[number] += 1
+        self._refusal_codes[number] = code
+        return self._refusals[number]
+
+    def report(self, safe_through: int | None, elapsed_ns: int) -> PublishReport:
+        """Make the report.
+
+        Args:
+            safe_through: every block up to this one is known to be stored.
+            elapsed_ns: since the publisher's first event.
+        """
+        refused = tuple(
+            RefusedBlock(number, self._refusal_codes[number], count)
+            for number, count in sorted(self._refusals.items())
+        )
+        return PublishReport(
+            publisher_id=self.publisher_id,
+            first_block=self.first_block,
+            last_block=self.last_block,
+            safe_through=safe_through,
+            blocks=self.blocks,
+            offered=self.offered,
+            won=self.won,
+            skipped=self.skipped,
+            acknowledged=self.acknowledged,
+            duplicate=self.duplicate,
+            resent=self.resent,
+            behind=self.behind,
+            too_far_behind=self.too_far_behind,
+            reconnects=max(0, self.streams - 1),
+            bytes_sent=self.bytes_sent,
+            refused=refused,
+            elapsed_ns=elapsed_ns,
+            latency_ns=tuple(self._latency_ns),
+            failure=self.failure,
+        )

@@ -1,0 +1,40 @@
+"""Errors say what is wrong, and cross process borders."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from publishers import errors
+from publishers.report import PublishReport
+
+CASES = [
+    (errors.BlockFileError("a/5.blk", "truncated"), "a/5.blk: truncated"),
+    (errors.BlockListError("a", "block 5 is missing"), "a: block 5 is missing"),
+    (errors.BlockOrderError(5, 6), "block 5 is missing: block 6 came after block 4"),
+    (errors.BlockOrderError(5, 8), "blocks 5 to 7 are missing: block 8 came after block 4"),
+    (errors.BlockOrderError(5, 5 - 1), "block 4 comes twice or out of order: block 5 was expected"),
+    (
+        errors.ItemTooLarge(5, 2, 9_000_000, 8_387_584),
+        "block 5: item 2 takes 9000000 bytes in a message, at most 8387584 are allowed",
+    ),
+    (errors.MakerOptionError("--rounds", 0, "1 to 1000"), "--rounds: got 0, expected 1 to 1000"),
+    (errors.PublishFailed("no Java", PublishReport("alice")), "publisher alice: no Java"),
+    (errors.SparkUnavailable("no Java found", "install one"), "no Java found; install one"),
+    (errors.MachineError("clock", "done"), "publisher: can't handle clock in state done"),
+]
+
+
+@pytest.mark.parametrize(("error", "text"), CASES, ids=lambda value: type(value).__name__)
+def test_text_and_pickle(error: errors.PublisherError, text: str) -> None:
+    assert str(error) == text
+    copy = pickle.loads(pickle.dumps(error))
+    assert type(copy) is type(error)
+    assert vars(copy).keys() == vars(error).keys()
+    assert str(copy) == text
+
+
+def test_every_error_has_a_case() -> None:
+    classes = {getattr(errors, name) for name in errors.__all__} - {errors.PublisherError}
+    assert classes == {type(error) for error, _ in CASES}

@@ -1,0 +1,23 @@
+"""Limits that depend on each other; each limit's own test is with what keeps it."""
+
+from __future__ import annotations
+
+from publishers import limits
+
+
+def test_the_message_limit_leaves_room_for_framing() -> None:
+    assert limits.ITEM_BYTES_MAX < limits.MESSAGE_BYTES_MAX
+    assert limits.ITEM_SET_BYTES_DEFAULT <= limits.ITEM_BYTES_MAX
+
+
+def test_the_window_lets_a_stalled_winner_be_overtaken() -> None:
+    stall_blocks = 3  # the node's default
+    assert stall_blocks < limits.WINDOW_BLOCKS_DEFAULT
+
+
+def test_every_header_in_the_window_can_be_remembered() -> None:
+    assert limits.OFFERS_MAX >= limits.WINDOW_BLOCKS_DEFAULT
+
+
+def test_generated_items_can_be_published() -> None:
+    assert limits.MAKER_ITEM_BYTES_MAX < limits.ITEM_BYTES_MAX

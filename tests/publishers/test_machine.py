@@ -1,0 +1,712 @@
+"""The publish machine: every (state, event), then the stories of the protocol."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+
+import pytest
+
+from publishers import limits
+from publishers.errors import BlockOrderError, MachineError
+from publishers.machine import SECOND_NS, MachineLimits
+from publishers.machine_tables import State
+from publishers.signals import (
+    NO_BLOCK,
+    Acknowledged,
+    Clock,
+    CloseStream,
+    Connect,
+    Connected,
+    Disconnected,
+    EndCode,
+    EndStreamCode,
+    Event,
+    Finish,
+    NodeBehind,
+    Outcome,
+    ResendAsked,
+    SendEndStream,
+    Skipped,
+    SourceEnded,
+    SourceFailed,
+    Stop,
+    StreamEnded,
+    Writable,
+)
+from tests.publishers.scenario import Publisher, block_ready, word
+
+# --- every state and every event ------------------------------------------------------------------------
+
+
+def resting() -> Publisher:
+    return Publisher()
+
+
+def connecting() -> Publisher:
+    return Publisher().take([5, 6, 7], set_count=2)
+
+
+def streaming() -> Publisher:
+    """5 was sent whole, one of two sets of 6 is sent, 7 waits."""
+    publisher = Publisher().streaming([5, 6, 7], set_count=2)
+    for _ in range(4):
+        publisher.write()
+    return publisher
+
+
+def stopping() -> Publisher:
+    publisher = streaming()
+    publisher.stop()
+    return publisher
+
+
+def leaving() -> Publisher:
+    publisher = streaming()
+    publisher.resend(4)
+    return publisher
+
+
+def finishing() -> Publisher:
+    publisher = streaming()
+    publisher.source_ends()
+    publisher.ack(7)
+    return publisher
+
+
+def done() -> Publisher:
+    publisher = finishing()
+    publisher.lose()
+    return publisher
+
+
+def failed() -> Publisher:
+    publisher = connecting()
+    publisher.hear(SourceFailed("disk on fire"))
+    return publisher
+
+
+def stopped() -> Publisher:
+    publisher = connecting()
+    publisher.stop()
+    return publisher
+
+
+BUILDERS: dict[State, Callable[[], Publisher]] = {
+    State.RESTING: resting,
+    State.CONNECTING: connecting,
+    State.STREAMING: streaming,
+    State.STOPPING: stopping,
+    State.LEAVING: leaving,
+    State.FINISHING: finishing,
+    State.DONE: done,
+    State.FAILED: failed,
+    State.STOPPED: stopped,
+}
+
+EVENTS: dict[str, Event] = {
+    "block": block_ready(8),
+    "source ended": SourceEnded(),
+    "source failed": SourceFailed("gone"),
+    "connected": Connected(),
+    "disconnected": Disconnected("lost"),
+    "writable": Writable(),
+    "clock": Clock(),
+    "stop": Stop(),
+    "ack": Acknowledged(5),
+    "skip": Skipped(6),
+    "resend": ResendAsked(5),
+    "behind": NodeBehind(4),
+    **{f"end {code.name}": StreamEnded(code, 5, 6) for code in EndCode},
+}
+ANSWERS = ["ack", "skip", "resend", "behind", *(f"end {code.name}" for code in EndCode)]
+ENDS = [f"end {code.name}" for code in EndCode]
+
+REFUSED = "refused"
+Expected = tuple[str, list[str]] | str
+EXPECTED: dict[State, dict[str, Expected]] = {
+    State.RESTING: {
+        "block": ("connecting", ["Connect"]),
+        "source ended": ("done", ["Finish"]),
+        "source failed": ("failed", ["Finish"]),
+        "connected": REFUSED,
+        "disconnected": REFUSED,
+        "writable": REFUSED,
+        "clock": ("resting", []),
+        "stop": ("stopped", ["Finish"]),
+        **dict.fromkeys(ANSWERS, REFUSED),
+    },
+    State.CONNECTING: {
+        "block": ("connecting", []),
+        "source ended": ("connecting", []),
+        "source failed": ("failed", ["Finish"]),
+        "connected": ("streaming", []),
+        "disconnected": ("connecting", ["Connect"]),
+        "writable": REFUSED,
+        "clock": ("connecting", []),
+        "stop": ("stopped", ["Finish"]),
+        **dict.fromkeys(ANSWERS, REFUSED),
+    },
+    State.STREAMING: {
+        "block": ("streaming", []),
+        "source ended": ("streaming", []),
+        "source failed": ("leaving", []),
+        "connected": REFUSED,
+        "disconnected": ("connecting", ["Connect"]),
+        "writable": ("streaming", ["6"]),
+        "clock": ("streaming", []),
+        "stop": ("stopping", []),
+        "ack": ("streaming", []),
+        "skip": ("streaming", []),
+        "resend": ("streaming", []),
+        "behind": ("streaming", []),
+        **dict.fromkeys(ENDS, ("leaving", ["CloseStream"])),
+    },
+    State.STOPPING: {
+        "block": ("stopping", []),
+        "source ended": ("stopping", []),
+        "source failed": ("stopping", []),
+        "connected": REFUSED,
+        "disconnected": ("stopped", ["Finish"]),
+        "writable": ("stopping", ["6"]),
+        "clock": ("stopping", []),
+        "stop": ("stopping", []),
+        "ack": ("stopping", []),
+        "skip": ("stopping", []),
+        "resend": ("stopping", []),
+        "behind": ("stopping", []),
+        **dict.fromkeys(ENDS, ("leaving", ["CloseStream"])),
+    },
+    State.LEAVING: {
+        "block": ("leaving", []),
+        "source ended": ("leaving", []),
+        "source failed": ("leaving", []),
+        "connected": REFUSED,
+        "disconnected": ("connecting", ["Connect"]),
+        "writable": ("leaving", ["TOO_FAR_BEHIND(5, 7)"]),
+        "clock": ("leaving", []),
+        "stop": ("leaving", []),
+        "ack": ("leaving", []),
+        "skip": ("leaving", []),
+        "resend": ("leaving", []),
+        "behind": ("leaving", []),
+        **dict.fromkeys(ENDS, ("leaving", ["CloseStream"])),
+    },
+    State.FINISHING: {
+        "block": REFUSED,
+        "source ended": REFUSED,
+        "source failed": REFUSED,
+        "connected": REFUSED,
+        "disconnected": ("done", ["Finish"]),
+        "writable": ("finishing", ["HalfClose"]),
+        "clock": ("finishing", []),
+        "stop": ("finishing", []),
+        "ack": ("finishing", []),
+        "skip": ("finishing", []),
+        "resend": ("finishing", []),
+        "behind": ("finishing", []),
+        **dict.fromkeys(ENDS, ("finishing", ["CloseStream"])),
+    },
+    State.DONE: dict.fromkeys(EVENTS, ("done", [])),
+    State.FAILED: dict.fromkeys(EVENTS, ("failed", [])),
+    State.STOPPED: dict.fromkeys(EVENTS, ("stopped", [])),
+}
+
+
+@pytest.mark.parametrize(("state", "name"), list(itertools.product(State, EVENTS)))
+def test_every_state_and_event(state: State, name: str) -> None:
+    publisher = BUILDERS[state]()
+    assert publisher.machine.state is state
+    before = publisher.report
+    expected = EXPECTED[state][name]
+    if expected == REFUSED:
+        event = EVENTS[name]
+        with pytest.raises(MachineError) as caught:
+            publisher.hear(event)
+        assert str(caught.value) == f"publisher: can't handle {event.kind.value} in state {state.value}"
+        assert (publisher.machine.state, publisher.report) == (state, before)
+    else:
+        words = [word(action) for action in publisher.hear(EVENTS[name])]
+        assert (publisher.state, words) == expected
+
+
+# --- the base protocol -----------------------------------------------------------------------------------
+
+
+def test_nothing_is_opened_before_the_first_block() -> None:
+    publisher = Publisher()
+    assert publisher.machine.wants_block
+    assert publisher.hear(block_ready(5)) == [Connect(0, attempt=0)]
+
+
+def test_an_empty_source_is_done_without_a_stream() -> None:
+    publisher = Publisher()
+    assert publisher.source_ends() == [Finish(Outcome.DONE)]
+    assert publisher.report.blocks == 0
+
+
+def test_blocks_go_out_whole_in_order_and_end_with_a_half_close() -> None:
+    publisher = Publisher().streaming([0, 1], set_count=2)
+    assert publisher.write_all() == ["0", "0", "0.", "1", "1", "1."]
+    publisher.source_ends()
+    publisher.ack(0)
+    assert publisher.state == "streaming"
+    publisher.ack(1)
+    assert publisher.state == "finishing"
+    assert publisher.write_all() == ["HalfClose"]
+    assert publisher.lose("the gateway closed") == [Finish(Outcome.DONE)]
+    report = publisher.report
+    assert (report.blocks, report.offered, report.won, report.acknowledged) == (2, 2, 2, 2)
+    assert (report.first_block, report.last_block, report.safe_through) == (0, 1, 1)
+    assert (report.unacknowledged, report.reconnects, report.bytes_sent) == (0, 0, 40)
+
+
+def test_latency_is_from_the_last_byte_to_the_acknowledgement_of_blocks_won() -> None:
+    publisher = Publisher().streaming([0, 1])
+    publisher.write_all()
+    publisher.now_ns += 7_000_000
+    publisher.skip(1)
+    publisher.ack(1)
+    assert publisher.report.latency_ns == (7_000_000,)
+    assert (publisher.report.won, publisher.report.skipped) == (1, 1)
+
+
+def test_a_gateway_that_does_not_end_the_stream_is_cut_off() -> None:
+    publisher = Publisher().streaming([0])
+    publisher.write_all()
+    publisher.source_ends()
+    publisher.ack(0)
+    assert publisher.machine.wake_at_ns == publisher.now_ns + int(limits.CLOSE_TIMEOUT_SECONDS * SECOND_NS)
+    assert publisher.wait(limits.CLOSE_TIMEOUT_SECONDS - 0.1) == []
+    assert publisher.wait(0.1) == [CloseStream("the gateway did not end the stream")]
+    assert publisher.lose() == [Finish(Outcome.DONE)]
+
+
+def test_a_source_with_a_gap_is_refused_and_nothing_changes() -> None:
+    publisher = Publisher().streaming([0, 1])
+    before = publisher.report
+    with pytest.raises(BlockOrderError) as gap:
+        publisher.hear(block_ready(4))
+    assert str(gap.value) == "blocks 2 to 3 are missing: block 4 came after block 1"
+    with pytest.raises(BlockOrderError) as twice:
+        publisher.hear(block_ready(1))
+    assert str(twice.value) == "block 1 comes twice or out of order: block 2 was expected"
+    assert publisher.report == before
+    assert publisher.write_all() == ["0", "0.", "1", "1."]
+
+
+def test_a_broken_source_is_told_to_the_gateway() -> None:
+    publisher = Publisher().streaming([0, 1])
+    publisher.hear(SourceFailed("2.blk: truncated"))
+    assert publisher.write_all() == ["ERROR(0, 1)", "HalfClose"]
+    assert publisher.lose() == [Finish(Outcome.FAILED, "2.blk: truncated")]
+    assert publisher.report.failure == "2.blk: truncated"
+
+
+# --- the race ---------------------------------------------------------------------------------------------
+
+
+def test_a_skipped_block_is_not_sent_further_but_kept() -> None:
+    publisher = Publisher().streaming([9, 10], set_count=3)
+    assert word(publisher.write() or Finish(Outcome.DONE)) == "9"
+    publisher.skip(9)
+    assert publisher.write_all() == ["10", "10", "10", "10."]
+    assert publisher.machine.cached_bytes == 60
+    publisher.ack(9)
+    assert publisher.machine.cached_bytes == 30
+    publisher.ack(10)
+    assert (publisher.report.won, publisher.report.skipped, publisher.report.acknowledged) == (1, 1, 2)
+
+
+def test_a_laggard_does_not_send_what_is_acknowledged() -> None:
+    publisher = Publisher().streaming([9, 10, 11], set_count=2)
+    publisher.write()
+    publisher.ack(10)  # others were faster: 9 is broken off, 10 is never offered
+    assert publisher.write_all() == ["11", "11", "11."]
+    publisher.ack(14)
+    publisher.take([12, 13, 14, 15])
+    assert publisher.write_all() == ["15", "15."]
+    report = publisher.report
+    assert (report.blocks, report.offered, report.acknowledged, report.won) == (7, 3, 6, 1)
+
+
+def test_resend_goes_back_and_offers_everything_from_there() -> None:
+    publisher = Publisher().streaming([9, 10, 11], set_count=2)
+    publisher.write()
+    publisher.skip(9)
+    for _ in range(4):
+        publisher.write()
+    publisher.resend(9)  # in mid-block 11
+    assert publisher.write_all() == ["9", "9", "9.", "10", "10", "10.", "11", "11", "11."]
+    assert publisher.report.resent == 1
+    publisher.ack(11)
+    assert publisher.report.won == 3
+
+
+def test_resend_of_a_block_that_is_still_to_come_changes_nothing() -> None:
+    publisher = Publisher().streaming([9, 10])
+    assert publisher.resend(9) == []
+    assert publisher.resend(12) == []
+    assert publisher.write_all() == ["9", "9.", "10", "10."]
+    assert publisher.report.resent == 0
+
+
+def test_resend_of_a_block_that_is_gone_ends_the_stream_with_the_range_held() -> None:
+    publisher = Publisher().streaming([9, 10, 11])
+    publisher.write_all()
+    publisher.ack(9)
+    assert publisher.resend(9) == []
+    assert publisher.write_all() == ["TOO_FAR_BEHIND(10, 11)", "HalfClose"]
+    assert publisher.lose() == [Connect(0, attempt=1)]
+    assert publisher.report.too_far_behind == 1
+
+
+def test_a_late_skip_does_not_break_off_the_block_offered_again() -> None:
+    publisher = Publisher().streaming([9, 10], set_count=2)
+    publisher.write_all()
+    publisher.resend(9)
+    for _ in range(4):
+        publisher.write()  # 9 whole, half of 10, for the second time
+    publisher.skip(10)  # the answer to the first header of 10
+    assert publisher.write_all() == ["10", "10."]
+    publisher.resend(9)
+    for _ in range(4):
+        publisher.write()
+    publisher.skip(10)  # late again
+    publisher.skip(10)  # now about the present
+    assert publisher.write_all() == []
+
+
+def test_the_example_of_alice_bob_and_carol_as_carol_sees_it() -> None:
+    carol = Publisher().streaming([9, 10, 11, 12], set_count=3)
+    carol.write()
+    carol.skip(9)
+    carol.write()
+    carol.skip(10)
+    assert word(carol.write() or Finish(Outcome.DONE)) == "11"
+    carol.resend(9)  # Alice timed out
+    assert word(carol.write() or Finish(Outcome.DONE)) == "9"
+    carol.skip(9)
+    assert word(carol.write() or Finish(Outcome.DONE)) == "10"
+    carol.skip(10)
+    assert [word(carol.write() or Finish(Outcome.DONE)) for _ in range(4)] == ["11", "11", "11", "11."]
+    carol.ack(9)
+    carol.ack(10)
+    carol.ack(11)
+    carol.write()
+    carol.skip(12)
+    report = carol.report
+    assert (report.won, report.skipped, report.acknowledged, report.resent) == (1, 3, 3, 1)
+
+
+# --- behind and duplicate ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("last", "held_first"), [(None, 0), (4, 5), (5, 5)])
+def test_behind_goes_on_after_the_last_block_of_the_gateway(last: int | None, held_first: int) -> None:
+    publisher = Publisher().streaming(range(held_first, held_first + 3))
+    sent = publisher.write_all()
+    publisher.behind(last)
+    wanted = 0 if last is None else last + 1
+    again = [part for number in range(wanted, held_first + 3) for part in (f"{number}", f"{number}.")]
+    assert publisher.write_all() == again
+    assert set(again) <= set(sent)
+    assert publisher.report.duplicate == wanted - held_first
+
+
+def test_further_behind_answers_to_headers_from_before_do_not_start_over() -> None:
+    publisher = Publisher().streaming([5, 6, 7, 8], set_count=2)
+    publisher.write_all()
+    publisher.behind(4)  # answers the header of 6, the first above 5
+    publisher.write()
+    publisher.behind(4)  # answers 7
+    publisher.behind(4)  # answers 8
+    assert publisher.write_all() == ["5", "5.", "6", "6", "6.", "7", "7", "7.", "8", "8", "8."]
+    assert publisher.report.behind == 3
+
+
+def test_behind_below_what_is_held_says_what_is_held_and_tries_the_next_gateway() -> None:
+    publisher = Publisher(gateway_count=2).streaming([5, 6])
+    publisher.write_all()
+    publisher.behind(None)
+    assert publisher.write_all() == ["TOO_FAR_BEHIND(5, 6)", "HalfClose"]
+    assert publisher.lose() == [Connect(1, attempt=0)]
+
+
+def test_behind_with_everything_held_stored_waits_for_the_source() -> None:
+    publisher = Publisher().streaming([5, 6])
+    publisher.write_all()
+    assert publisher.behind(6) == []
+    assert publisher.report.duplicate == 2
+    publisher.take([7])
+    assert publisher.write_all() == ["7", "7."]
+
+
+def test_publishing_again_what_is_stored_takes_one_stream() -> None:
+    publisher = Publisher().streaming(range(10))
+    publisher.write()
+    assert publisher.end(EndCode.DUPLICATE_BLOCK, last=999) == [
+        CloseStream("DUPLICATE_BLOCK: the gateway has the block already")
+    ]
+    assert publisher.lose() == []
+    assert publisher.state == "resting"
+    publisher.take(range(10, 1000))
+    assert publisher.source_ends() == [Finish(Outcome.DONE)]
+    report = publisher.report
+    assert (report.blocks, report.offered, report.duplicate, report.reconnects) == (1000, 1, 1000, 0)
+
+
+def test_duplicate_goes_on_at_once_behind_what_is_stored() -> None:
+    publisher = Publisher(gateway_count=2).streaming([0, 1, 2, 3])
+    publisher.write()
+    publisher.end(EndCode.DUPLICATE_BLOCK, last=1)
+    assert publisher.lose() == [Connect(0, attempt=0)]
+    publisher.connect()
+    assert publisher.write_all() == ["2", "2.", "3", "3."]
+    assert publisher.report.reconnects == 1
+
+
+@pytest.mark.parametrize("last", [None, 4])
+def test_duplicate_without_news_waits_before_it_tries_again(last: int | None) -> None:
+    publisher = Publisher().streaming([5])
+    publisher.write()
+    publisher.ack(4)
+    publisher.end(EndCode.DUPLICATE_BLOCK, last=last)
+    assert publisher.lose() == [Connect(0, attempt=1)]
+    assert publisher.report.duplicate == 0
+
+
+# --- the ends of a stream ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        EndCode.SUCCESS,
+        EndCode.ERROR,
+        EndCode.TIMEOUT,
+        EndCode.PERSISTENCE_FAILED,
+        EndCode.UNKNOWN,
+        EndCode.BAD_BLOCK_PROOF,
+    ],
+)
+def test_an_end_goes_to_the_next_gateway_and_waits_when_all_were_tried(code: EndCode) -> None:
+    publisher = Publisher(gateway_count=2).streaming([5, 6])
+    publisher.write_all()
+    publisher.end(code, last=4, proximate=5)
+    assert publisher.lose() == [Connect(1, attempt=0)]
+    assert publisher.lose("refused") == [Connect(0, attempt=1)]
+    assert publisher.lose("refused") == [Connect(1, attempt=2)]
+    publisher.connect()
+    assert publisher.write_all() == ["5", "5.", "6", "6."]
+    publisher.ack(5)
+    assert publisher.lose() == [Connect(0, attempt=0)]
+
+
+def test_one_gateway_is_tried_with_growing_attempts_until_progress() -> None:
+    publisher = Publisher().take([5])
+    assert [publisher.lose() for _ in range(3)] == [[Connect(0, attempt=k)] for k in (1, 2, 3)]
+    publisher.connect().write_all()
+    publisher.take([6])
+    publisher.ack(5)
+    assert publisher.lose() == [Connect(0, attempt=1)]
+
+
+def test_the_last_block_of_other_ends_is_not_believed() -> None:
+    publisher = Publisher().streaming([0, 1])
+    publisher.write_all()
+    publisher.end(EndCode.ERROR, last=0)  # 0 may also mean that the gateway does not say
+    publisher.lose()
+    publisher.connect()
+    assert publisher.write_all() == ["0", "0.", "1", "1."]
+
+
+@pytest.mark.parametrize(("last", "proximate"), [(4, 5), (4, 0)])
+def test_a_bad_proof_is_offered_again_a_bounded_number_of_times(last: int, proximate: int) -> None:
+    publisher = Publisher().streaming([5, 6])
+    for _ in range(limits.BAD_PROOF_RETRIES_MAX):
+        publisher.write_all()
+        publisher.end(EndCode.BAD_BLOCK_PROOF, last, proximate)
+        assert isinstance(publisher.lose()[0], Connect)
+        publisher.connect()
+    publisher.write_all()
+    publisher.end(EndCode.BAD_BLOCK_PROOF, last, proximate)
+    reason = "block 5 was refused 3 times with BAD_BLOCK_PROOF"
+    assert publisher.lose() == [Finish(Outcome.FAILED, reason)]
+    (refused,) = publisher.report.refused
+    assert (refused.number, refused.code, refused.refused_count) == (5, "BAD_BLOCK_PROOF", 3)
+    assert publisher.report.failure == reason
+
+
+def test_a_bad_proof_of_a_block_that_another_publisher_brought_is_forgiven() -> None:
+    publisher = Publisher().streaming([5, 6])
+    publisher.write_all()
+    publisher.end(EndCode.BAD_BLOCK_PROOF, last=4, proximate=5)
+    publisher.lose()
+    publisher.connect()
+    publisher.ack(5)
+    publisher.end(EndCode.BAD_BLOCK_PROOF, last=5, proximate=5)
+    assert isinstance(publisher.lose()[0], Connect)
+
+
+def test_invalid_request_gives_up_after_a_streak() -> None:
+    publisher = Publisher().streaming([5, 6])
+    for _ in range(limits.INVALID_REQUEST_RETRIES_MAX):
+        publisher.write()
+        publisher.end(EndCode.INVALID_REQUEST, last=4)
+        publisher.lose()
+        publisher.connect()
+    publisher.write()
+    publisher.end(EndCode.INVALID_REQUEST, last=4)
+    assert publisher.lose() == [
+        Finish(
+            Outcome.FAILED,
+            "the gateway answered INVALID_REQUEST 3 times in a row, last at block 5; see its log",
+        )
+    ]
+
+
+def test_progress_ends_a_streak_of_invalid_requests() -> None:
+    publisher = Publisher().streaming(range(5, 15))
+    for number in range(5, 12):
+        publisher.write_all()
+        publisher.ack(number)
+        publisher.end(EndCode.INVALID_REQUEST, last=number)
+        assert isinstance(publisher.lose()[0], Connect)
+        publisher.connect()
+
+
+def test_acknowledgements_count_while_the_stream_is_ending() -> None:
+    publisher = Publisher().streaming([5, 6])
+    publisher.write_all()
+    publisher.resend(4)
+    publisher.ack(6)
+    publisher.source_ends()
+    assert publisher.lose() == [Finish(Outcome.DONE)]
+
+
+def test_an_acknowledgement_of_no_block_is_not_believed() -> None:
+    publisher = Publisher().streaming([5, 6])
+    publisher.ack(NO_BLOCK)
+    assert publisher.report.acknowledged == 0
+    assert publisher.write_all() == ["ERROR(5, 6)", "HalfClose"]
+
+
+# --- bounds ------------------------------------------------------------------------------------------------
+
+
+def test_the_window_stops_offers_until_an_acknowledgement() -> None:
+    publisher = Publisher(options=MachineLimits(window_blocks_max=2)).streaming([5, 6, 7, 8])
+    assert publisher.write_all() == ["5", "5.", "6", "6."]
+    publisher.skip(6)
+    assert publisher.write_all() == []
+    publisher.ack(5)
+    assert publisher.write_all() == ["7", "7."]
+
+
+def test_the_cache_takes_no_block_beyond_its_bytes() -> None:
+    publisher = Publisher(options=MachineLimits(cache_bytes_max=25))
+    publisher.take([0])
+    publisher.take([1])
+    assert publisher.machine.wants_block
+    publisher.take([2])
+    assert not publisher.machine.wants_block
+    publisher.connect().write_all()
+    assert not publisher.machine.wants_block
+    publisher.ack(0)
+    assert publisher.machine.wants_block
+
+
+def test_the_source_is_not_read_far_ahead() -> None:
+    publisher = Publisher().take(range(limits.READ_AHEAD_BLOCKS - 1))
+    assert publisher.machine.wants_block
+    publisher.take([limits.READ_AHEAD_BLOCKS - 1])
+    assert not publisher.machine.wants_block
+
+
+def test_the_deadline_fails_a_publisher_that_cannot_connect() -> None:
+    publisher = Publisher(options=MachineLimits(deadline_ns=30 * SECOND_NS)).take([5])
+    publisher.lose("cannot connect to 127.0.0.1:1")
+    assert publisher.machine.wake_at_ns == publisher.now_ns + 30 * SECOND_NS
+    assert publisher.wait(29.9) == []
+    assert publisher.wait(0.1) == [
+        Finish(Outcome.FAILED, "block 5 was not acknowledged within 30 s (cannot connect to 127.0.0.1:1)")
+    ]
+
+
+def test_the_deadline_ends_an_open_stream_with_timeout() -> None:
+    publisher = Publisher(options=MachineLimits(deadline_ns=30 * SECOND_NS)).streaming([5, 6])
+    publisher.write_all()
+    publisher.wait(20)
+    publisher.ack(5)
+    assert publisher.wait(20) == []
+    publisher.wait(10)
+    assert publisher.write_all() == ["TIMEOUT(6, 6)", "HalfClose"]
+    assert publisher.lose() == [Finish(Outcome.FAILED, "block 6 was not acknowledged within 30 s")]
+
+
+def test_the_deadline_does_not_run_while_the_source_has_nothing() -> None:
+    publisher = Publisher(options=MachineLimits(deadline_ns=30 * SECOND_NS)).streaming([5])
+    publisher.write_all()
+    publisher.ack(5)
+    assert publisher.machine.wake_at_ns is None
+    publisher.wait(100)
+    publisher.take([6])
+    assert publisher.machine.wake_at_ns == publisher.now_ns + 30 * SECOND_NS
+
+
+def test_a_silent_gateway_is_left() -> None:
+    publisher = Publisher(gateway_count=2).streaming([5])
+    assert publisher.machine.wake_at_ns is None  # nothing is offered yet
+    publisher.write_all()
+    publisher.wait(limits.ANSWER_TIMEOUT_SECONDS_DEFAULT - 1)
+    publisher.skip(5)
+    publisher.wait(limits.ANSWER_TIMEOUT_SECONDS_DEFAULT - 1)
+    assert publisher.state == "streaming"
+    publisher.wait(1)
+    assert publisher.write_all() == ["TIMEOUT(5, 5)", "HalfClose"]
+    assert publisher.lose() == [Connect(1, attempt=0)]
+
+
+def test_a_routine_reset_is_made_between_blocks() -> None:
+    options = MachineLimits(reset_interval_ns=SECOND_NS)
+    publisher = Publisher(gateway_count=2, options=options).streaming([5, 6], set_count=2)
+    publisher.write()
+    publisher.now_ns += SECOND_NS
+    assert publisher.write_all() == ["5", "5.", "RESET(5, 6)", "HalfClose"]
+    assert publisher.lose() == [Connect(1, attempt=0)]
+
+
+# --- stopping ----------------------------------------------------------------------------------------------
+
+
+def test_stopping_finishes_the_block_in_flight_then_resets() -> None:
+    publisher = Publisher().streaming([5, 6], set_count=3)
+    publisher.write()
+    publisher.stop()
+    assert publisher.write_all() == ["5", "5", "5.", "RESET(5, 6)", "HalfClose"]
+    publisher.ack(5)
+    assert publisher.lose() == [Finish(Outcome.STOPPED)]
+    assert (publisher.report.won, publisher.report.unacknowledged) == (1, 1)
+
+
+def test_stopping_between_blocks_resets_at_once() -> None:
+    publisher = Publisher().streaming([5, 6])
+    publisher.stop()
+    assert publisher.write_all() == ["RESET(5, 6)", "HalfClose"]
+
+
+def test_stopping_does_not_wait_for_a_blocked_stream() -> None:
+    publisher = Publisher().streaming([5], set_count=3)
+    publisher.write()
+    publisher.stop()
+    assert publisher.wait(limits.STOP_TIMEOUT_SECONDS) == [CloseStream("the gateway did not end the stream")]
+    assert publisher.lose() == [Finish(Outcome.STOPPED)]
+
+
+def test_stopping_while_skipped_does_not_send_the_rest() -> None:
+    publisher = Publisher().streaming([5], set_count=3)
+    publisher.write()
+    publisher.stop()
+    publisher.skip(5)
+    assert publisher.write() == SendEndStream(EndStreamCode.RESET, 5, 5)

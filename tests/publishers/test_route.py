@@ -1,0 +1,33 @@
+"""Where a publisher connects next."""
+
+from __future__ import annotations
+
+from publishers.machine_tables import Gateway, Pace
+from publishers.route import Route
+from publishers.signals import Connect
+
+
+def test_one_gateway_is_tried_again_with_growing_waits() -> None:
+    route = Route(1)
+    assert route.first() == Connect(0, attempt=0)
+    attempts = [route.after(Gateway.NEXT, Pace.BACKOFF).attempt for _ in range(3)]
+    assert attempts == [1, 2, 3]
+    route.progress()
+    assert route.after(Gateway.SAME, Pace.BACKOFF) == Connect(0, attempt=1)
+
+
+def test_every_gateway_is_tried_before_the_first_wait() -> None:
+    route = Route(3)
+    tries = [route.after(Gateway.NEXT, Pace.BACKOFF) for _ in range(5)]
+    assert tries == [Connect(1, 0), Connect(2, 0), Connect(0, 1), Connect(1, 2), Connect(2, 3)]
+    assert route.first() == Connect(2, attempt=0)
+
+
+def test_the_same_gateway_is_not_asked_again_without_a_wait() -> None:
+    assert Route(3).after(Gateway.SAME, Pace.BACKOFF) == Connect(0, attempt=1)
+
+
+def test_at_once_is_no_trouble() -> None:
+    route = Route(1)
+    assert route.after(Gateway.SAME, Pace.AT_ONCE) == Connect(0, attempt=0)
+    assert route.after(Gateway.NEXT, Pace.BACKOFF).attempt == 1

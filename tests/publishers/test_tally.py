@@ -1,0 +1,45 @@
+"""Counting."""
+
+from __future__ import annotations
+
+from publishers.cache import HeldBlock
+from publishers.limits import LATENCY_SAMPLES_MAX
+from publishers.report import RefusedBlock
+from publishers.tally import Tally
+
+
+def test_offers_and_skips_count_once_per_block() -> None:
+    tally, block = Tally("alice"), HeldBlock(5, ((b"x",),), 1)
+    for _ in range(2):
+        tally.offer(block)
+        tally.skip(block)
+        block.clear_marks()
+    report = tally.report(None, 0)
+    assert (report.offered, report.skipped) == (1, 1)
+
+
+def test_refusals_are_reported_in_order_of_number_with_their_last_code() -> None:
+    tally = Tally("alice")
+    assert tally.refuse(7, "INVALID_REQUEST") == 1
+    assert tally.refuse(3, "BAD_BLOCK_PROOF") == 1
+    assert tally.refuse(7, "BAD_BLOCK_PROOF") == 2
+    assert tally.report(None, 0).refused == (
+        RefusedBlock(3, "BAD_BLOCK_PROOF", 1),
+        RefusedBlock(7, "BAD_BLOCK_PROOF", 2),
+    )
+
+
+def test_the_newest_latencies_are_kept() -> None:
+    tally = Tally("alice")
+    for sample in range(LATENCY_SAMPLES_MAX + 1):
+        tally.win(sample)
+    report = tally.report(None, 0)
+    assert (len(report.latency_ns), report.latency_ns[0]) == (LATENCY_SAMPLES_MAX, 1)
+    assert report.won == LATENCY_SAMPLES_MAX + 1
+
+
+def test_the_first_stream_is_no_reconnect() -> None:
+    tally = Tally("alice")
+    assert tally.report(None, 0).reconnects == 0
+    tally.streams = 3
+    assert tally.report(None, 0).reconnects == 2
