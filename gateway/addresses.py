@@ -20,6 +20,7 @@ PORT_MAX = 65_535
 """The highest TCP port number."""
 
 _HOST_NAME = re.compile(r"(?!-)[A-Za-z0-9_-]{1,63}(\.[A-Za-z0-9_-]{1,63})*\.?")
+_PORT = re.compile(r"\d{1,5}", re.ASCII)
 _EXPECTED = "host:port, such as 127.0.0.1:6900, [::1]:6900 or 0.0.0.0:6900"
 
 
@@ -64,7 +65,7 @@ def parse_address(text: str, *, port_min: int = 0) -> Address:
         raise AddressError(text, f"an IPv6 host in brackets: {_EXPECTED}")
     elif not _HOST_NAME.fullmatch(host):
         raise AddressError(text, _EXPECTED)
-    if not (port_text.isascii() and port_text.isdigit() and port_min <= int(port_text) <= PORT_MAX):
+    if not _PORT.fullmatch(port_text) or not port_min <= int(port_text) <= PORT_MAX:
         raise AddressError(text, f"a port from {port_min} to {PORT_MAX}: {_EXPECTED}")
     return Address(host, int(port_text))
 

@@ -1,0 +1,238 @@
+"""Tests of `gateway.setting_sources`: precedence, and every refusal with its exact words."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from gateway.errors import SettingError
+from gateway.setting_sources import RULES, resolve, to_toml
+from gateway.settings import SETTINGS, Settings
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    return tmp_path / "sluice.toml"
+
+
+def refusal(flags: dict[str, object], environ: dict[str, str], config: Path | None = None) -> str:
+    with pytest.raises(SettingError) as caught:
+        resolve(flags, environ, config)
+    assert caught.value.exit_status == 2
+    return str(caught.value)
+
+
+def test_nothing_written_gives_the_defaults() -> None:
+    resolved = resolve({}, {})
+    assert resolved.settings == Settings()
+    assert set(resolved.origins.values()) == {"default"}
+    assert resolved.unknown_environment == ()
+
+
+def test_each_source_goes_before_the_one_below_it(config: Path) -> None:
+    config.write_text('first_block = 1\ndata_dir = "f"\nblock_time_seconds = 3\n[log]\nlevel = "debug"\n')
+    environ = {"SLUICE_FIRST_BLOCK": "2", "SLUICE_DATA_DIR": "e"}
+    resolved = resolve({"first_block": "any", "data_dir": None, "peers": ()}, environ, config)
+    assert resolved.settings == Settings(
+        first_block="any", data_dir=Path("e"), block_time_seconds=3, log_level="debug"
+    )
+    assert resolved.settings.publish_block_timeout_seconds == 9
+    written = {name: origin for name, origin in resolved.origins.items() if origin != "default"}
+    assert written == {
+        "first_block": "flag --first-block",
+        "data_dir": "environment SLUICE_DATA_DIR",
+        "block_time_seconds": f"file {config}",
+        "log.level": f"file {config}",
+    }
+
+
+def test_a_list_replaces_the_list_below_it(config: Path) -> None:
+    config.write_text('ledger_keys = ["ed25519:aa", "ed25519:bb"]\n')
+    assert resolve({}, {}, config).settings.ledger_keys == ("ed25519:aa", "ed25519:bb")
+    environ = {"SLUICE_LEDGER_KEYS": "ed25519:cc,ed25519:dd"}
+    assert resolve({}, environ, config).settings.ledger_keys == ("ed25519:cc", "ed25519:dd")
+    flags = {"ledger_keys": ("ed25519:ee",)}
+    assert resolve(flags, environ, config).settings.ledger_keys == ("ed25519:ee",)
+
+
+def test_the_environment_can_name_the_file_and_the_flag_goes_before_it(config: Path, tmp_path: Path) -> None:
+    config.write_text("first_block = 1\n")
+    other = tmp_path / "other.toml"
+    other.write_text("first_block = 2\n")
+    environ = {"SLUICE_CONFIG": str(config)}
+    assert resolve({}, environ).settings.first_block == 1
+    assert resolve({}, environ, other).settings.first_block == 2
+
+
+def test_an_empty_variable_is_an_unset_one() -> None:
+    assert resolve({}, {"SLUICE_FIRST_BLOCK": "", "SLUICE_CONFIG": ""}).settings == Settings()
+
+
+WRONG_VALUES = [
+    ("tcp.max_connections", "0", "'0', expected a whole number from 1 to 1000000"),
+    ("publish.max_block_bytes", "8MB", "'8MB', expected bytes (such as 8MiB) from 64KiB to 64GiB"),
+    ("verification.mode", "none", "'none', expected one of full, hash"),
+    ("grpc.reflection", "maybe", "'maybe', expected on or off (true or false in the file)"),
+    ("block_time_seconds", "0", "'0', expected seconds above 0, at most 3600"),
+]
+
+
+@pytest.mark.parametrize(("name", "written", "words"), WRONG_VALUES)
+def test_a_wrong_value_says_setting_got_expected_and_where(
+    name: str, written: str, words: str, config: Path
+) -> None:
+    setting = next(setting for setting in SETTINGS if setting.name == name)
+    section, _, key = name.rpartition(".")
+    config.write_text((f"[{section}]\n" if section else "") + f'{key} = "{written}"\n')
+    assert refusal({name: written}, {}) == f"{name}: got {words} (flag {setting.flag})"
+    variable = setting.environment
+    assert refusal({}, {variable: written}) == f"{name}: got {words} (environment {variable})"
+    assert refusal({}, {}, config) == f"{name}: got {words} (file {config})"
+
+
+def test_a_wrong_value_below_a_right_one_is_refused_too() -> None:
+    assert "environment SLUICE_STREAM_TYPE" in refusal({"stream.type": "1"}, {"SLUICE_STREAM_TYPE": "x"})
+
+
+def test_a_long_wrong_value_is_cut() -> None:
+    assert refusal({"role": "x" * 5000}, {}) == (
+        f"role: got '{'x' * 96}..., expected one of active, standby (flag --role)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (
+            "[publish]\nmax_block_byte = 1\n",
+            (
+                "publish.max_block_byte: got no setting of this name, expected a setting such as "
+                "publish.max_block_bytes"
+            ),
+        ),
+        (
+            "qqq = 1\n",
+            "qqq: got no setting of this name, expected a setting that `sluice serve --help` lists",
+        ),
+        ("[role]\nx = 1\n", "role.x: got no setting of this name, expected a setting such as role"),
+        (
+            "[tcp]\nmax_connections = true\n",
+            "tcp.max_connections: got True, expected a whole number from 1 to 1000000",
+        ),
+        ("peers = 3\n", "peers: got 3, expected a list"),
+    ],
+)
+def test_a_wrong_key_or_type_in_the_file(text: str, words: str, config: Path) -> None:
+    config.write_text(text)
+    assert refusal({}, {}, config) == f"{words} (file {config})"
+
+
+def test_a_section_that_is_a_value_is_refused(config: Path) -> None:
+    config.write_text("publish = 3\n")
+    assert refusal({}, {}, config).startswith("publish: got no setting of this name, expected a setting ")
+
+
+def test_a_file_that_is_not_toml(config: Path) -> None:
+    config.write_text("role = \n")
+    assert refusal({}, {}, config) == (
+        f"--config: got Invalid value (at line 1, column 8), expected TOML in UTF-8 (file {config})"
+    )
+    config.write_bytes(b'role = "\xff"\n')
+    assert "expected TOML in UTF-8" in refusal({}, {}, config)
+
+
+def test_a_file_that_is_not_there(config: Path) -> None:
+    assert refusal({}, {}, config) == (
+        f"--config: got '{config}' (No such file or directory), "
+        f"expected a file that can be read (file {config})"
+    )
+    assert "(Is a directory)" in refusal({}, {"SLUICE_CONFIG": str(config.parent)})
+
+
+BROKEN_RULES: list[tuple[str, dict[str, object], str]] = [
+    (
+        "publish.block_timeout_seconds",
+        {"block_time_seconds": "2", "publish.block_timeout_seconds": "3.9"},
+        (
+            "publish.block_timeout_seconds: got 3.9, expected 0 (no limit) or at least 4, which is "
+            "2 x block_time_seconds (flag --publish-block-timeout-seconds)"
+        ),
+    ),
+    (
+        "publish.max_inflight_bytes",
+        {"publish.max_inflight_bytes": "1MiB"},
+        (
+            'publish.max_inflight_bytes: got "1MiB", expected at least 256MiB, which is publish.max_block_bytes '
+            "(flag --publish-max-inflight-bytes)"
+        ),
+    ),
+    (
+        "role",
+        {"role": "standby"},
+        'role: got "standby", expected active, because standby is not built yet (flag --role)',
+    ),
+    (
+        "peers",
+        {"peers": ("a:1", "[::1]:2")},
+        (
+            'peers: got ["a:1", "[::1]:2"], expected none, because catching up from peers is not built yet '
+            "(flag --peer)"
+        ),
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "flags", "words"), BROKEN_RULES)
+def test_a_broken_rule_is_refused(name: str, flags: dict[str, object], words: str) -> None:
+    assert refusal(flags, {}) == words
+
+
+def test_every_rule_has_a_case() -> None:
+    assert [rule.name for rule in RULES] == [name for name, _, _ in BROKEN_RULES]
+
+
+def test_rules_allow_what_is_just_right() -> None:
+    for text in ("0", "4"):
+        resolve({"publish.block_timeout_seconds": text}, {})
+    resolve({"publish.max_inflight_bytes": "256MiB"}, {})
+
+
+def test_unknown_variables_are_reported_but_not_those_of_kubernetes() -> None:
+    environ = {
+        "SLUICE_TCP_PORT": "6900",  # a natural mistake
+        "SLUICE_LOG_LEVLE": "debug",
+        "SLUICE_PORT": "tcp://10.0.0.1:6900",
+        "SLUICE_TCP_PORT_6900_TCP_ADDR": "10.0.0.1",
+        "SLUICE_PORT_6900_TCP": "tcp://10.0.0.1:6900",
+        "SLUICE_SERVICE_HOST": "10.0.0.1",
+        "SLUICE_GRPC_SERVICE_PORT_GRPC": "40840",
+        "OTHER": "1",
+    }
+    assert resolve({}, environ).unknown_environment == ("SLUICE_LOG_LEVLE", "SLUICE_TCP_PORT")
+
+
+def test_what_is_printed_gives_the_same_settings_again(config: Path, tmp_path: Path) -> None:
+    flags: dict[str, object] = {
+        "first_block": "7",
+        "ledger_keys": ("ed25519:aa",),
+        "tcp.address": "[::1]:0",
+        "data_dir": str(tmp_path / 'a "b" \\c'),
+        "grpc.reflection": False,
+    }
+    for written in ({}, flags):
+        resolved = resolve(written, {})
+        config.write_text(to_toml(resolved))
+        assert resolve({}, {}, config).settings == resolved.settings
+
+
+def test_what_is_printed_tells_the_origins() -> None:
+    text = to_toml(resolve({"tcp.address": "[::1]:0"}, {"SLUICE_ROLE": "active"}))
+    lines = text.splitlines()
+    assert 'role = "active"  # environment SLUICE_ROLE' in lines
+    assert 'address = "[::1]:0"  # flag --tcp' in lines
+    assert "# first_block is unset" in lines
+    assert "block_timeout_seconds = 6  # default: 3 x block_time_seconds" in lines
+    assert 'max_block_bytes = "256MiB"  # default' in lines
+    assert set(tomllib.loads(text)) > {"publish", "tcp", "role"}
