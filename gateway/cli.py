@@ -137,10 +137,12 @@ def _is_ours(error: Exception) -> bool:
 
 def _usage_line(error: click.ClickException) -> str:
     """Write a click error in one line, with the command it is about and where its help is."""
-    context = error.ctx if isinstance(error, click.UsageError) else None
-    path = context.command_path if context else "sluice"
-    hint = f" (see: {path} --help)" if context else ""
-    return f"{path}: {error.format_message().rstrip('.')}{hint}"
+    if not isinstance(error, click.UsageError):
+        return f"sluice: {error.format_message()}"
+    path = (
+        error.ctx.command_path if error.ctx else "sluice"
+    )  # some of click's errors do not know where they are
+    return f"{path}: {error.format_message().rstrip('.')} (see: {path} --help)"
 
 
 def _fail(line: str, status: int) -> int:

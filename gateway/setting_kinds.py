@@ -7,7 +7,7 @@ Both go through the same `read`, so `8MiB` means the same wherever it stands. Pu
     WholeNumber    "64"                           64                    int
     Seconds        "2.5"                          2 or 2.5              float
     Size           "8MiB", "1GiB", "4096"         "8MiB" or 8388608     int, bytes
-    Choice         "full"                         "full"                str
+    Choice         "full", "8"                    "full" or 8           str or int
     Switch         on/off, true/false, yes/no     true                  bool
     HostPort       "[::1]:6900"                   "[::1]:6900"          Address
     Folder         "./sluice-data"                "./sluice-data"       Path
@@ -173,26 +173,26 @@ class Size:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One of a few words. A number that is one of the words may be written as a TOML integer."""
+    """One of a few words or numbers; a number may be written as a text or as a TOML integer."""
 
-    words: tuple[str, ...]
+    words: tuple[str | int, ...]
 
     @property
     def metavar(self) -> str:
         """The words with bars between them."""
-        return "|".join(self.words)
+        return "|".join(str(word) for word in self.words)
 
-    def read(self, written: object) -> str:
+    def read(self, written: object) -> str | int:
         """Read one of the words, in any case."""
         if isinstance(written, str | int) and not isinstance(written, bool):
-            word = str(written).strip().lower()
-            if word in self.words:
-                return word
-        raise NotThisKind("one of " + ", ".join(self.words))
+            for word in self.words:
+                if str(written).strip().lower() == str(word):
+                    return word
+        raise NotThisKind("one of " + ", ".join(str(word) for word in self.words))
 
     def to_toml(self, value: object) -> str:
-        """Write the word as a string."""
-        return _quoted(str(value))
+        """Write the number, or the word as a string."""
+        return _quoted(value) if isinstance(value, str) else str(value)
 
 
 @dataclass(frozen=True, slots=True)

@@ -168,9 +168,9 @@ class Settings:
         "What is checked of a block: full is root hash, links and proof; hash leaves the signature out.",
         flag="--verify",
     )
-    verification_root_layout: Literal["auto", "8", "16"] = _row(
+    verification_root_layout: Literal["auto", 8, 16] = _row(
         "verification.root_layout",
-        Choice(("auto", "8", "16")),
+        Choice(("auto", 8, 16)),
         "auto",
         "Leaves of a block's top hash tree; auto goes by the block's HAPI version.",
         unit="leaves",

@@ -1,6 +1,6 @@
 """What linters cannot see: which way imports point, how long things are, what has a docstring and a test.
 
-Every finding is one line, `file:line: what is wrong`, and a failing test lists all of them. A rule that gets in
+Every finding is one line, `file:line: what is wrong`, and a failing test lists all of them. A rule that is in
 the way of clear code is to be changed here, for all.
 """
 

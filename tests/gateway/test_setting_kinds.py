@@ -30,7 +30,7 @@ from gateway.setting_kinds import (
 NUMBER = WholeNumber(1, 10_000)
 TIME = Seconds(3600)
 SIZE = Size(64 * KIB, 64 * GIB)
-CHOICE = Choice(("auto", "8", "16"))
+CHOICE = Choice(("auto", 8, 16))
 NAMES = Listed(Text("KIND:KEY"))
 
 READ: list[tuple[Kind, object, object]] = [
@@ -49,7 +49,8 @@ READ: list[tuple[Kind, object, object]] = [
     (SIZE, "65537B", 65_537),
     (SIZE, 65_536, 65_536),
     (CHOICE, "AUTO", "auto"),
-    (CHOICE, 8, "8"),
+    (CHOICE, 8, 8),
+    (CHOICE, " 16", 16),
     (Switch(), "on", True),
     (Switch(), "No", False),
     (Switch(), True, True),

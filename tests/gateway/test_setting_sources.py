@@ -164,8 +164,8 @@ BROKEN_RULES: list[tuple[str, dict[str, object], str]] = [
         "publish.max_inflight_bytes",
         {"publish.max_inflight_bytes": "1MiB"},
         (
-            'publish.max_inflight_bytes: got "1MiB", expected at least 256MiB, which is publish.max_block_bytes '
-            "(flag --publish-max-inflight-bytes)"
+            'publish.max_inflight_bytes: got "1MiB", expected at least 256MiB, which is '
+            "publish.max_block_bytes (flag --publish-max-inflight-bytes)"
         ),
     ),
     (

@@ -38,7 +38,7 @@ def test_a_default_is_a_value_of_its_kind_and_of_the_annotated_type(setting: Set
     value = getattr(Settings(), setting.attribute)
     annotation = typing.get_type_hints(Settings)[setting.attribute]
     if typing.get_origin(annotation) is typing.Literal:
-        assert setting.kind.metavar == "|".join(typing.get_args(annotation))
+        assert setting.kind.metavar == "|".join(str(word) for word in typing.get_args(annotation))
         assert value in typing.get_args(annotation)
     elif typing.get_origin(annotation) is tuple:
         assert value == ()

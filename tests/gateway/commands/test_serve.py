@@ -1,0 +1,181 @@
+"""Tests of `sluice serve`: its options, its errors, and what it hands to the node."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import signal
+import subprocess
+import sys
+import tomllib
+import types
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from gateway import cli
+from gateway.commands.serve import command
+from gateway.settings import SETTINGS, Settings
+
+
+@pytest.fixture(autouse=True)
+def _quiet(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Take settings out of the environment, and put logging back afterwards as it was."""
+    for name in [name for name in os.environ if name.startswith("SLUICE_")]:
+        monkeypatch.delenv(name)
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
+
+
+class FakeNodeModule(types.ModuleType):
+    """Stands for `gateway.node`; remembers the settings it was run with."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__("gateway.node")
+        self.status = status
+        self.ran_with: list[Settings] = []
+
+    def run_node(self, settings: Settings) -> int:
+        self.ran_with.append(settings)
+        return self.status
+
+
+@pytest.fixture
+def node(monkeypatch: pytest.MonkeyPatch) -> FakeNodeModule:
+    made = FakeNodeModule(0)
+    monkeypatch.setitem(sys.modules, "gateway.node", made)
+    return made
+
+
+def test_help_shows_every_setting_with_its_unit_and_default() -> None:
+    result = CliRunner().invoke(command, ["--help"])
+    assert result.exit_code == 0
+    words = " ".join(result.output.split())
+    for setting in SETTINGS:
+        unit = f"{setting.unit}, " if setting.unit else ""
+        assert setting.flag in words
+        assert f"{setting.help} [{unit}default: {setting.default_text}]" in words
+    for heading in ("Node:", "gRPC:", "TCP:", "HTTP:", "Publish:", "Log:", "Command:"):
+        assert f"\n{heading}\n" in result.output
+
+
+def test_the_settings_reach_the_node(node: FakeNodeModule, tmp_path: Path) -> None:
+    config = tmp_path / "sluice.toml"
+    config.write_text("[publish]\nstall_blocks = 5\n")
+    arguments = ["serve", "--config", str(config), "--tcp", "[::1]:0", "--no-grpc-reflection"]
+    assert cli.main([*arguments, "--ledger-key", "ed25519:aa", "--ledger-key", "ed25519:bb"]) == 0
+    (settings,) = node.ran_with
+    assert str(settings.tcp_address) == "[::1]:0"
+    assert settings.publish_stall_blocks == 5
+    assert settings.grpc_reflection is False
+    assert settings.ledger_keys == ("ed25519:aa", "ed25519:bb")
+
+
+def test_the_status_of_the_node_is_the_status_of_the_command(node: FakeNodeModule) -> None:
+    node.status = 1
+    assert cli.main(["serve"]) == 1
+
+
+def test_what_differs_from_the_defaults_is_logged(
+    node: FakeNodeModule, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SLUICE_VERIFY", "hash")
+    assert cli.main(["serve", "--first-block", "any"]) == 0
+    first, second = capsys.readouterr().err.splitlines()
+    assert first.endswith('setting  name=first_block value="\\"any\\"" origin="flag --first-block"')
+    assert "WARNING" in second
+    assert second.endswith("environment variable is no setting  variable=SLUICE_VERIFY")
+
+
+def test_print_config_does_not_start_a_node(node: FakeNodeModule, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["serve", "--print-config", "--log-format", "json"]) == 0
+    printed = capsys.readouterr().out
+    assert tomllib.loads(printed)["log"] == {"level": "info", "format": "json"}
+    assert 'format = "json"  # flag --log-format' in printed
+    assert node.ran_with == []
+
+
+# The words of the first three are click's, which may change them.
+BAD_USAGE = [
+    (["--tpc", "x"], r"sluice serve: No such option.*--tpc.* \(see: sluice serve --help\)"),
+    (["--tcp"], r"sluice.*: Option '--tcp' requires an argument \(see: sluice.* --help\)"),
+    (["extra"], r"sluice serve: Got unexpected extra argument \(extra\) \(see: sluice serve --help\)"),
+    (["--role", "boss"], r"sluice: role: got 'boss', expected one of active, standby \(flag --role\)"),
+    (["--role", "standby"], r'sluice: role: got "standby", expected active, because .* \(flag --role\)'),
+]
+
+
+@pytest.mark.parametrize(("arguments", "line"), BAD_USAGE)
+def test_bad_usage_is_one_line_and_status_2(
+    node: FakeNodeModule, capsys: pytest.CaptureFixture[str], arguments: list[str], line: str
+) -> None:
+    assert cli.main(["serve", *arguments]) == 2
+    captured = capsys.readouterr()
+    assert re.fullmatch(f"{line}\n", captured.err)
+    assert captured.out == ""
+    assert node.ran_with == []
+
+
+def test_a_bad_variable_is_one_line_and_status_2(
+    node: FakeNodeModule, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SLUICE_TCP_MAX_CONNECTIONS", "many")
+    assert cli.main(["serve"]) == 2
+    assert capsys.readouterr().err == (
+        "sluice: tcp.max_connections: got 'many', expected a whole number from 1 to 1000000 "
+        "(environment SLUICE_TCP_MAX_CONNECTIONS)\n"
+    )
+    assert node.ran_with == []
+
+
+def test_a_bad_file_is_one_line_and_status_2(
+    node: FakeNodeModule, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tmp_path / "sluice.toml"
+    config.write_text("[log]\nlevels = true\n")
+    assert cli.main(["serve", "--config", str(config)]) == 2
+    assert capsys.readouterr().err == (
+        "sluice: log.levels: got no setting of this name, expected a setting such as log.level "
+        f"(file {config})\n"
+    )
+    assert node.ran_with == []
+
+
+def test_as_a_process() -> None:
+    sluice = [sys.executable, "-m", "gateway.cli", "serve"]
+    wrong = subprocess.run([*sluice, "--nothing"], capture_output=True, text=True, check=False)
+    assert (wrong.returncode, wrong.stdout) == (2, "")
+    assert re.fullmatch(
+        r"sluice serve: No such option.*--nothing.* \(see: sluice serve --help\)\n", wrong.stderr
+    )
+    optimized = [sys.executable, "-O", "-m", "gateway.cli", "serve", "--print-config"]
+    refused = subprocess.run(optimized, capture_output=True, text=True, check=False)
+    assert (refused.returncode, refused.stdout) == (1, "")
+    assert refused.stderr == (
+        "sluice: python -O: got assertions switched off, expected to be started without -O\n"
+    )
+
+
+def test_an_interrupt_ends_the_process_with_130_and_no_traceback() -> None:
+    # A node that does nothing but wait stands for the real one.
+    program = (
+        "import sys, types, threading\n"
+        "node = types.ModuleType('gateway.node')\n"
+        "node.run_node = lambda settings: (print('up', flush=True), threading.Event().wait())\n"
+        "sys.modules['gateway.node'] = node\n"
+        "from gateway.cli import main\n"
+        "sys.exit(main(['serve']))\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", program], stdout=-1, stderr=-1, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "up\n"
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert errors.strip() == ""

@@ -1,0 +1,173 @@
+"""Tests of `gateway.cli`: finding commands, and how each kind of end looks from outside."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import types
+from collections.abc import Callable
+from importlib.metadata import EntryPoint
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from datastream.errors import DatastreamError
+from gateway import __version__, cli
+from gateway.errors import Fatal, SettingError
+
+Bodies = dict[str, Callable[[], object]]
+
+
+@pytest.fixture
+def install(monkeypatch: pytest.MonkeyPatch) -> Callable[[Bodies], None]:
+    """Give a function that puts commands with the given bodies in the place of the installed ones."""
+
+    def put(bodies: Bodies) -> None:
+        module = types.ModuleType("commands_of_this_test")
+        for name, body in bodies.items():
+            setattr(module, name, click.Command(name, callback=body, short_help=f"Run {name}."))
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+        points = [EntryPoint(name, f"{module.__name__}:{name}", cli.COMMAND_GROUP) for name in bodies]
+        # A module that fails to import for want of Spark, and one that is not there at all.
+        points.append(EntryPoint("sparky", "needs_spark:command", cli.COMMAND_GROUP))
+        points.append(EntryPoint("gone", "gateway.commands.gone:command", cli.COMMAND_GROUP))
+        monkeypatch.setattr(cli, "_commands", lambda: tuple(points))
+
+    return put
+
+
+@pytest.fixture(autouse=True)
+def _needs_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyspark", None)  # makes `import pyspark` raise
+    (tmp_path / "needs_spark.py").write_text("import pyspark\n")
+    monkeypatch.syspath_prepend(tmp_path)
+
+
+def fail_with(error: BaseException) -> Callable[[], object]:
+    def body() -> None:
+        raise error
+
+    return body
+
+
+SPARK_LINE = "needs the extra 'spark', which is not installed: pip install 'sluice-gateway[spark]'"
+
+
+GONE_LINE = "needs the module 'gateway.commands.gone', which is not there: install sluice-gateway again"
+
+
+def test_help_lists_all_commands_and_what_some_are_missing(install: Callable[[Bodies], None]) -> None:
+    install({"work": lambda: None})
+    result = CliRunner().invoke(cli.sluice, ["--help"], terminal_width=200, max_content_width=200)
+    assert result.exit_code == 0
+    lines = [line.split(maxsplit=1) for line in result.output.partition("Commands:\n")[2].splitlines()[:3]]
+    assert lines == [
+        [
+            "gone",
+            "needs the module 'gateway.commands.gone', which is not there: install sluice-gateway again",
+        ],
+        ["sparky", SPARK_LINE],
+        ["work", "Run work."],
+    ]
+
+
+def test_a_command_without_its_extra_says_what_to_install(
+    install: Callable[[Bodies], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    install({"work": lambda: None})
+    assert cli.main(["sparky", "--source", "x", "y"]) == 1
+    assert capsys.readouterr().err == f"sluice: this command {SPARK_LINE}\n"
+    assert cli.main(["work"]) == 0
+
+
+def test_a_command_that_imports_spark_when_it_runs(
+    install: Callable[[Bodies], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    install({"late": fail_with(ModuleNotFoundError("No module named 'pyspark'", name="pyspark.sql"))})
+    assert cli.main(["late"]) == 1
+    assert capsys.readouterr().err == f"sluice: this command {SPARK_LINE}\n"
+
+
+ENDS: list[tuple[BaseException, int, str]] = [
+    (Fatal("port 1", got="taken", expected="free"), 1, "sluice: port 1: got taken, expected free\n"),
+    (DatastreamError("the file is no stream"), 1, "sluice: the file is no stream\n"),
+    (Fatal("x", got="two\nlines", expected="one"), 1, "sluice: x: got two lines, expected one\n"),
+    (
+        SettingError("role", got="'x'", expected="y", where="flag --role"),
+        2,
+        "sluice: role: got 'x', expected y (flag --role)\n",
+    ),
+    (click.UsageError("no"), 2, "sluice work: no (see: sluice work --help)\n"),
+    (click.ClickException("could not"), 1, "sluice: could not\n"),
+    (KeyboardInterrupt(), 130, "\n"),
+    (click.Abort(), 130, ""),
+    (click.exceptions.Exit(7), 7, ""),
+]
+
+
+@pytest.mark.parametrize(("error", "status", "line"), ENDS)
+def test_how_a_command_ends(
+    install: Callable[[Bodies], None],
+    capsys: pytest.CaptureFixture[str],
+    error: BaseException,
+    status: int,
+    line: str,
+) -> None:
+    install({"work": fail_with(error)})
+    assert cli.main(["work"]) == status
+    captured = capsys.readouterr()
+    assert captured.err == line
+    assert captured.out == ""
+
+
+def test_what_a_command_returns_is_its_status(install: Callable[[Bodies], None]) -> None:
+    install({"three": lambda: 3, "none": lambda: None, "words": lambda: "words"})
+    assert [cli.main([name]) for name in ("three", "none", "words")] == [3, 0, 0]
+
+
+def test_a_bug_shows_its_traceback(install: Callable[[Bodies], None]) -> None:
+    install({"work": fail_with(ZeroDivisionError("ours"))})
+    with pytest.raises(ZeroDivisionError, match="ours"):
+        cli.main(["work"])
+
+
+def test_no_command_and_an_unknown_one(
+    install: Callable[[Bodies], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    install({"work": lambda: None})
+    assert cli.main([]) == 2
+    assert "Commands:" in capsys.readouterr().err
+    assert cli.main(["wrok"]) == 2
+    assert capsys.readouterr().err.startswith("sluice: No such command 'wrok'")
+
+
+def test_asserts_must_be_on() -> None:
+    cli._refuse_optimized(asserts_are_on=True)
+    with pytest.raises(
+        Fatal, match="python -O: got assertions switched off, expected to be started without -O"
+    ):
+        cli._refuse_optimized(asserts_are_on=False)
+
+
+def test_the_installed_command() -> None:
+    sluice = Path(sys.executable).with_name("sluice")
+    if not sluice.exists():
+        pytest.skip("sluice is not installed beside this interpreter")
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("SLUICE_")}
+
+    def run(*words: str) -> tuple[int, str, str]:
+        done = subprocess.run([sluice, *words], capture_output=True, text=True, env=environment, check=False)
+        return done.returncode, done.stdout, done.stderr
+
+    assert run("--version") == (0, f"sluice {__version__}\n", "")
+    status, output, errors = run("--help")
+    assert (status, errors) == (0, "")
+    for command in ("demo", "generate", "keygen", "publish", "serve"):
+        assert f"\n  {command} " in output
+    status, output, errors = run("--wrong")
+    assert (status, output) == (2, "")
+    assert re.fullmatch(r"sluice: No such option.*--wrong.* \(see: sluice --help\)\n", errors)

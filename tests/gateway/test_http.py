@@ -1,0 +1,127 @@
+"""Tests of `gateway.http` over a real socket on the loopback address."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import aiohttp
+import pytest
+
+from gateway.addresses import Address
+from gateway.errors import Fatal, GatewayError
+from gateway.http import start_http
+from gateway.metrics import Metrics
+
+ANY_PORT = Address("127.0.0.1", 0)
+
+
+class FakeNode:
+    """A node that is as ready as a test wants it."""
+
+    def __init__(self) -> None:
+        self.metrics = Metrics(verification_mode="full")
+        self.reasons: list[str] = []
+        self.error: GatewayError | None = None
+
+    def readiness(self) -> list[str]:
+        if self.error is not None:
+            raise self.error
+        return self.reasons
+
+
+Get = Callable[..., Awaitable[tuple[int, str, str]]]
+
+
+@asynccontextmanager
+async def serving(node: FakeNode) -> AsyncIterator[Get]:
+    """Serve `node`, and give a function that gets a path: status, content type, body."""
+    server = await start_http(node, ANY_PORT)
+    async with aiohttp.ClientSession() as session:
+
+        async def get(path: str, accept: str = "*/*") -> tuple[int, str, str]:
+            async with session.get(f"http://{server.address}{path}", headers={"Accept": accept}) as response:
+                return response.status, response.headers["Content-Type"], await response.text()
+
+        yield get
+    await server.close()
+    await server.close()
+
+
+TEXT = "text/plain; charset=utf-8"
+JSON = "application/json; charset=utf-8"
+
+
+def test_alive() -> None:
+    async def scenario() -> None:
+        async with serving(FakeNode()) as get:
+            assert await get("/healthz") == (200, TEXT, "ok\n")
+            assert (await get("/other"))[0] == 404
+
+    asyncio.run(scenario())
+
+
+def test_ready_and_not() -> None:
+    async def scenario() -> None:
+        node = FakeNode()
+        async with serving(node) as get:
+            assert await get("/readyz") == (200, TEXT, "ready\n")
+            assert await get("/readyz", "application/json") == (200, JSON, '{"ready": true, "reasons": []}')
+            node.reasons = ["the disk is full", "behind by 3 blocks"]
+            assert await get("/readyz") == (503, TEXT, "the disk is full\nbehind by 3 blocks\n")
+            assert await get("/readyz", "application/json;q=0.9, */*") == (
+                503,
+                JSON,
+                '{"ready": false, "reasons": ["the disk is full", "behind by 3 blocks"]}',
+            )
+            assert (await get("/readyz", "text/plain, application/json"))[1] == TEXT
+            node.reasons = []
+            assert (await get("/readyz"))[0] == 200
+
+    asyncio.run(scenario())
+
+
+def test_a_node_that_cannot_tell_is_alive_and_not_ready() -> None:
+    async def scenario() -> None:
+        node = FakeNode()
+        node.error = GatewayError("the state is gone")
+        async with serving(node) as get:
+            assert await get("/readyz") == (503, TEXT, "internal error, see the log\n")
+            assert (await get("/healthz"))[0] == 200
+            assert "\nsluice_ready 0.0\n" in (await get("/metrics"))[2]
+
+    asyncio.run(scenario())
+
+
+def test_metrics_are_up_to_date() -> None:
+    async def scenario() -> None:
+        node = FakeNode()
+        node.metrics.blocks_acknowledged.inc(3)
+        async with serving(node) as get:
+            status, content_type, body = await get("/metrics")
+            assert (status, content_type.partition(";")[0]) == (200, "text/plain")
+            assert "\nsluice_blocks_acknowledged_total 3.0\n" in body
+            assert "\nsluice_ready 1.0\n" in body
+            node.reasons = ["the disk is full"]
+            assert "\nsluice_ready 0.0\n" in (await get("/metrics"))[2]
+
+    asyncio.run(scenario())
+
+
+def test_a_busy_port_and_an_address_that_is_not_ours_are_fatal() -> None:
+    async def scenario() -> None:
+        server = await start_http(FakeNode(), ANY_PORT)
+        with pytest.raises(Fatal) as caught:
+            await start_http(FakeNode(), server.address)
+        assert str(caught.value) == (
+            f"http.address {server.address}: got Address already in use, "
+            "expected an address that is free here"
+        )
+        await server.close()
+        again = await start_http(FakeNode(), server.address)
+        await again.close()
+        with pytest.raises(Fatal, match=r"192\.0\.2\.1:1: got Cannot assign requested address"):
+            await start_http(FakeNode(), Address("192.0.2.1", 1))
+
+    asyncio.run(scenario())

@@ -1,0 +1,139 @@
+"""Tests of `gateway.logs`: the same record in both forms, and what a hostile text cannot do."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+from collections.abc import Iterator
+from datetime import UTC, datetime
+
+import pytest
+
+from gateway.limits import FIELD_CHARACTERS_MAX
+from gateway.logs import FieldValue, JsonFormatter, TextFormatter, fields, set_up_logging
+
+# name, value, in the text form, in the JSON form
+VALUES: list[tuple[str, FieldValue, str, object]] = [
+    ("number", 9, "9", 9),
+    ("float", 0.123456789, "0.123457", 0.123456789),
+    ("truth", True, "True", True),
+    ("nothing", None, "None", None),
+    ("bytes", b"\x00\xff", "00ff", "00ff"),
+    ("word", "9f3a…", "9f3a…", "9f3a…"),
+    ("blank", "a b", '"a b"', "a b"),
+    ("equals", "a=b", '"a=b"', "a=b"),
+    ("quote", 'a"b', '"a\\"b"', 'a"b'),
+    ("empty", "", '""', ""),
+    ("line_end", "a\nINFO forged", '"a\\nINFO forged"', "a\nINFO forged"),
+    ("longest", "x" * FIELD_CHARACTERS_MAX, "x" * FIELD_CHARACTERS_MAX, "x" * FIELD_CHARACTERS_MAX),
+    (
+        "too_long",
+        "x" * (FIELD_CHARACTERS_MAX + 1),
+        "x" * (FIELD_CHARACTERS_MAX - 1) + "…",
+        "x" * (FIELD_CHARACTERS_MAX - 1) + "…",
+    ),
+    ("too_long_bytes", bytes(FIELD_CHARACTERS_MAX), "0" * (FIELD_CHARACTERS_MAX - 1) + "…", None),
+]
+
+
+def record(message: str, /, *levels: int, **values: FieldValue) -> logging.LogRecord:
+    (level,) = levels or (logging.INFO,)
+    made = logging.makeLogRecord(
+        {"name": "gateway.race", "levelno": level, "levelname": logging.getLevelName(level), "msg": message}
+        | fields(**values)
+    )
+    made.created = datetime(2026, 1, 31, 12, 0, 0, 123_000, UTC).timestamp()
+    return made
+
+
+@pytest.fixture
+def stream() -> Iterator[io.StringIO]:
+    """Give a stream for the log, and put logging back afterwards as it was."""
+    root = logging.getLogger()
+    ours = [logging.getLogger(name) for name in ("gateway", "datastream", "publishers")]
+    before = root.handlers[:], root.level, [logger.level for logger in ours]
+    yield io.StringIO()
+    root.handlers[:], level, levels = before
+    root.setLevel(level)
+    for logger, level in zip(ours, levels, strict=True):
+        logger.setLevel(level)
+
+
+@pytest.mark.parametrize(("name", "value", "text", "json_value"), VALUES, ids=[case[0] for case in VALUES])
+def test_a_field_in_both_forms(name: str, value: FieldValue, text: str, json_value: object) -> None:
+    line = TextFormatter().format(record("block refused", **{name: value}))
+    assert line == f"2026-01-31 12:00:00.123 INFO    gateway.race  block refused  {name}={text}"
+    entry = json.loads(JsonFormatter().format(record("block refused", **{name: value})))
+    expected = text if name == "too_long_bytes" else json_value
+    assert entry == {
+        "time": "2026-01-31T12:00:00.123Z",
+        "level": "info",
+        "logger": "gateway.race",
+        "message": "block refused",
+        name: expected,
+    }
+
+
+def test_fields_keep_their_order() -> None:
+    line = TextFormatter().format(record("block refused", block=9, publisher=2, got="a", expected="b"))
+    assert line.endswith("  block refused  block=9 publisher=2 got=a expected=b")
+
+
+def test_a_record_without_fields() -> None:
+    assert TextFormatter().format(record("ready")) == "2026-01-31 12:00:00.123 INFO    gateway.race  ready"
+
+
+@pytest.mark.parametrize("message", ["a\nb", "a\r\nb", "a\x1b[2Jb", "a\u2028b"])
+def test_a_message_stays_on_its_line(message: str) -> None:
+    assert len(TextFormatter().format(record(message)).splitlines()) == 1
+    assert "\x1b" not in TextFormatter().format(record(message))
+    assert len(JsonFormatter().format(record(message, other=message)).split("\n")) == 1
+
+
+def test_a_field_cannot_take_the_name_of_a_part_of_the_line() -> None:
+    with pytest.raises(ValueError, match="log field 'level': the name is used by the log line itself"):
+        fields(level=1)
+
+
+def test_colour_only_on_a_terminal() -> None:
+    assert "\x1b[33mWARNING\x1b[0m" in TextFormatter(colour=True).format(record("slow", logging.WARNING))
+    assert "\x1b" not in TextFormatter(colour=True).format(record("ready"))
+    assert "\x1b" not in TextFormatter().format(record("slow", logging.WARNING))
+
+
+def test_a_traceback(stream: io.StringIO) -> None:
+    set_up_logging(stream=stream, form="json")
+    try:
+        raise ValueError("the reason")
+    except ValueError:
+        logging.getLogger("gateway.x").exception("failed", extra=fields(block=9))
+    entry = json.loads(stream.getvalue())
+    assert entry["error"].endswith("ValueError: the reason")
+    assert entry["block"] == 9
+    stream.truncate(stream.seek(0))
+    set_up_logging(stream=stream)
+    try:
+        raise ValueError("the reason")
+    except ValueError:
+        logging.getLogger("gateway.x").exception("failed")
+    assert stream.getvalue().splitlines()[-1] == "ValueError: the reason"
+
+
+def shown(stream: io.StringIO) -> list[str]:
+    """Log at two levels from our code and from a library, and list what came through."""
+    stream.truncate(stream.seek(0))
+    for name in ("datastream.server", "aiohttp"):
+        for level in ("debug", "info", "warning", "error"):
+            logging.getLogger(name).log(logging.getLevelNamesMapping()[level.upper()], level)
+    return [" ".join(line.split()[3:]) for line in stream.getvalue().splitlines()]
+
+
+def test_levels(stream: io.StringIO) -> None:
+    set_up_logging(stream=stream)
+    ours = ["datastream.server info", "datastream.server warning", "datastream.server error"]
+    assert shown(stream) == [*ours, "aiohttp warning", "aiohttp error"]
+    set_up_logging(stream=stream, level="error")
+    assert shown(stream) == ["datastream.server error", "aiohttp error"]
+    set_up_logging(stream=stream, level="debug")
+    assert len(shown(stream)) == 8

@@ -1,0 +1,62 @@
+"""Tests of `gateway.metrics`: the names that dashboards rely on, and the bound on labels."""
+
+from __future__ import annotations
+
+import re
+
+from gateway import metrics as metrics_module
+from gateway.limits import METRIC_PUBLISHERS_MAX
+from gateway.metrics import OTHER_PUBLISHERS, Metrics
+
+
+def test_every_metric_of_the_table_is_exposed_and_no_other() -> None:
+    metrics = Metrics(verification_mode="hash")
+    metrics.blocks_resent.labels(reason="timeout").inc()
+    metrics.blocks_refused.labels(reason="bad proof").inc()
+    metrics.count_won("alice")
+    exposed = set(re.findall(r"^# TYPE (\w+)", metrics.exposition().decode(), re.MULTILINE))
+    table = set(re.findall(r"\bsluice_\w+", metrics_module.__doc__ or ""))
+    # Prometheus' library adds the time at which each counter and histogram was made.
+    assert {name for name in exposed if not name.endswith("_created")} == table
+
+
+def test_a_new_node_has_no_block_and_shows_its_mode() -> None:
+    lines = Metrics(verification_mode="hash").exposition().decode().splitlines()
+    assert "sluice_last_block -1.0" in lines
+    assert "sluice_ready 0.0" in lines
+    assert "sluice_blocks_acknowledged_total 0.0" in lines
+    assert 'sluice_verification_mode_info{mode="hash"} 1.0' in lines
+
+
+def test_two_nodes_count_for_themselves() -> None:
+    one, other = Metrics(verification_mode="full"), Metrics(verification_mode="full")
+    one.blocks_received.inc()
+    assert one.registry.get_sample_value("sluice_blocks_received_total") == 1
+    assert other.registry.get_sample_value("sluice_blocks_received_total") == 0
+
+
+def won(metrics: Metrics, publisher: str) -> float | None:
+    return metrics.registry.get_sample_value("sluice_blocks_won_total", {"publisher": publisher})
+
+
+def test_publishers_beyond_the_limit_share_a_label() -> None:
+    metrics = Metrics(verification_mode="full")
+    for number in range(METRIC_PUBLISHERS_MAX):
+        metrics.count_won(f"publisher-{number}")
+    assert won(metrics, OTHER_PUBLISHERS) is None
+    metrics.count_won("one too many")
+    metrics.count_won("another")
+    metrics.count_won("publisher-0")
+    assert won(metrics, "one too many") is None
+    assert won(metrics, OTHER_PUBLISHERS) == 2
+    assert won(metrics, "publisher-0") == 2
+
+
+def test_a_commit_of_a_millisecond_has_its_bucket() -> None:
+    metrics = Metrics(verification_mode="full")
+    metrics.flush_seconds.observe(0.0009)
+    metrics.acknowledgement_latency_seconds.observe(0.02)
+    value = metrics.registry.get_sample_value
+    assert value("sluice_flush_seconds_bucket", {"le": "0.0005"}) == 0
+    assert value("sluice_flush_seconds_bucket", {"le": "0.001"}) == 1
+    assert value("sluice_acknowledgement_latency_seconds_bucket", {"le": "0.025"}) == 1
