@@ -68,7 +68,7 @@ def _missing(command_name: str, error: ModuleNotFoundError) -> click.Command:
     """Make a command that fails with the line of what to install."""
 
     def fail() -> None:
-        raise error
+        raise click.ClickException(f"{command_name} {_what_to_install(error)}")
 
     return click.Command(
         command_name,

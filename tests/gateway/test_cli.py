@@ -80,7 +80,9 @@ def test_a_command_without_its_extra_says_what_to_install(
 ) -> None:
     install({"work": lambda: None})
     assert cli.main(["sparky", "--source", "x", "y"]) == 1
-    assert capsys.readouterr().err == f"sluice: this command {SPARK_LINE}\n"
+    assert capsys.readouterr().err == f"sluice: sparky {SPARK_LINE}\n"
+    assert cli.main(["gone", "--help"]) == 1
+    assert capsys.readouterr().err == f"sluice: gone {GONE_LINE}\n"
     assert cli.main(["work"]) == 0
 
 
