@@ -6,10 +6,20 @@ Pure. A limit that an operator may want to move has its default here and its nam
 from typing import Final
 
 __all__ = [
+    "CHAIN_SNAPSHOT_BLOCKS",
+    "DISK_PROBE_BYTES",
+    "DISK_PROBE_SECONDS",
+    "DRAIN_SECONDS",
     "FIELD_CHARACTERS_MAX",
+    "HARD_MESSAGE_FACTOR",
+    "HEADER_SIZE_MAX",
+    "HEALTH_CHECK_SECONDS",
+    "INLINE_HASH_BYTES_MAX",
     "LEDGER_KEYS_MAX",
     "METRIC_PUBLISHERS_MAX",
     "PROOFS_PER_BLOCK_MAX",
+    "PUBLISHER_NAME_CHARACTERS_MAX",
+    "ROLL_FORWARD_LOG_BLOCKS",
     "STORED_BLOCK_BYTES_MAX",
 ]
 
@@ -34,6 +44,40 @@ a publisher may send; it bounds what a hostile stream server can make a client h
 FIELD_CHARACTERS_MAX: Final = 2_000
 """Characters of one field of a log line; what is longer is cut, so that no peer's text fills the disk."""
 
+HEALTH_CHECK_SECONDS: Final = 0.25
+"""Time between two looks at the node's readiness for the gRPC health service."""
+
 METRIC_PUBLISHERS_MAX: Final = 64
 """Publishers that have a label of their own in the metrics; blocks won by further ones count as `other`. Each
 label is a series that every scrape carries and Prometheus keeps; who publishes is not ours to choose."""
+
+# --- publishing ---------------------------------------------------------------------------------------------
+
+INLINE_HASH_BYTES_MAX: Final = 256 * 1024
+"""Bytes of one item set that are hashed in the event loop, about 0.5 ms; a larger set goes to a thread, so
+that no other publisher waits for it."""
+
+DRAIN_SECONDS: Final = 2.0
+"""How long the other side of a stream that the node has ended is still read, so that the publisher gets to
+read the answer; a publisher that goes on for longer is cut off."""
+
+HARD_MESSAGE_FACTOR: Final = 4
+"""A message up to this many times `grpc.max_message_bytes` is received, so that it can be answered with
+INVALID_REQUEST; a longer one is ended by gRPC itself, with RESOURCE_EXHAUSTED."""
+
+PUBLISHER_NAME_CHARACTERS_MAX: Final = 256
+"""Characters of a publisher's name that count: it stands in logs, metrics and memory."""
+
+# --- the ledger ---------------------------------------------------------------------------------------------
+
+CHAIN_SNAPSHOT_BLOCKS: Final = 1_000
+"""Blocks between two snapshots of the chain's state: a start reads at most so many root hashes again."""
+
+ROLL_FORWARD_LOG_BLOCKS: Final = 100_000
+"""Blocks between two log lines while a start reads root hashes, some seconds of reading."""
+
+DISK_PROBE_SECONDS: Final = 0.5
+"""Time between two attempts to write after the disk refused a commit."""
+
+DISK_PROBE_BYTES: Final = 1 << 20
+"""Bytes that an attempt writes and flushes: room for a data page."""

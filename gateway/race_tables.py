@@ -18,6 +18,7 @@ wire.md section 6.
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final
@@ -37,6 +38,8 @@ __all__ = [
     "Standing",
     "StreamEvent",
     "StreamState",
+    "failure_rules",
+    "header_rules",
     "mermaid",
 ]
 
@@ -275,3 +278,25 @@ def mermaid() -> str:
         lines += [f"    {state.name} --> {target.name}: {event.name}" for event, target in row.items()]
     lines.append("    COMMITTED --> [*]")
     return "\n".join(lines) + "\n"
+
+
+def header_rules() -> str:
+    """Return ON_HEADER as a markdown table."""
+    lines = ["| block N, when publisher P offers its header | P hears |", "|---|---|"]
+    lines += [f"| {standing.value} | {answer.value} |" for standing, answer in ON_HEADER.items()]
+    return "\n".join(lines) + "\n"
+
+
+def failure_rules() -> str:
+    """Return CONSEQUENCES as a markdown table."""
+    lines = ["| an attempt fails because | its winner hears | may win it again |", "|---|---|---|"]
+    for failure, consequence in CONSEQUENCES.items():
+        status = consequence.end_status
+        hears = "nothing" if status is None else f"EndOfStream({status.name}, L, N)"
+        again = "only if nobody else is connected" if consequence.blamed else "yes"
+        lines.append(f"| {failure.value} | {hears} | {again} |")
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    sys.stdout.write("\n".join((mermaid(), header_rules(), failure_rules())))

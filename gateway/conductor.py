@@ -1,0 +1,485 @@
+"""Performs what the arbiter decides: hashes, verifies, commits, answers.
+
+A shell. It feeds every event to `gateway.race.Arbiter` and performs the actions that come back, in order; it
+has no opinion about block numbers. It runs in one event loop; large sets are hashed, and blocks committed, in
+threads.
+
+    message ──► Arbiter ──► Append ──► BlockHasher (here, or in a thread when the set is large)
+                   ▲    ──► Verify ──► root hash and proofs
+                   │    ──► CheckLink ──► Chain
+                   │    ──► Commit ──► queue ──► Ledger, one thread, all that wait share one pair of flushes
+                   └─────── verified, refused, linked, committed, commit_failed
+
+Invariants
+  - `committed` is fed only after `Ledger.append` has returned, so an acknowledgement follows both flushes.
+  - Links are checked against a chain that runs ahead of the ledger by the blocks that are being committed;
+    when a commit fails it goes back to the ledger's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+from datastream import CommitFailed
+from gateway.chain import Chain
+from gateway.errors import BlockRefused
+from gateway.ledger import Ledger, VerifiedBlock
+from gateway.limits import DISK_PROBE_SECONDS, INLINE_HASH_BYTES_MAX
+from gateway.logs import fields
+from gateway.metrics import Metrics
+from gateway.race import Arbiter
+from gateway.race_actions import (
+    Acknowledgement,
+    Action,
+    Append,
+    AttemptId,
+    Begin,
+    CheckLink,
+    Close,
+    Commit,
+    Drop,
+    EndOfStream,
+    Idle,
+    PublisherId,
+    Resend,
+    Response,
+    Send,
+    Skip,
+    Verify,
+)
+from gateway.race_tables import EndStatus, Failure
+from gateway.root_hash import BlockHasher, BlockSummary
+from gateway.verification import BlockVerifier
+
+__all__ = ["Conductor", "Outbox"]
+
+log = logging.getLogger(__name__)
+
+
+class Outbox:
+    """The responses that wait for one publisher to read them.
+
+    Args:
+        publisher_id: whose they are.
+        name: who that is, for people.
+        responses_max: how many may wait; one more and `overflowed` is set.
+    """
+
+    def __init__(self, publisher_id: PublisherId, name: str, responses_max: int) -> None:
+        self.publisher_id = publisher_id
+        self.name = name
+        self.closed = False
+        """Nothing more will be put in."""
+        self.overflowed = False
+        """The publisher does not read; its stream is to be broken off."""
+        self._responses: deque[Response] = deque()
+        self._responses_max = responses_max
+        self._changed = asyncio.Event()
+
+    def put(self, response: Response) -> None:
+        """Queue a response."""
+        if len(self._responses) >= self._responses_max:
+            self.overflowed = True
+        else:
+            self._responses.append(response)
+        self._changed.set()
+
+    def close(self) -> None:
+        """Say that nothing more comes."""
+        self.closed = True
+        self._changed.set()
+
+    async def get(self) -> list[Response]:
+        """Wait for responses and take all that are there; none means that the stream is over."""
+        while not self._responses and not self.closed and not self.overflowed:
+            self._changed.clear()
+            await self._changed.wait()
+        taken = list(self._responses)
+        self._responses.clear()
+        return taken
+
+
+@dataclass(slots=True)
+class _Attempt:
+    """One block in flight."""
+
+    attempt_id: AttemptId
+    number: int
+    publisher: str
+    hasher: BlockHasher
+    begun_ns: int
+    items: list[bytes] = field(default_factory=list)
+    summary: BlockSummary | None = None
+    unhashed: deque[Sequence[bytes]] = field(default_factory=deque)
+    """Item sets that wait for a thread, because a large one is before them."""
+    hashing: asyncio.Task[None] | None = None
+    ended: bool = False
+    """Verify was asked for while a thread was hashing."""
+
+
+class Conductor:
+    """Runs the publish race of one node.
+
+    Args:
+        arbiter: decides.
+        ledger: keeps the blocks.
+        verifier: checks them.
+        metrics: is told of everything.
+        clock_ns: monotonic time in nanoseconds.
+        responses_max: how many responses may wait for one publisher.
+        inflight_bytes_max: beyond this, messages are taken only where that frees memory.
+        group_blocks_max: most blocks that share one pair of flushes.
+    """
+
+    def __init__(
+        self,
+        arbiter: Arbiter,
+        ledger: Ledger,
+        verifier: BlockVerifier,
+        metrics: Metrics,
+        *,
+        clock_ns: Callable[[], int] = time.monotonic_ns,
+        responses_max: int = 4096,
+        inflight_bytes_max: int = 1 << 30,
+        group_blocks_max: int = 64,
+    ) -> None:
+        self.arbiter = arbiter
+        self.idle = asyncio.Event()
+        """Set when a shutdown has finished what was complete."""
+        self.broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Ends with the error if the race cannot go on because of a bug: the node has to stop."""
+        self._ledger = ledger
+        self._verifier = verifier
+        self._metrics = metrics
+        self._now_ns = clock_ns
+        self._responses_max = responses_max
+        self._inflight_bytes_max = inflight_bytes_max
+        self._group_blocks_max = group_blocks_max
+        self._outboxes: dict[PublisherId, Outbox] = {}
+        self._attempts: dict[AttemptId, _Attempt] = {}
+        self._chain_ahead = ledger.chain.copy()
+        self._commit_queue: deque[_Attempt] = deque()
+        self._commit_task: asyncio.Task[None] | None = None
+        self._probe_task: asyncio.Task[None] | None = None
+        self._commit_thread = ThreadPoolExecutor(1, "commit")
+        self._hash_threads = ThreadPoolExecutor(2, "hash")
+        self._room = asyncio.Event()
+        self._publisher_count = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at_ns = 0
+
+    # --- what the gRPC side calls --------------------------------------------------------------------------
+
+    def connect(self, name: str) -> Outbox:
+        """A publisher called `name` has opened a stream; read its responses from the outbox."""
+        self._publisher_count += 1
+        outbox = Outbox(PublisherId(self._publisher_count), name, self._responses_max)
+        self._outboxes[outbox.publisher_id] = outbox
+        log.info("publisher connected", extra=fields(publisher=name, stream=outbox.publisher_id))
+        self.perform(self.arbiter.connected(outbox.publisher_id, name, self._now_ns()))
+        return outbox
+
+    def disconnect(self, outbox: Outbox, reason: str) -> None:
+        """The stream is gone, in whatever way."""
+        if self._outboxes.pop(outbox.publisher_id, None) is None:
+            return
+        log.info(
+            "publisher left", extra=fields(publisher=outbox.name, stream=outbox.publisher_id, reason=reason)
+        )
+        self.perform(self.arbiter.left(outbox.publisher_id, self._now_ns(), reason))
+
+    async def room_for(self, outbox: Outbox) -> None:
+        """Wait until another message of this publisher may be taken: how blocks in flight push back."""
+        while not self.arbiter.may_read(outbox.publisher_id, self._inflight_bytes_max):
+            self._room.clear()
+            await self._room.wait()
+
+    def now_ns(self) -> int:
+        """The conductor's clock."""
+        return self._now_ns()
+
+    def perform(self, actions: Sequence[Action]) -> None:
+        """Perform actions and those that follow from them."""
+        if len(actions) == 1 and type(actions[0]) is Append:  # the hot path
+            self._append(actions[0])
+            self._arm()
+            return
+        waiting: deque[Action] = deque(actions)
+        while waiting:
+            # What an action leads to at once goes before the rest, as if the arbiter had said it there.
+            waiting.extendleft(reversed(self._perform_one(waiting.popleft())))
+        self._metrics.inflight_bytes.set(self.arbiter.inflight_bytes)
+        self._metrics.publishers.set(self.arbiter.publisher_count)
+        self._room.set()
+        self._arm()
+
+    # --- stopping ------------------------------------------------------------------------------------------
+
+    async def stop(self, grace_seconds: float) -> None:
+        """Finish complete blocks, end every stream, wait for the disk; at most `grace_seconds`."""
+        self.perform(self.arbiter.shutdown(self._now_ns()))
+        try:
+            await asyncio.wait_for(self.idle.wait(), grace_seconds)
+        except TimeoutError:
+            log.warning("blocks in flight were not finished", extra=fields(grace_seconds=grace_seconds))
+        if self._commit_task is not None:
+            await asyncio.wait({self._commit_task})
+        for task in (self._probe_task, *(attempt.hashing for attempt in self._attempts.values())):
+            if task is not None:
+                task.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
+        self._commit_thread.shutdown()
+        self._hash_threads.shutdown()
+
+    def _spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+        """Start a task; if it dies of an error, which would be our bug, `broken` says so."""
+        task = asyncio.get_running_loop().create_task(work)
+        task.add_done_callback(self._on_done)
+        return task
+
+    def _on_done(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None and not self.broken.done():
+            self.broken.set_exception(error)
+
+    # --- one action ----------------------------------------------------------------------------------------
+
+    def _perform_one(self, action: Action) -> Sequence[Action]:
+        """Perform one action; return what the arbiter answers to its outcome, where that is known at once."""
+        match action:
+            case Send():
+                self._send(action)
+            case Append():
+                return self._append(action)
+            case Begin():
+                self._begin(action)
+            case Verify():
+                return self._ended(action)
+            case CheckLink():
+                return self._check_link(action)
+            case Commit():
+                self._commit(action)
+            case Drop():
+                self._drop(action)
+            case Close():
+                outbox = self._outboxes.get(action.publisher_id)
+                if outbox is not None:
+                    outbox.close()
+            case Idle():
+                self.idle.set()
+        return ()
+
+    def _send(self, action: Send) -> None:
+        outbox = self._outboxes.get(action.publisher_id)
+        if outbox is None:
+            return
+        response = action.response
+        outbox.put(response)
+        if isinstance(response, Acknowledgement):
+            return
+        if isinstance(response, EndOfStream):
+            usual = response.status in (EndStatus.SUCCESS, EndStatus.DUPLICATE_BLOCK)
+            log.log(
+                logging.INFO if usual else logging.WARNING,
+                "stream ended",
+                extra=fields(
+                    publisher=outbox.name,
+                    status=response.status.name,
+                    block=response.proximate_number,
+                    last_block=response.last_number,
+                    reason=response.reason,
+                ),
+            )
+            return
+        if isinstance(response, Skip):
+            self._metrics.blocks_skipped.inc()
+        elif isinstance(response, Resend):
+            self._metrics.blocks_resent.labels(reason="failed").inc()
+        log.debug("answered", extra=fields(publisher=outbox.name, response=repr(response)))
+
+    def _begin(self, action: Begin) -> None:
+        publisher = self._outboxes[action.publisher_id].name
+        self._attempts[action.attempt_id] = _Attempt(
+            action.attempt_id, action.block_number, publisher, self._verifier.hasher(), self._now_ns()
+        )
+        self._metrics.blocks_received.inc()
+
+    def _append(self, action: Append) -> Sequence[Action]:
+        attempt = self._attempts[action.attempt_id]
+        attempt.items.extend(action.items)
+        if attempt.hashing is None and sum(map(len, action.items)) <= INLINE_HASH_BYTES_MAX:
+            try:
+                attempt.hasher.add(action.items)
+            except BlockRefused as refused:
+                return self._refused(attempt, refused)
+            return ()
+        attempt.unhashed.append(action.items)
+        if attempt.hashing is None:
+            attempt.hashing = self._spawn(self._hash_in_thread(attempt))
+        return ()
+
+    async def _hash_in_thread(self, attempt: _Attempt) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            while attempt.unhashed and attempt.attempt_id in self._attempts:
+                await loop.run_in_executor(self._hash_threads, attempt.hasher.add, attempt.unhashed.popleft())
+        except BlockRefused as refused:
+            attempt.hashing = None
+            self.perform(self._refused(attempt, refused))
+            return
+        attempt.hashing = None
+        if attempt.ended and attempt.attempt_id in self._attempts:
+            self.perform(self._verify(attempt))
+
+    def _ended(self, action: Verify) -> Sequence[Action]:
+        attempt = self._attempts[action.attempt_id]
+        if attempt.hashing is not None:
+            attempt.ended = True
+            return ()
+        return self._verify(attempt)
+
+    def _verify(self, attempt: _Attempt) -> Sequence[Action]:
+        try:
+            attempt.summary = self._verifier.verify(attempt.hasher)
+        except BlockRefused as refused:
+            return self._refused(attempt, refused)
+        return self.arbiter.verified(attempt.attempt_id, self._now_ns())
+
+    def _check_link(self, action: CheckLink) -> Sequence[Action]:
+        attempt = self._attempts[action.attempt_id]
+        summary = attempt.summary
+        assert summary is not None
+        if self._chain_ahead.last_number is None:
+            self._chain_ahead = Chain(self.arbiter.next_number)
+            if self._chain_ahead.anchor_note is not None:
+                log.warning(
+                    "the chain begins after block 0", extra=fields(note=self._chain_ahead.anchor_note)
+                )
+        refusal = self._chain_ahead.check_links(summary)
+        if refusal is not None:
+            return self._refused(attempt, BlockRefused(refusal))
+        self._chain_ahead.advance(summary.number, summary.root_hash)
+        self._metrics.blocks_verified.inc()
+        return self.arbiter.linked(action.attempt_id, self._now_ns())
+
+    def _refused(self, attempt: _Attempt, refused: BlockRefused) -> Sequence[Action]:
+        refusal = refused.refusal
+        log.warning(
+            "block refused",
+            extra=fields(
+                block=attempt.number,
+                publisher=attempt.publisher,
+                kind=refusal.kind.value,
+                what=refusal.what,
+                got=refusal.got,
+                expected=refusal.expected,
+            ),
+        )
+        self._metrics.blocks_refused.labels(reason=refusal.kind.value).inc()
+        return self.arbiter.refused(attempt.attempt_id, str(refusal), self._now_ns())
+
+    def _drop(self, action: Drop) -> None:
+        attempt = self._attempts.pop(action.attempt_id)
+        if action.failure is Failure.REFUSED:
+            return  # said in _refused
+        log.log(
+            logging.WARNING if action.failure in (Failure.TIMED_OUT, Failure.NODE) else logging.INFO,
+            "block dropped",
+            extra=fields(
+                block=action.block_number,
+                publisher=attempt.publisher,
+                failure=action.failure.name,
+                reason=action.reason,
+            ),
+        )
+
+    # --- committing ----------------------------------------------------------------------------------------
+
+    def _commit(self, action: Commit) -> None:
+        self._commit_queue.append(self._attempts[action.attempt_id])
+        if self._commit_task is None:
+            self._commit_task = self._spawn(self._commit_all())
+
+    async def _commit_all(self) -> None:
+        """Commit what is in the queue, a group at a time, until it is empty."""
+        while self._commit_queue:
+            count = min(len(self._commit_queue), self._group_blocks_max)
+            group = [self._commit_queue.popleft() for _ in range(count)]
+            await self._commit_group(group)
+        self._commit_task = None
+
+    async def _commit_group(self, group: list[_Attempt]) -> None:
+        blocks = []
+        for attempt in group:
+            assert attempt.summary is not None
+            blocks.append(VerifiedBlock(attempt.number, attempt.items, attempt.summary.root_hash))
+        started_ns = self._now_ns()
+        loop = asyncio.get_running_loop()
+        try:
+            await loop.run_in_executor(self._commit_thread, self._ledger.append, blocks)
+        except Exception as error:  # the edge of a shell: whatever it was, nothing was committed
+            self._commit_failed(group[0], error)
+            return
+        now_ns = self._now_ns()
+        self._metrics.flush_seconds.observe((now_ns - started_ns) / 1e9)
+        for attempt, block in zip(group, blocks, strict=True):
+            self._ledger.advance(block)
+            self._attempts.pop(attempt.attempt_id)
+            self._metrics.blocks_acknowledged.inc()
+            self._metrics.last_block.set(block.number)
+            self._metrics.count_won(attempt.publisher)
+            self._metrics.acknowledgement_latency_seconds.observe((now_ns - attempt.begun_ns) / 1e9)
+            self.perform(self.arbiter.committed(attempt.attempt_id, now_ns))
+        log.debug("blocks committed", extra=fields(first=blocks[0].number, last=blocks[-1].number))
+
+    def _commit_failed(self, attempt: _Attempt, error: Exception) -> None:
+        if isinstance(error, CommitFailed):
+            log.error("commit failed", extra=fields(block=attempt.number, got=str(error)))
+        else:
+            log.exception("commit failed", extra=fields(block=attempt.number))
+        self._commit_queue.clear()
+        self._chain_ahead = self._ledger.chain.copy()
+        self.perform(self.arbiter.commit_failed(attempt.attempt_id, str(error), self._now_ns()))
+        if self._probe_task is None:
+            self._probe_task = self._spawn(self._await_disk())
+
+    async def _await_disk(self) -> None:
+        """Try the disk until it takes writes again."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(DISK_PROBE_SECONDS)
+            try:
+                await loop.run_in_executor(self._commit_thread, self._ledger.probe)
+            except OSError as error:
+                log.warning("the disk still cannot be written", extra=fields(got=str(error)))
+                continue
+            break
+        log.info("the disk takes writes again", extra=fields(last_block=self._ledger.last_number))
+        self._probe_task = None
+        self.arbiter.disk_recovered()
+
+    # --- time ----------------------------------------------------------------------------------------------
+
+    def _arm(self) -> None:
+        """Have `_on_time` called when the arbiter's next time limit runs out."""
+        deadline_ns = self.arbiter.next_deadline_ns()
+        if deadline_ns is None:
+            return  # a timer that still runs finds nothing to do
+        if self._timer is not None:
+            if self._timer_at_ns <= deadline_ns:
+                return
+            self._timer.cancel()
+        self._timer_at_ns = deadline_ns
+        delay_seconds = max(0, deadline_ns - self._now_ns()) / 1e9
+        self._timer = asyncio.get_running_loop().call_later(delay_seconds, self._on_time)
+
+    def _on_time(self) -> None:
+        self._timer = None
+        self.perform(self.arbiter.tick(self._now_ns()))
+        self._arm()

@@ -1,0 +1,272 @@
+"""The ledger: the chain of committed blocks, kept in the data streamer's file.
+
+A shell: `gateway.block_layout` says which entries a block becomes, `datastream.DataStreamer` puts them on
+disk, `gateway.chain` knows what the next block must link to. This module joins them, and finds its way back
+after a restart.
+
+    data_dir/datastream.bin       the stream file
+    data_dir/datastream.db/       its bookmarks
+    data_dir/chain.json           a snapshot of the chain's state, so that a start reads few root hashes
+
+Invariants
+  - Blocks have consecutive numbers; the last committed entry is the end of a block.
+  - The snapshot is a shortcut: one that does not fit the stream is ignored, and made again.
+  - `append` is called from one thread at a time; everything else from any thread.
+Source: design.md "From block to stream", "Durability and speed".
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from datastream import DataStreamer, Entry
+from datastream.layout import BOOKMARK_TYPE
+from gateway.block_layout import (
+    BLOCK_END_TYPE,
+    BlockDecoder,
+    StoredBlock,
+    bookmark_of,
+    encode,
+    legacy_bookmark_of,
+)
+from gateway.chain import Chain
+from gateway.errors import ChainStateError, Fatal, LayoutError
+from gateway.limits import CHAIN_SNAPSHOT_BLOCKS, DISK_PROBE_BYTES, ROLL_FORWARD_LOG_BLOCKS
+from gateway.logs import fields
+from gateway.merkle import HASH_SIZE
+
+__all__ = ["Ledger", "VerifiedBlock"]
+
+log = logging.getLogger(__name__)
+
+STREAM_FILE_NAME = "datastream.bin"
+SNAPSHOT_NAME = "chain.json"
+
+
+@dataclass(frozen=True, slots=True)
+class VerifiedBlock:
+    """A block that has passed verification and its link check."""
+
+    number: int
+    """Block number."""
+    items: Sequence[bytes]
+    """The serialized items, as received."""
+    root_hash: bytes
+    """48 bytes."""
+
+
+class Ledger:
+    """The committed blocks of one node. Made by `Ledger.open`."""
+
+    def __init__(self, data_dir: Path, streamer: DataStreamer) -> None:
+        self.data_dir = data_dir
+        self.streamer = streamer
+        self.first_number: int | None = None
+        """The first block that the stream holds; None while it is empty."""
+        self.chain = Chain()
+        """The chain up to the last committed block."""
+        self._snapshot_number = -1
+
+    @classmethod
+    def open(cls, data_dir: Path, *, stream_type: int = 1, system_id: int = 137, version: int = 1) -> Ledger:
+        """Open the ledger in `data_dir`, or make an empty one there.
+
+        Raises:
+            Fatal: the folder cannot be used, or its stream does not hold blocks.
+            datastream.DatastreamError: the stream file or its bookmarks cannot be opened.
+        """
+        try:
+            data_dir.mkdir(parents=True, exist_ok=True)
+            streamer = DataStreamer.open(
+                data_dir / STREAM_FILE_NAME, stream_type=stream_type, system_id=system_id, version=version
+            )
+        except OSError as error:
+            got = error.strerror or str(error)
+            raise Fatal(f"data_dir {data_dir}", got=got, expected="a folder that can be written") from error
+        ledger = cls(data_dir, streamer)
+        try:
+            ledger._recover()
+        except BaseException:
+            streamer.close()
+            raise
+        return ledger
+
+    @property
+    def last_number(self) -> int | None:
+        """The last committed block; None while the ledger is empty."""
+        return self.chain.last_number
+
+    def append(self, blocks: Sequence[VerifiedBlock]) -> None:
+        """Commit blocks, one atomic operation each, with one pair of flushes; return when they are on disk.
+
+        Raises:
+            datastream.CommitFailed: the disk refused; the ledger is as it was before, and none of the
+                blocks can be seen.
+        """
+        streamer = self.streamer
+        try:
+            for block in blocks:
+                streamer.start_atomic_op()
+                for entry_type, data in encode(block.number, block.items, block.root_hash):
+                    if entry_type == BOOKMARK_TYPE:
+                        streamer.add_stream_bookmark(data)
+                    else:
+                        streamer.add_stream_entry(entry_type, data)
+                streamer.seal_atomic_op()
+        except BaseException:
+            streamer.rollback_group()
+            raise
+        streamer.commit_atomic_op()
+        if self.first_number is None:
+            self.first_number = blocks[0].number
+
+    def advance(self, block: VerifiedBlock) -> None:
+        """Take note of a block that `append` has committed, in order."""
+        if self.chain.last_number is None:
+            self.chain = Chain(block.number)
+        self.chain.advance(block.number, block.root_hash)
+        if block.number - self._snapshot_number >= CHAIN_SNAPSHOT_BLOCKS:
+            self._write_snapshot()
+
+    def read_block(self, number: int) -> StoredBlock | None:
+        """Read one committed block; None where the ledger does not hold it.
+
+        Raises:
+            LayoutError: the entries at the block's bookmark are not that block.
+        """
+        first, last = self.first_number, self.last_number
+        if first is None or last is None or not first <= number <= last:
+            return None
+        start = self.streamer.get_bookmark(bookmark_of(number))
+        decoder = BlockDecoder()
+        for entry in self.streamer.read_entries(start):
+            stored = decoder.feed(entry.type, entry.data)
+            if stored is not None:
+                if stored.number != number:
+                    raise LayoutError(f"block at entry {start}", str(stored.number), str(number))
+                return stored
+        raise LayoutError(f"block {number} at entry {start}", "the end of the stream", "the end of the block")
+
+    def probe(self) -> None:
+        """Find out whether the disk takes writes again, without touching the stream.
+
+        Raises:
+            OSError: it does not.
+        """
+        with tempfile.TemporaryFile(dir=self.data_dir) as file:
+            file.write(bytes(DISK_PROBE_BYTES))
+            file.flush()
+            os.fdatasync(file.fileno())
+
+    def close(self) -> None:
+        """Write the snapshot and close the stream. Closing twice does nothing."""
+        if self.last_number is not None and self._snapshot_number != self.last_number:
+            self._write_snapshot()
+        self.streamer.close()
+
+    # --- finding the way back ------------------------------------------------------------------------------
+
+    def _recover(self) -> None:
+        """Learn first and last block, and bring the chain's state up to the last."""
+        total_entries = self.streamer.committed.total_entries
+        if total_entries == 0:
+            return
+        last = self._block_end(self.streamer.get_entry(total_entries - 1))
+        self.first_number = self._first_block_number()
+        self.chain = self._snapshot(last[0])
+        start_number = self.first_number if self.chain.last_number is None else self.chain.last_number + 1
+        if start_number <= last[0]:
+            self._roll_forward(start_number, last[0])
+        if self.chain.last_number != last[0] or self.chain.last_root_hash != last[1]:
+            raise Fatal(
+                f"stream file {self.data_dir / STREAM_FILE_NAME}",
+                got=f"a chain that ends at block {self.chain.last_number}",
+                expected=f"block {last[0]}, as in its last entry",
+            )
+        log.info(
+            "ledger opened",
+            extra=fields(first_block=self.first_number, last_block=last[0], entries=total_entries),
+        )
+
+    def _block_end(self, entry: Entry) -> tuple[int, bytes]:
+        """Return (block number, root hash) of a block's last entry."""
+        if entry.type != BLOCK_END_TYPE or len(entry.data) != 8 + HASH_SIZE:
+            raise Fatal(
+                f"stream file {self.data_dir / STREAM_FILE_NAME}, entry {entry.number}",
+                got=f"an entry of type {entry.type:#x} with {len(entry.data)} bytes",
+                expected=f"a block's end (type {BLOCK_END_TYPE:#x}, 56 bytes): does the stream hold blocks?",
+            )
+        return int.from_bytes(entry.data[:8], "big"), entry.data[8:]
+
+    def _first_block_number(self) -> int:
+        """Return the number of the block that the stream begins with, from its second bookmark."""
+        entry = self.streamer.get_entry(1)
+        if entry.type != BOOKMARK_TYPE or len(entry.data) != len(legacy_bookmark_of(0)):
+            raise Fatal(
+                f"stream file {self.data_dir / STREAM_FILE_NAME}, entry 1",
+                got=f"an entry of type {entry.type:#x} with {len(entry.data)} bytes",
+                expected="the second bookmark of a block: does the stream hold blocks?",
+            )
+        return int.from_bytes(entry.data[1:], "big")
+
+    def _snapshot(self, last_number: int) -> Chain:
+        """Read the snapshot, or begin at the first block where there is none that fits the stream."""
+        assert self.first_number is not None
+        path = self.data_dir / SNAPSHOT_NAME
+        try:
+            chain = Chain.from_state(json.loads(path.read_text("utf-8")))
+            if chain.first_number == self.first_number and chain.last_number is not None:
+                number = chain.last_number
+                if number <= last_number and self._root_hash_of(number, last_number) == chain.last_root_hash:
+                    self._snapshot_number = number
+                    return chain
+                log.warning(
+                    "chain snapshot does not fit the stream", extra=fields(path=str(path), block=number)
+                )
+        except FileNotFoundError:
+            pass
+        except (OSError, ValueError, ChainStateError) as error:
+            log.warning("chain snapshot cannot be used", extra=fields(path=str(path), got=str(error)))
+        return Chain(self.first_number)
+
+    def _root_hash_of(self, number: int, last_number: int) -> bytes:
+        """Return a committed block's root hash from its last entry, found by the next block's bookmark."""
+        if number == last_number:
+            end = self.streamer.committed.total_entries - 1
+        else:
+            end = self.streamer.get_bookmark(bookmark_of(number + 1)) - 1
+        return self._block_end(self.streamer.get_entry(end))[1]
+
+    def _roll_forward(self, start_number: int, last_number: int) -> None:
+        """Take the root hashes from block `start_number` on into the chain."""
+        start_entry = self.streamer.get_bookmark(bookmark_of(start_number))
+        for entry in self.streamer.read_entries(start_entry):
+            if entry.type == BLOCK_END_TYPE:
+                number, root_hash = self._block_end(entry)
+                if number != self.chain.next_number:
+                    raise Fatal(
+                        f"stream file {self.data_dir / STREAM_FILE_NAME}, entry {entry.number}",
+                        got=f"the end of block {number}",
+                        expected=f"the end of block {self.chain.next_number}",
+                    )
+                self.chain.advance(number, root_hash)
+                if number % ROLL_FORWARD_LOG_BLOCKS == 0:
+                    log.info("reading root hashes", extra=fields(block=number, last_block=last_number))
+
+    def _write_snapshot(self) -> None:
+        """Replace the snapshot. It may fail without harm: the next start reads more of the stream."""
+        path = self.data_dir / SNAPSHOT_NAME
+        new_path = path.with_suffix(".new")
+        try:
+            new_path.write_text(json.dumps(self.chain.state()), "utf-8")
+            new_path.replace(path)
+        except OSError as error:
+            log.warning("chain snapshot cannot be written", extra=fields(path=str(path), got=str(error)))
+        assert self.last_number is not None
+        self._snapshot_number = self.last_number  # also after a failure: not again for every block

@@ -1,0 +1,285 @@
+"""One node: its ledger, its publish race, and the servers around them, started and stopped in order.
+
+A shell. `run_node` is what `sluice serve` runs; `Node` is the same without signals, for tests and the demo.
+
+    start   ledger, TCP, gRPC, HTTP      so that nothing is served before the ledger is open
+    stop    not ready, publish race, gRPC, TCP, HTTP, ledger
+
+Source: design.md "The node".
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+from contextlib import AsyncExitStack
+from typing import Any
+
+import uvloop
+from grpc import aio
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from datastream import DatastreamError, ServerLimits, StreamServer
+from gateway.addresses import Address
+from gateway.api import node_pb2, node_pb2_grpc, publish_pb2
+from gateway.conductor import Conductor
+from gateway.errors import Fatal, SettingError
+from gateway.http import start_http
+from gateway.ledger import Ledger
+from gateway.ledger_keys import LedgerKeys
+from gateway.limits import HARD_MESSAGE_FACTOR, HEALTH_CHECK_SECONDS
+from gateway.logs import fields
+from gateway.metrics import Metrics
+from gateway.node_service import BlockAccessService, BlockNodeService
+from gateway.proofs import ProofVerifier
+from gateway.publish_service import PublishService
+from gateway.race import Arbiter
+from gateway.race_facts import RaceRules
+from gateway.settings import Settings
+from gateway.verification import BlockVerifier
+
+__all__ = ["Node", "run_node"]
+
+log = logging.getLogger(__name__)
+
+SERVICE_NAMES = (
+    publish_pb2.DESCRIPTOR.services_by_name["BlockStreamPublishService"].full_name,
+    node_pb2.DESCRIPTOR.services_by_name["BlockNodeService"].full_name,
+    node_pb2.DESCRIPTOR.services_by_name["BlockAccessService"].full_name,
+)
+
+
+class Node:
+    """One node. `start` it, `stop` it; `broken` ends if it cannot go on."""
+
+    def __init__(self, settings: Settings) -> None:
+        """Check what can be checked before anything is opened.
+
+        Raises:
+            SettingError, LedgerKeyError: the settings ask for what this node cannot do.
+        """
+        if settings.role != "active":
+            raise SettingError(
+                "role", got="standby", expected="active: this version has no standby", where="role"
+            )
+        if settings.peers:
+            raise SettingError(
+                "peers",
+                got=str(settings.peers[0]),
+                expected="none: this version has no catch-up",
+                where="--peer",
+            )
+        self.settings = settings
+        self.metrics = Metrics(verification_mode=settings.verification_mode)
+        keys = LedgerKeys.parse(settings.ledger_keys)
+        self._proofs = ProofVerifier(keys, settings.verification_mode)
+        self.ledger: Ledger
+        self.conductor: Conductor
+        self.grpc_address = settings.grpc_address
+        self.tcp_address = settings.tcp_address
+        self.http_address = settings.http_address
+        self._stopping = False
+        self._health = health.aio.HealthServicer()
+        self._cleanup = AsyncExitStack()
+
+    @property
+    def broken(self) -> asyncio.Future[None]:
+        """Ends with the error if the node cannot go on."""
+        return self.conductor.broken
+
+    def readiness(self) -> list[str]:
+        """Say why the node does not take or serve blocks now; nothing to say means ready."""
+        reasons = []
+        if self._stopping:
+            reasons.append("the node is stopping")
+        failed = self.conductor.arbiter.persistence_failed
+        if failed is not None:
+            reasons.append(f"blocks cannot be written: {failed}")
+        if self.broken.done():
+            reasons.append("the publish race has stopped on an internal error, see the log")
+        return reasons
+
+    async def start(self) -> None:
+        """Open the ledger and listen.
+
+        Raises:
+            GatewayError, DatastreamError: what cannot be opened or listened at; nothing is left open.
+        """
+        try:
+            await self._start()
+        except BaseException:
+            await self._cleanup.aclose()
+            raise
+        log.info(
+            "node started",
+            extra=fields(
+                grpc=str(self.grpc_address),
+                tcp=str(self.tcp_address),
+                http=str(self.http_address),
+                data_dir=str(self.settings.data_dir),
+                verification=self.settings.verification_mode,
+                last_block=self.ledger.last_number,
+            ),
+        )
+        if self.settings.verification_mode == "hash":
+            log.warning("verification mode is hash: the signatures of block proofs are not checked")
+
+    async def stop(self) -> None:
+        """Finish complete blocks, tell publishers, and close everything. Stopping twice does nothing."""
+        self._stopping = True
+        await self._cleanup.aclose()
+        log.info("node stopped", extra=fields(last_block=self.ledger.last_number))
+
+    # --- starting, in order; each step says how it is undone -----------------------------------------------
+
+    async def _start(self) -> None:
+        settings = self.settings
+        self.ledger = await asyncio.to_thread(
+            Ledger.open,
+            settings.data_dir,
+            stream_type=settings.stream_type,
+            system_id=settings.stream_system_id,
+            version=settings.stream_version,
+        )
+        self._cleanup.callback(self.ledger.close)
+        self._make_conductor()
+        self.http_address = await self._start_http()
+        self.tcp_address = await self._start_tcp()
+        self.grpc_address = await self._start_grpc()
+
+    def _make_conductor(self) -> None:
+        settings = self.settings
+        rules = RaceRules(
+            block_bytes_max=settings.publish_max_block_bytes,
+            proof_idle_ns=settings.publish_proof_idle_ms * 1_000_000,
+            block_timeout_ns=int(settings.publish_block_timeout_seconds * 1e9),
+            stall_blocks=settings.publish_stall_blocks,
+            idle_timeout_ns=int(settings.publish_idle_timeout_seconds * 1e9),
+            duplicate_skip_window=settings.publish_duplicate_skip_window,
+        )
+        self.conductor = Conductor(
+            Arbiter(self.ledger.last_number, self._first_number(), rules),
+            self.ledger,
+            BlockVerifier(self._proofs, settings.verification_root_layout),
+            self.metrics,
+            responses_max=settings.publish_send_queue_max,
+            inflight_bytes_max=settings.publish_max_inflight_bytes,
+            group_blocks_max=settings.commit_max_blocks_per_group,
+        )
+        self.metrics.last_block.set(-1 if self.ledger.last_number is None else self.ledger.last_number)
+
+    def _first_number(self) -> int | None:
+        """Where an empty node begins; None: with whatever comes."""
+        first_block = self.settings.first_block
+        return None if first_block == "any" else first_block or 0
+
+    async def _start_http(self) -> Address:
+        server = await start_http(self, self.settings.http_address)
+        self._cleanup.push_async_callback(server.close)
+        return server.address
+
+    async def _start_tcp(self) -> Address:
+        settings, address = self.settings, self.settings.tcp_address
+        server = StreamServer(
+            self.ledger.streamer,
+            address.host,
+            address.port,
+            limits=ServerLimits(
+                connections_max=settings.tcp_max_connections,
+                write_timeout_seconds=settings.tcp_write_timeout_seconds,
+                inactivity_timeout_seconds=settings.tcp_inactivity_timeout_seconds,
+            ),
+            on_command_error=settings.tcp_on_command_error,
+        )
+        try:
+            await server.start()
+        except OSError as error:
+            expected = "an address that is free here"
+            raise Fatal(
+                f"tcp.address {address}", got=error.strerror or str(error), expected=expected
+            ) from error
+        self._cleanup.push_async_callback(server.close)
+        self.metrics.tcp_clients.set_function(lambda: server.client_count)
+        return Address(address.host, server.address[1])
+
+    async def _start_grpc(self) -> Address:
+        settings, address = self.settings, self.settings.grpc_address
+        server = aio.server(
+            options=(
+                # Two servers on one port would share the connections between them.
+                ("grpc.so_reuseport", 0),
+                ("grpc.max_receive_message_length", settings.grpc_max_message_bytes * HARD_MESSAGE_FACTOR),
+                # A block that getBlock returns is as long as it is; stream messages are kept short elsewhere.
+                ("grpc.max_send_message_length", -1),
+            )
+        )
+        PublishService(self.conductor, settings.grpc_max_message_bytes).add_to(server)
+        node_pb2_grpc.add_BlockNodeServiceServicer_to_server(
+            BlockNodeService(self.ledger, self._first_number()), server
+        )
+        node_pb2_grpc.add_BlockAccessServiceServicer_to_server(BlockAccessService(self.ledger), server)
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
+        if settings.grpc_reflection:
+            names = (*SERVICE_NAMES, health_pb2.DESCRIPTOR.services_by_name["Health"].full_name)
+            reflection.enable_server_reflection((*names, reflection.SERVICE_NAME), server)
+        try:
+            port = server.add_insecure_port(str(address))
+        except RuntimeError as error:
+            expected = "an address that is free here"
+            raise Fatal(f"grpc.address {address}", got="cannot listen there", expected=expected) from error
+        await server.start()
+        self._cleanup.push_async_callback(server.stop, settings.shutdown_grace_seconds)
+        self._cleanup.push_async_callback(self.conductor.stop, settings.shutdown_grace_seconds)
+        watch = asyncio.ensure_future(self._watch_health())
+        self._cleanup.callback(watch.cancel)
+        return Address(address.host, port)
+
+    async def _watch_health(self) -> None:
+        """Keep the gRPC health service at what /readyz says."""
+        serving: bool | None = None
+        while True:
+            ready = not self.readiness()
+            if ready != serving:
+                serving = ready
+                status = (
+                    health_pb2.HealthCheckResponse.SERVING
+                    if ready
+                    else health_pb2.HealthCheckResponse.NOT_SERVING
+                )
+                for name in ("", *SERVICE_NAMES):
+                    await self._health.set(name, status)
+            await asyncio.sleep(HEALTH_CHECK_SECONDS)
+
+
+def run_node(settings: Settings) -> int:
+    """Run one node until SIGINT or SIGTERM; return the exit status of `sluice serve`.
+
+    Raises:
+        GatewayError: it cannot start.
+    """
+    return uvloop.run(_run(settings))
+
+
+async def _run(settings: Settings) -> int:
+    node = Node(settings)
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for signal_number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(signal_number, stop.set)
+    try:
+        await node.start()
+    except DatastreamError as error:
+        raise Fatal(
+            f"data_dir {settings.data_dir}", got=str(error), expected="a stream that can be opened"
+        ) from error
+    asked = asyncio.ensure_future(stop.wait())
+    waits: set[asyncio.Future[Any]] = {asked, node.broken}
+    await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+    broken = node.broken.exception() if node.broken.done() else None
+    if broken is not None:
+        log.critical("the node stops on an internal error", exc_info=broken)
+    asked.cancel()
+    await node.stop()
+    return 1 if broken is not None else 0

@@ -1,0 +1,101 @@
+"""What a node holds, over gRPC: `BlockNodeService` and `BlockAccessService`.
+
+A shell around the ledger; reads run in a thread. Both serve committed blocks only.
+Source: wire.md section 6.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+from grpc import aio
+
+import gateway
+from gateway.api import block_pb2, node_pb2, node_pb2_grpc
+from gateway.ledger import Ledger
+from gateway.logs import fields
+
+__all__ = ["BlockAccessService", "BlockNodeService"]
+
+log = logging.getLogger(__name__)
+
+U64_MAX = (1 << 64) - 1
+_Code = node_pb2.BlockResponse.Code
+_STREAM_PROTO_VERSION = block_pb2.SemanticVersion(minor=78)
+"""The HAPI version whose blocks this node knows: layouts 8 and 16 (wire.md section 7)."""
+
+
+class BlockNodeService(node_pb2_grpc.BlockNodeServiceServicer):
+    """Serves `serverStatus` and `serverStatusDetail`."""
+
+    def __init__(self, ledger: Ledger, first_number: int | None) -> None:
+        """`first_number` is where an empty node begins; None: with whatever comes."""
+        self._ledger = ledger
+        self._first_number = first_number
+
+    async def serverStatus(
+        self, request: node_pb2.ServerStatusRequest, context: object
+    ) -> node_pb2.ServerStatusResponse:
+        """The first and last block that can be had, and the next one expected."""
+        first, last = self._ledger.first_number, self._ledger.last_number
+        if first is None or last is None:
+            return node_pb2.ServerStatusResponse(
+                last_available_block=U64_MAX, next_expected_block=self._first_number or 0
+            )
+        return node_pb2.ServerStatusResponse(
+            first_available_block=first, last_available_block=last, next_expected_block=last + 1
+        )
+
+    async def serverStatusDetail(
+        self, request: node_pb2.ServerStatusRequest, context: object
+    ) -> node_pb2.ServerStatusDetailResponse:
+        """Versions, and the ranges of blocks held; what is stored is available."""
+        ranges = []
+        first, last = self._ledger.first_number, self._ledger.last_number
+        if first is not None and last is not None:
+            ranges.append(node_pb2.BlockRange(range_start=first, range_end=last))
+        major, minor, patch = (int(part) for part in gateway.__version__.split("."))
+        return node_pb2.ServerStatusDetailResponse(
+            version_information=node_pb2.BlockNodeVersions(
+                stream_proto_version=_STREAM_PROTO_VERSION,
+                block_node_version=block_pb2.SemanticVersion(major=major, minor=minor, patch=patch),
+            ),
+            available_ranges=ranges,
+            stored_ranges=ranges,
+        )
+
+
+class BlockAccessService(node_pb2_grpc.BlockAccessServiceServicer):
+    """Serves `getBlock`."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+
+    async def getBlock(
+        self, request: node_pb2.BlockRequest, context: aio.ServicerContext[Any, Any]
+    ) -> node_pb2.BlockResponse:
+        """One committed block, its items as they were received.
+
+        A number that is not here is NOT_FOUND above the last block and NOT_AVAILABLE below the first.
+        """
+        first, last = self._ledger.first_number, self._ledger.last_number
+        kind = request.WhichOneof("block_specifier")
+        if kind is None or (kind == "retrieve_latest" and not request.retrieve_latest):
+            return node_pb2.BlockResponse(status=_Code.INVALID_REQUEST)
+        if first is None or last is None:
+            return node_pb2.BlockResponse(status=_Code.NOT_FOUND)
+        latest = kind == "retrieve_latest" or request.block_number == U64_MAX
+        number = last if latest else request.block_number
+        if number > last:
+            return node_pb2.BlockResponse(status=_Code.NOT_FOUND)
+        if number < first:
+            return node_pb2.BlockResponse(status=_Code.NOT_AVAILABLE)
+        try:
+            stored = await asyncio.to_thread(self._ledger.read_block, number)
+        except Exception as error:  # the edge of a shell: a damaged block must not look like a missing one
+            log.exception("block cannot be read", extra=fields(block=number, got=str(error)))
+            return node_pb2.BlockResponse(status=_Code.ERROR)
+        assert stored is not None
+        return node_pb2.BlockResponse(status=_Code.SUCCESS, block=block_pb2.Block(items=stored.items))

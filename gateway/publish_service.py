@@ -1,0 +1,230 @@
+"""The gRPC side of publishing: `BlockStreamPublishService.publishBlockStream`.
+
+A shell: messages become events of the arbiter, responses become messages. For each stream there are two
+loops, one that reads and one that writes.
+
+    message                         event
+    block_items                     inspected for its form, then `header` or `items`
+    end_of_block                    `block_end`
+    end_stream                      `end_stream`
+    none of these, does not parse,
+    longer than the limit           `bad_request`
+    the publisher closes its side   `half_closed`
+    cancelled, connection lost      `left`
+
+When the node ends a stream, its other side is drained for a while, not reset, so that the publisher reads the
+answer before the connection's end.
+Source: wire.md section 6; publish-block-stream.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+from google.protobuf.message import DecodeError
+from grpc import aio
+
+from gateway.api import publish_pb2
+from gateway.conductor import Conductor, Outbox
+from gateway.errors import ItemError
+from gateway.item_set import inspect
+from gateway.limits import DRAIN_SECONDS, PUBLISHER_NAME_CHARACTERS_MAX
+from gateway.logs import fields
+from gateway.race_actions import Acknowledgement, Action, Behind, EndOfStream, Resend, Response, Skip
+from gateway.race_tables import EndStatus
+
+__all__ = ["BadMessage", "PublishService", "to_wire"]
+
+log = logging.getLogger(__name__)
+
+U64_MAX = (1 << 64) - 1
+SERVICE_NAME = "org.hiero.block.api.BlockStreamPublishService"
+METHOD_NAME = "publishBlockStream"
+PUBLISHER_ID_KEY = "publisher-id"
+
+_Request = publish_pb2.PublishStreamRequest
+_Wire = publish_pb2.PublishStreamResponse
+_END_CODE = publish_pb2.PublishStreamRequest.EndStream.Code
+
+
+@dataclass(frozen=True, slots=True)
+class BadMessage:
+    """What stands in the place of a request that cannot be used."""
+
+    reason: str
+    """What, got, expected."""
+
+
+_STATUS = {status: _Wire.EndOfStream.Code.Value(status.name) for status in EndStatus}
+
+
+class PublishService:
+    """Serves publishers.
+
+    Args:
+        conductor: takes the events.
+        message_bytes_max: a longer message ends its stream with INVALID_REQUEST.
+    """
+
+    def __init__(self, conductor: Conductor, message_bytes_max: int) -> None:
+        self._conductor = conductor
+        self._message_bytes_max = message_bytes_max
+
+    def add_to(self, server: aio.Server) -> None:
+        """Register the service; by hand, since a message that does not parse must reach `bad_request`."""
+        handler = grpc.stream_stream_rpc_method_handler(
+            self._publish,
+            request_deserializer=self._parse,
+            response_serializer=_Wire.SerializeToString,
+        )
+        server.add_generic_rpc_handlers(
+            (grpc.method_handlers_generic_handler(SERVICE_NAME, {METHOD_NAME: handler}),)
+        )
+
+    def _parse(self, message: bytes) -> publish_pb2.PublishStreamRequest | BadMessage:
+        if len(message) > self._message_bytes_max:
+            return BadMessage(
+                f"message: got {len(message)} bytes, expected at most {self._message_bytes_max} bytes"
+            )
+        try:
+            return _Request.FromString(message)
+        except DecodeError as error:
+            return BadMessage(
+                f"message of {len(message)} bytes: got {error}, expected a PublishStreamRequest"
+            )
+
+    async def _publish(self, _: object, context: aio.ServicerContext[Any, Any]) -> None:
+        """Serve one stream: start both loops and end when both directions are over."""
+        outbox = self._conductor.connect(publisher_name(context))
+        reader = asyncio.ensure_future(self._read(outbox, context))
+        reason = "cancelled, or the connection was lost"
+        try:
+            await self._write(outbox, context)
+            if outbox.overflowed:
+                reason = "the publisher does not read its responses"
+                await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, reason)
+            await asyncio.wait({reader}, timeout=DRAIN_SECONDS)
+            reason = "the stream is over"
+        finally:
+            reader.cancel()
+            self._conductor.disconnect(outbox, reason)
+
+    async def _write(self, outbox: Outbox, context: aio.ServicerContext[Any, Any]) -> None:
+        while responses := await outbox.get():
+            for response in responses:
+                await context.write(to_wire(response))
+
+    async def _read(self, outbox: Outbox, context: aio.ServicerContext[Any, Any]) -> None:
+        """Read until the publisher closes its side; what comes after the node's last word is dropped."""
+        conductor = self._conductor
+        while (request := await context.read()) is not aio.EOF:
+            if outbox.closed:
+                continue
+            await conductor.room_for(outbox)
+            try:
+                self._handle(outbox, request)
+            except Exception as error:  # the edge of a shell: this publisher's stream ends, others go on
+                log.exception("message failed", extra=fields(publisher=outbox.name))
+                reason = f"{type(error).__name__}: {error}"
+                conductor.perform(
+                    conductor.arbiter.publisher_failed(outbox.publisher_id, reason, conductor.now_ns())
+                )
+        conductor.perform(conductor.arbiter.half_closed(outbox.publisher_id, conductor.now_ns()))
+
+    def _handle(self, outbox: Outbox, request: publish_pb2.PublishStreamRequest | BadMessage) -> None:
+        """Turn one message into one event."""
+        conductor, publisher_id = self._conductor, outbox.publisher_id
+        arbiter, now_ns = conductor.arbiter, conductor.now_ns()
+        if isinstance(request, BadMessage):
+            conductor.perform(arbiter.bad_request(publisher_id, request.reason, now_ns))
+            return
+        kind = request.WhichOneof("request")
+        if kind == "block_items":
+            try:
+                item_set = inspect(list(request.block_items.block_items))
+            except ItemError as error:
+                conductor.perform(arbiter.bad_request(publisher_id, str(error), now_ns))
+                return
+            if item_set.block_number is None:
+                actions = arbiter.items(
+                    publisher_id,
+                    item_set.items,
+                    now_ns,
+                    proven=item_set.proven,
+                    only_proofs=item_set.only_proofs,
+                )
+            else:
+                actions = arbiter.header(
+                    publisher_id, item_set.block_number, item_set.items, now_ns, proven=item_set.proven
+                )
+        elif kind == "end_of_block":
+            actions = arbiter.block_end(publisher_id, request.end_of_block.block_number, now_ns)
+        elif kind == "end_stream":
+            actions = self._end_stream(outbox, request.end_stream, now_ns)
+        else:
+            expected = "block_items, end_of_block or end_stream"
+            actions = arbiter.bad_request(
+                publisher_id, f"message: got none of its kinds, expected {expected}", now_ns
+            )
+        conductor.perform(actions)
+
+    def _end_stream(self, outbox: Outbox, message: _Request.EndStream, now_ns: int) -> list[Action]:
+        """EndStream: the stream ends in order, whatever its code."""
+        code, earliest, latest = message.end_code, message.earliest_block_number, message.latest_block_number
+        name = _END_CODE.Name(code) if code in _END_CODE.values() else str(code)
+        wrong = code == _END_CODE.UNKNOWN or earliest > latest
+        log.log(
+            logging.WARNING if wrong or code == _END_CODE.ERROR else logging.INFO,
+            "EndStream breaks the protocol" if wrong else "publisher ends its stream",
+            extra=fields(publisher=outbox.name, code=name, earliest=earliest, latest=latest),
+        )
+        behind = code == _END_CODE.TOO_FAR_BEHIND and not wrong
+        return self._conductor.arbiter.end_stream(
+            outbox.publisher_id, now_ns, latest=latest if behind else None, reason=f"EndStream({name})"
+        )
+
+
+def publisher_name(context: aio.ServicerContext[Any, Any]) -> str:
+    """Tell who a publisher is: its certificate's subject, else `publisher-id`, else its connection."""
+    auth = context.auth_context()
+    for key in ("x509_subject", "x509_common_name"):
+        for subject in auth.get(key, ()):
+            return _printable(subject)
+    for key, value in context.invocation_metadata() or ():
+        if key == PUBLISHER_ID_KEY and value:
+            return _printable(value)
+    return context.peer()
+
+
+def _printable(value: str | bytes) -> str:
+    text = value.decode("utf-8", "replace") if isinstance(value, bytes) else value
+    return text[:PUBLISHER_NAME_CHARACTERS_MAX]
+
+
+def to_wire(response: Response) -> publish_pb2.PublishStreamResponse:
+    """Make the message of a response. "No block yet" is 2^64 - 1 on the wire (wire.md section 6)."""
+    match response:
+        case Acknowledgement(number):
+            return _Wire(acknowledgement=_Wire.BlockAcknowledgement(block_number=number))
+        case Skip(number):
+            return _Wire(skip_block=_Wire.SkipBlock(block_number=number))
+        case Resend(number):
+            return _Wire(resend_block=_Wire.ResendBlock(block_number=number))
+        case Behind(last):
+            return _Wire(node_behind_publisher=_Wire.BehindPublisher(block_number=_last(last)))
+        case EndOfStream(status, last, proximate):
+            return _Wire(
+                end_stream=_Wire.EndOfStream(
+                    status=_STATUS[status],
+                    block_number=_last(last),
+                    proximate_block_number=proximate,
+                )
+            )
+
+
+def _last(number: int | None) -> int:
+    return U64_MAX if number is None else number

@@ -1,0 +1,191 @@
+"""A publish race driven by hand: publishers are names, what they hear is kept as short texts.
+
+The verdicts of the node (verified, linked, committed) come by themselves, unless `hold` says which do not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gateway.race import Arbiter
+from gateway.race_actions import (
+    Acknowledgement,
+    Action,
+    AttemptId,
+    Begin,
+    Behind,
+    CheckLink,
+    Close,
+    Commit,
+    Drop,
+    EndOfStream,
+    PublisherId,
+    Resend,
+    Response,
+    Send,
+    Skip,
+    Verify,
+)
+from gateway.race_facts import RaceRules
+
+SECOND_NS = 1_000_000_000
+HEADER, ITEM, PROOF = b"header", b"item", b"proof"
+
+
+def text_of(response: Response) -> str:
+    """`ack 9`, `skip 9`, `resend 9`, `behind 8`, `end TIMEOUT last 8 about 9`."""
+    match response:
+        case Acknowledgement(number):
+            return f"ack {number}"
+        case Skip(number):
+            return f"skip {number}"
+        case Resend(number):
+            return f"resend {number}"
+        case Behind(last):
+            return f"behind {last}"
+        case EndOfStream(status, last, proximate):
+            return f"end {status.name} last {last} about {proximate}"
+
+
+class Race:
+    """One arbiter, and publishers that do what the test says. Invariants are checked after every action."""
+
+    def __init__(
+        self,
+        last: int | None = None,
+        *,
+        first: int | None = 0,
+        rules: RaceRules | None = None,
+        hold: str = "",
+    ) -> None:
+        self.arbiter = Arbiter(last, first, rules)
+        self.now_ns = 0
+        self.held = set(hold.split())
+        """Events that the test reports itself: verified, linked, committed."""
+        self.ids: dict[str, PublisherId] = {}
+        self.names: dict[PublisherId, str] = {}
+        self.closed: list[str] = []
+        self.heard: dict[str, list[str]] = {}
+        self.attempt_of: dict[int, AttemptId] = {}
+        """The newest attempt at each block."""
+        self.winner_of: dict[int, str] = {}
+        self.dropped: list[tuple[int, str]] = []
+        """Block and failure of each attempt that was dropped."""
+        self.committed: list[int] = []
+        self.log: list[Action] = []
+
+    # --- publishers ---
+
+    def connect(self, *names: str) -> None:
+        """Open a stream for each publisher; a second stream of a name replaces the first in this driver."""
+        for name in names:
+            publisher_id = PublisherId(len(self.names) + 1)
+            self.ids[name], self.names[publisher_id] = publisher_id, name
+            self.heard[name] = []
+            self._do(self.arbiter.connected(publisher_id, name, self.now_ns))
+
+    def header(self, name: str, number: int, *, proven: bool = False) -> None:
+        """Offer a block; `proven`: the set holds the whole block."""
+        self._do(self.arbiter.header(self.ids[name], number, [HEADER], self.now_ns, proven=proven))
+
+    def items(self, name: str, *items: bytes) -> None:
+        """Send items without a header."""
+        sent = items or (ITEM,)
+        proven, only_proofs = sent[-1] == PROOF, all(item == PROOF for item in sent)
+        self._do(
+            self.arbiter.items(self.ids[name], sent, self.now_ns, proven=proven, only_proofs=only_proofs)
+        )
+
+    def end(self, name: str, number: int) -> None:
+        """Send end_of_block."""
+        self._do(self.arbiter.block_end(self.ids[name], number, self.now_ns))
+
+    def block(self, name: str, *numbers: int) -> None:
+        """Send whole blocks."""
+        for number in numbers:
+            self.header(name, number)
+            self.items(name, ITEM, PROOF)
+            self.end(name, number)
+
+    def end_stream(self, name: str, latest: int | None = None) -> None:
+        """Send EndStream."""
+        self._do(self.arbiter.end_stream(self.ids[name], self.now_ns, latest=latest))
+
+    def half_close(self, name: str) -> None:
+        """Close the sending side."""
+        self._do(self.arbiter.half_closed(self.ids[name], self.now_ns))
+
+    def leave(self, name: str) -> None:
+        """Break the connection."""
+        self._do(self.arbiter.left(self.ids.pop(name), self.now_ns))
+
+    def bad_request(self, name: str) -> None:
+        """Send something that has not the form."""
+        self._do(self.arbiter.bad_request(self.ids[name], "got garbage", self.now_ns))
+
+    # --- the node ---
+
+    def wait(self, seconds: float) -> None:
+        """Let time pass, ticking at every time limit on the way."""
+        until_ns = self.now_ns + int(seconds * SECOND_NS)
+        while (deadline_ns := self.arbiter.next_deadline_ns()) is not None and deadline_ns <= until_ns:
+            self.now_ns = max(self.now_ns, deadline_ns)
+            self._do(self.arbiter.tick(self.now_ns))
+        self.now_ns = until_ns
+        self._do(self.arbiter.tick(self.now_ns))
+
+    def verified(self, number: int) -> None:
+        """Report a held verdict."""
+        self._do(self.arbiter.verified(self.attempt_of[number], self.now_ns))
+
+    def refused(self, number: int) -> None:
+        """Report a bad verdict."""
+        self._do(self.arbiter.refused(self.attempt_of[number], "bad proof", self.now_ns))
+
+    def commit(self, number: int) -> None:
+        """Report a held commit."""
+        self.committed.append(number)
+        self._do(self.arbiter.committed(self.attempt_of[number], self.now_ns))
+
+    def commit_failed(self, number: int) -> None:
+        """Report that the disk refused."""
+        self._do(self.arbiter.commit_failed(self.attempt_of[number], "no space", self.now_ns))
+
+    def shutdown(self) -> None:
+        """Ask the node to stop."""
+        self._do(self.arbiter.shutdown(self.now_ns))
+
+    def expect(self, name: str, *texts: str) -> None:
+        """Assert what a publisher has heard since the last time, and forget it."""
+        assert self.heard[name] == list(texts), f"{name} heard {self.heard[name]}, expected {list(texts)}"
+        self.heard[name] = []
+
+    def _do(self, actions: Sequence[Action]) -> None:
+        waiting = list(actions)
+        self.arbiter.check()
+        while waiting:
+            waiting[:0] = self._one(waiting.pop(0))
+            self.arbiter.check()
+
+    def _one(self, action: Action) -> Sequence[Action]:
+        self.log.append(action)
+        match action:
+            case Send(publisher_id, response):
+                self.heard[self.names[publisher_id]].append(text_of(response))
+            case Close(publisher_id):
+                self.closed.append(self.names[publisher_id])
+            case Begin(attempt_id, number, publisher_id):
+                self.attempt_of[number] = attempt_id
+                self.winner_of[number] = self.names[publisher_id]
+            case Drop(_, number, failure):
+                self.dropped.append((number, failure.name))
+            case Verify(attempt_id) if "verified" not in self.held:
+                return self.arbiter.verified(attempt_id, self.now_ns)
+            case CheckLink(attempt_id) if "linked" not in self.held:
+                return self.arbiter.linked(attempt_id, self.now_ns)
+            case Commit(attempt_id) if "committed" not in self.held:
+                self.committed.append(self.arbiter.next_number)
+                return self.arbiter.committed(attempt_id, self.now_ns)
+            case _:
+                pass
+        return ()

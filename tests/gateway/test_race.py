@@ -1,0 +1,655 @@
+"""The publish race: every rule, the documents' example, and random interleavings."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from gateway.race_actions import AttemptId, Idle, PublisherId
+from gateway.race_facts import RaceError, RaceRules
+from gateway.race_tables import BlockState
+from tests.gateway.racing import ITEM, PROOF, Race
+
+
+def race_of_three(last: int | None = 8, **options: str) -> Race:
+    race = Race(last, **options)  # type: ignore[arg-type]
+    race.connect("Alice", "Bob", "Carol")
+    return race
+
+
+# --- the base protocol --------------------------------------------------------------------------------------
+
+
+def test_the_next_block_is_accepted_and_acknowledged() -> None:
+    race = Race(None)
+    race.connect("Alice")
+    race.block("Alice", 0, 1)
+    race.expect("Alice", "ack 0", "ack 1")
+    assert race.committed == [0, 1]
+
+
+@pytest.mark.parametrize("number", [0, 7, 8])
+def test_a_committed_block_is_answered_with_duplicate_and_the_stream_ends(number: int) -> None:
+    race = Race(8)
+    race.connect("Alice")
+    race.header("Alice", number)
+    race.expect("Alice", f"end DUPLICATE_BLOCK last 8 about {number}")
+    assert race.closed == ["Alice"]
+    race.block("Alice", 9)
+    race.expect("Alice")
+    assert race.committed == []
+
+
+def test_inside_the_skip_window_a_duplicate_is_skipped() -> None:
+    race = Race(8, rules=RaceRules(duplicate_skip_window=2))
+    race.connect("Alice")
+    race.header("Alice", 8)
+    race.header("Alice", 7)
+    race.expect("Alice", "skip 8", "skip 7")
+    race.header("Alice", 6)
+    race.expect("Alice", "end DUPLICATE_BLOCK last 8 about 6")
+
+
+def test_a_block_ahead_is_answered_with_behind_and_the_stream_goes_on() -> None:
+    race = Race(8)
+    race.connect("Alice")
+    race.header("Alice", 10)
+    race.items("Alice", ITEM, PROOF)
+    race.end("Alice", 10)
+    race.header("Alice", 12)
+    race.expect("Alice", "behind 8", "behind 8")
+    assert race.arbiter.catch_up_target == 12
+    race.block("Alice", 9)
+    race.expect("Alice", "ack 9")
+
+
+def test_an_empty_node_says_behind_without_a_block() -> None:
+    race = Race(None)
+    race.connect("Alice")
+    race.header("Alice", 1)
+    race.expect("Alice", "behind None")
+
+
+def test_an_empty_node_may_begin_later() -> None:
+    race = Race(None, first=5)
+    race.connect("Alice")
+    race.header("Alice", 6)
+    race.expect("Alice", "behind 4")
+    race.block("Alice", 5)
+    race.expect("Alice", "ack 5")
+
+
+def test_an_empty_node_may_begin_anywhere() -> None:
+    race = Race(None, first=None)
+    race.connect("Alice", "Bob")
+    race.header("Alice", 7)
+    race.header("Bob", 9)
+    race.expect("Bob", "behind 6")
+    race.leave("Alice")
+    race.block("Bob", 9, 10)
+    race.expect("Bob", "ack 9", "ack 10")
+
+
+def test_a_block_is_complete_at_the_next_header_after_its_proof() -> None:
+    race = Race(None)
+    race.connect("Alice")
+    race.header("Alice", 0, proven=True)
+    race.header("Alice", 1)
+    race.expect("Alice", "ack 0")
+
+
+def test_a_block_is_complete_when_nothing_follows_its_proof() -> None:
+    race = Race(None)
+    race.connect("Alice")
+    race.header("Alice", 0)
+    race.items("Alice", ITEM, PROOF)
+    race.wait(0.09)
+    race.items("Alice", PROOF)
+    race.wait(0.09)
+    race.expect("Alice")
+    race.wait(0.02)
+    race.expect("Alice", "ack 0")
+    race.end("Alice", 0)  # late, harmless
+    race.items("Alice", PROOF)  # late, too late
+    race.expect("Alice")
+
+
+# --- requests that break the protocol -----------------------------------------------------------------------
+
+
+def test_items_without_a_header_are_refused() -> None:
+    race = Race(8)
+    race.connect("Alice")
+    race.items("Alice")
+    race.expect("Alice", "end INVALID_REQUEST last 8 about 0")
+
+
+def test_items_after_a_complete_block_are_refused() -> None:
+    race = Race(8)
+    race.connect("Alice")
+    race.block("Alice", 9)
+    race.items("Alice")
+    race.expect("Alice", "ack 9", "end INVALID_REQUEST last 9 about 0")
+
+
+def test_items_after_the_proof_are_refused() -> None:
+    race = Race(8)
+    race.connect("Alice")
+    race.header("Alice", 9, proven=True)
+    race.items("Alice")
+    race.expect("Alice", "end INVALID_REQUEST last 8 about 9")
+    assert race.dropped == [(9, "BAD_REQUEST")]
+
+
+def test_another_blocks_end_is_refused() -> None:
+    race = Race(8)
+    race.connect("Alice")
+    race.header("Alice", 9)
+    race.end("Alice", 10)
+    race.expect("Alice", "end INVALID_REQUEST last 8 about 9")
+
+
+def test_an_end_without_a_block_is_refused() -> None:
+    race = Race(8)
+    race.connect("Alice")
+    race.end("Alice", 9)
+    race.expect("Alice", "end INVALID_REQUEST last 8 about 0")
+
+
+def test_a_malformed_message_opens_the_block_for_others() -> None:
+    race = race_of_three()
+    race.header("Alice", 9)
+    race.header("Bob", 9)
+    race.bad_request("Alice")
+    race.expect("Alice", "end INVALID_REQUEST last 8 about 9")
+    race.expect("Bob", "skip 9", "resend 9")
+    race.block("Bob", 9)
+    race.expect("Bob", "ack 9")
+
+
+def test_a_block_above_the_limit_is_refused() -> None:
+    race = Race(8, rules=RaceRules(block_bytes_max=10))
+    race.connect("Alice")
+    race.header("Alice", 9)
+    race.items("Alice", ITEM)
+    race.expect("Alice")
+    race.items("Alice", b"x")
+    race.expect("Alice", "end INVALID_REQUEST last 8 about 9")
+    assert race.dropped == [(9, "TOO_LARGE")]
+    assert race.arbiter.inflight_bytes == 0
+
+
+# --- several publishers -------------------------------------------------------------------------------------
+
+
+def test_the_first_header_wins_and_all_hear_the_acknowledgement() -> None:
+    race = race_of_three(hold="committed")
+    race.block("Bob", 9)
+    for name in ("Alice", "Carol"):
+        race.header(name, 9)
+        race.expect(name, "skip 9")
+        race.items(name)
+        race.end(name, 9)
+    race.expect("Bob")
+    race.commit(9)
+    for name in ("Alice", "Bob", "Carol"):
+        race.expect(name, "ack 9")
+
+
+def test_a_publisher_that_connects_later_does_not_hear_old_acknowledgements() -> None:
+    race = race_of_three()
+    race.block("Alice", 9)
+    race.connect("Dave")
+    race.block("Alice", 10)
+    race.expect("Dave", "ack 10")
+
+
+def test_blocks_are_committed_in_order_though_verified_in_another() -> None:
+    race = race_of_three(hold="verified")
+    race.block("Alice", 9)
+    race.block("Bob", 10)
+    race.block("Carol", 11)
+    race.verified(11)
+    race.verified(10)
+    assert race.committed == []
+    race.verified(9)
+    assert race.committed == [9, 10, 11]
+    race.expect("Alice", "ack 9", "ack 10", "ack 11")
+
+
+def test_a_refused_block_is_sent_by_another() -> None:
+    race = race_of_three(hold="verified")
+    race.block("Alice", 9)
+    race.header("Bob", 9)
+    race.refused(9)
+    race.expect("Alice", "end BAD_BLOCK_PROOF last 8 about 9")
+    race.expect("Bob", "skip 9", "resend 9")
+    race.expect("Carol")
+    race.connect("Alice")
+    race.header("Alice", 9)
+    race.expect("Alice", "skip 9")  # it lost this block, and others are here
+    race.block("Carol", 9)
+    race.verified(9)
+    race.expect("Carol", "ack 9")
+
+
+def test_alone_the_loser_of_a_block_may_send_it_again() -> None:
+    race = race_of_three(hold="verified")
+    race.block("Alice", 9)
+    race.refused(9)
+    race.connect("Alice")
+    race.header("Alice", 9)
+    race.expect("Alice", "skip 9")
+    race.leave("Bob")
+    race.expect("Alice")
+    race.leave("Carol")
+    race.expect("Alice", "resend 9")
+    race.block("Alice", 9)
+    race.verified(9)
+    race.expect("Alice", "ack 9")
+
+
+def test_where_all_have_failed_a_block_anyone_may_try_again() -> None:
+    race = Race(8)
+    race.connect("Alice", "Bob")
+    race.header("Alice", 9)
+    race.header("Alice", 10)  # breaks off
+    race.expect("Alice", "behind 8")
+    race.header("Bob", 9)
+    race.header("Bob", 10)  # breaks off, too
+    race.expect("Bob", "behind 8")
+    race.block("Alice", 9)
+    race.expect("Alice", "ack 9")
+
+
+def test_a_winner_that_leaves_in_mid_block_opens_it() -> None:
+    race = race_of_three()
+    race.header("Alice", 9)
+    race.header("Bob", 9)
+    race.leave("Alice")
+    race.expect("Bob", "skip 9", "resend 9")
+    race.expect("Carol")  # has not come to block 9 yet: will offer it by itself
+    race.block("Carol", 9)
+    race.header("Bob", 9)
+    race.expect("Carol", "ack 9")
+    race.expect("Bob", "ack 9", "end DUPLICATE_BLOCK last 9 about 9")
+
+
+def test_a_winner_that_leaves_after_the_end_keeps_its_block() -> None:
+    race = race_of_three(hold="verified")
+    race.block("Alice", 9)
+    race.leave("Alice")
+    race.verified(9)
+    race.expect("Bob", "ack 9")
+    race.expect("Carol", "ack 9")
+
+
+def test_a_refused_block_of_a_winner_that_left_is_resent_by_others() -> None:
+    race = race_of_three(hold="verified")
+    race.block("Alice", 9)
+    race.header("Bob", 9)
+    race.leave("Alice")
+    race.refused(9)
+    race.expect("Bob", "skip 9", "resend 9")
+
+
+def test_the_same_header_again_starts_the_block_over() -> None:
+    race = race_of_three()
+    race.header("Alice", 9)
+    race.items("Alice")
+    race.block("Alice", 9)
+    race.expect("Alice", "ack 9")
+    race.expect("Bob", "ack 9")
+    assert race.dropped == [(9, "RESTARTED")]
+
+
+def test_resend_waits_until_the_block_is_next() -> None:
+    race = race_of_three()
+    race.header("Alice", 9)
+    race.header("Bob", 9)
+    race.header("Bob", 10)
+    race.header("Carol", 9)
+    race.header("Carol", 10)
+    race.leave("Bob")
+    race.expect("Carol", "skip 9", "skip 10")
+    race.items("Alice", PROOF)
+    race.end("Alice", 9)
+    race.expect("Carol", "ack 9", "resend 10")
+    race.expect("Alice", "ack 9")
+
+
+def test_a_publisher_that_was_sent_back_is_not_told_again() -> None:
+    race = race_of_three()
+    race.header("Alice", 9)
+    race.header("Bob", 9)
+    race.header("Carol", 9)
+    race.leave("Alice")
+    race.expect("Bob", "skip 9", "resend 9")
+    race.header("Carol", 9)
+    race.leave("Carol")
+    race.expect("Bob")
+    race.block("Bob", 9)
+    race.expect("Bob", "ack 9")
+
+
+def test_the_example_of_the_protocol() -> None:
+    race = race_of_three()
+    race.header("Alice", 9)
+    race.header("Bob", 9)
+    race.header("Carol", 9)
+    race.block("Bob", 10)
+    race.header("Carol", 10)
+    race.now_ns += 3_000_000_000
+    race.header("Carol", 11)
+    race.expect("Bob", "skip 9")
+    race.expect("Carol", "skip 9", "skip 10")
+    race.wait(3)
+    race.expect("Alice", "end TIMEOUT last 8 about 9")
+    race.expect("Bob", "resend 9")
+    race.expect("Carol", "resend 9")
+    race.held = {"committed"}
+    race.header("Bob", 9)
+    for number in (9, 10, 11):
+        race.header("Carol", number)
+    race.expect("Carol", "skip 9", "skip 10")
+    assert race.winner_of[11] == "Carol"
+    race.items("Bob", PROOF)
+    race.end("Bob", 9)
+    race.header("Bob", 10)
+    race.header("Bob", 11)
+    race.expect("Bob", "skip 10", "skip 11")
+    race.commit(9)
+    race.commit(10)
+    race.expect("Bob", "ack 9", "ack 10")
+    race.leave("Alice")
+    race.connect("Alice")
+    race.header("Alice", 9)
+    race.expect("Alice", "end DUPLICATE_BLOCK last 10 about 9")
+    race.leave("Alice")
+    race.connect("Alice")
+    race.header("Alice", 11)
+    race.header("Alice", 12)
+    race.expect("Alice", "skip 11")
+    assert race.winner_of[12] == "Alice"
+    race.items("Carol", PROOF)
+    race.end("Carol", 11)
+    race.commit(11)
+    for name in ("Alice", "Bob", "Carol"):
+        race.expect(name, *(["ack 9", "ack 10"] if name == "Carol" else []), "ack 11")
+
+
+# --- time ---------------------------------------------------------------------------------------------------
+
+
+def test_only_the_winner_of_the_lowest_block_is_timed_out() -> None:
+    race = race_of_three()
+    race.header("Alice", 9)
+    race.header("Bob", 9)
+    race.header("Bob", 10)
+    race.wait(5.9)
+    race.expect("Alice")
+    race.wait(0.2)
+    race.expect("Alice", "end TIMEOUT last 8 about 9")
+    race.expect("Bob", "skip 9", "resend 9")
+    assert race.dropped == [(9, "TIMED_OUT")]
+
+
+def test_a_winner_is_timed_out_when_others_are_far_ahead() -> None:
+    race = race_of_three()
+    race.header("Alice", 9)
+    race.block("Bob", 10, 11)
+    race.expect("Alice")
+    race.block("Bob", 12)
+    race.expect("Alice", "end TIMEOUT last 8 about 9")
+    race.expect("Bob", "resend 9")
+    race.block("Bob", 9)
+    race.expect("Bob", "ack 9", "ack 10", "ack 11", "ack 12")
+
+
+def test_a_publisher_without_a_header_is_closed() -> None:
+    race = race_of_three()
+    race.header("Alice", 9)
+    race.header("Bob", 9)
+    race.wait(301)
+    race.expect("Carol", "end TIMEOUT last 8 about 0")
+    assert "Carol" in race.closed
+
+
+def test_time_limits_of_zero_mean_never() -> None:
+    race = Race(8, rules=RaceRules(block_timeout_ns=0, idle_timeout_ns=0))
+    race.connect("Alice", "Bob")
+    race.header("Alice", 9)
+    assert race.arbiter.next_deadline_ns() is None
+
+
+# --- the end of a stream ------------------------------------------------------------------------------------
+
+
+def test_end_stream_in_mid_block_discards_it() -> None:
+    race = race_of_three()
+    race.header("Alice", 9)
+    race.header("Bob", 9)
+    race.end_stream("Alice")
+    race.expect("Alice")
+    assert race.closed == ["Alice"]
+    race.expect("Bob", "skip 9", "resend 9")
+
+
+def test_end_stream_right_after_the_proof_completes_the_block() -> None:
+    race = Race(8, hold="committed")
+    race.connect("Alice")
+    race.header("Alice", 9, proven=True)
+    race.end_stream("Alice")
+    assert race.closed == []
+    race.commit(9)
+    race.expect("Alice", "ack 9")
+    assert race.closed == ["Alice"]
+
+
+def test_too_far_behind_sets_the_target_of_catch_up() -> None:
+    race = Race(8)
+    race.connect("Alice")
+    race.header("Alice", 20)
+    race.end_stream("Alice", latest=33)
+    race.expect("Alice", "behind 8")
+    assert race.arbiter.catch_up_target == 33
+
+
+def test_after_half_close_a_publisher_hears_of_its_blocks() -> None:
+    race = race_of_three(hold="committed")
+    race.block("Alice", 9)
+    race.header("Bob", 9)
+    race.half_close("Alice")
+    race.half_close("Bob")
+    race.half_close("Carol")
+    assert race.closed == ["Carol"]
+    race.commit(9)
+    race.expect("Alice", "ack 9")
+    race.expect("Bob", "skip 9", "ack 9")
+    assert race.closed == ["Carol", "Alice", "Bob"]
+
+
+def test_a_stream_that_said_goodbye_is_closed_in_time() -> None:
+    race = Race(8, hold="committed")
+    race.connect("Alice")
+    race.block("Alice", 9)
+    race.end_stream("Alice")
+    race.wait(1.1)
+    assert race.closed == ["Alice"]
+    race.commit(9)
+    race.expect("Alice")
+
+
+# --- the node's own trouble ---------------------------------------------------------------------------------
+
+
+def test_a_failed_commit_ends_every_stream_and_drops_everything() -> None:
+    race = race_of_three(hold="committed")
+    race.block("Alice", 9)
+    race.block("Bob", 10)
+    race.header("Carol", 11)
+    race.commit_failed(9)
+    for name in ("Alice", "Bob", "Carol"):
+        race.expect(name, "end PERSISTENCE_FAILED last 8 about 9")
+    assert race.arbiter.inflight_bytes == 0
+    race.connect("Dave")
+    race.expect("Dave", "end PERSISTENCE_FAILED last 8 about 0")
+    race.arbiter.disk_recovered()
+    race.connect("Erin")
+    race.block("Erin", 9)
+    race.commit(9)
+    race.expect("Erin", "ack 9")
+
+
+def test_an_error_with_one_message_ends_one_stream() -> None:
+    race = race_of_three()
+    race.header("Alice", 9)
+    race.header("Bob", 9)
+    race._do(race.arbiter.publisher_failed(race.ids["Alice"], "ValueError", race.now_ns))
+    race.expect("Alice", "end ERROR last 8 about 0")
+    race.expect("Bob", "skip 9", "resend 9")
+    race.expect("Carol")
+
+
+def test_shutdown_finishes_complete_blocks_and_ends_all_streams() -> None:
+    race = race_of_three(hold="committed")
+    race.block("Alice", 9)
+    race.header("Bob", 10)
+    race.shutdown()
+    race.expect("Alice")
+    race.commit(9)
+    for name in ("Alice", "Bob", "Carol"):
+        race.expect(name, "ack 9", "end SUCCESS last 9 about 0")
+    assert race.log.count(Idle()) == 1
+    race.connect("Dave")
+    race.expect("Dave", "end SUCCESS last 9 about 0")
+
+
+# --- memory -------------------------------------------------------------------------------------------------
+
+
+def test_over_the_limit_only_the_next_block_goes_on() -> None:
+    race = race_of_three()
+    race.header("Alice", 9)
+    race.header("Bob", 10)
+    may_read = race.arbiter.may_read
+    assert may_read(race.ids["Alice"], 1)
+    assert not may_read(race.ids["Bob"], 1)
+    assert not may_read(race.ids["Carol"], 1)
+    assert may_read(race.ids["Carol"], 1000)
+    race.leave("Alice")
+    assert may_read(race.ids["Bob"], 1)
+    assert may_read(race.ids["Carol"], 1)
+
+
+# --- misuse -------------------------------------------------------------------------------------------------
+
+
+def test_misuse_is_refused_and_changes_nothing() -> None:
+    race = race_of_three()
+    arbiter = race.arbiter
+    with pytest.raises(RaceError, match=r"^publisher 1 \(Alice\): connected twice$"):
+        arbiter.connected(race.ids["Alice"], "Alice", 0)
+    with pytest.raises(RaceError, match=r"^publisher 77: not connected$"):
+        arbiter.left(PublisherId(77), 0)
+    race.header("Alice", 9)
+    with pytest.raises(RaceError, match=r"^block 9: cannot take COMMITTED in state STREAMING$"):
+        arbiter.committed(race.attempt_of[9], 0)
+    with pytest.raises(RaceError, match=r"^attempt 99: committed, but it is not in flight$"):
+        arbiter.committed(AttemptId(99), 0)
+    assert arbiter.blocks[9].state is BlockState.STREAMING
+    arbiter.check()
+
+
+def test_late_verdicts_of_dropped_attempts_are_ignored() -> None:
+    race = race_of_three(hold="verified")
+    race.block("Alice", 9)
+    race.refused(9)
+    race.verified(9)
+    race.refused(9)
+    assert race.arbiter.blocks[9].state is BlockState.OPEN
+
+
+# --- every interleaving that chance finds -------------------------------------------------------------------
+
+
+class _Walk:
+    """A race in which chance decides what happens next."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+        self.race = Race(8, hold="verified linked committed")
+        self.names = ["Alice", "Bob", "Carol", "Dave"][: self.random.randint(1, 4)]
+        self.race.connect(*self.names)
+
+    def step(self) -> None:
+        race, chance = self.race, self.random
+        connected = [name for name in self.names if name in race.ids]
+        name = chance.choice(self.names)
+        if name not in connected:
+            race.connect(name)
+            return
+        number = race.arbiter.next_number + chance.choice([-1, 0, 0, 0, 1, 1, 2, 3])
+        event = chance.randrange(12)
+        if event <= 3:
+            race.header(name, number, proven=chance.random() < 0.2)
+        elif event <= 5:
+            race.items(name, *chance.choice([(ITEM,), (ITEM, PROOF), (PROOF,)]))
+        elif event <= 7:
+            stream = race.arbiter.streams[race.ids[name]]
+            race.end(name, stream.block.number if stream.block else number)
+        elif event == 8:
+            chance.choice([race.leave, race.end_stream, race.half_close, race.bad_request])(name)
+        elif event == 9:
+            race.wait(chance.choice([0.05, 0.2, 4]))
+        else:
+            self.verdict()
+
+    def verdict(self) -> None:
+        race = self.race
+        blocks = sorted(race.arbiter.blocks.values(), key=lambda block: block.number)
+        for block in blocks:
+            number = block.number
+            if block.state is BlockState.COMPLETE:
+                (race.refused if self.random.random() < 0.2 else race.verified)(number)
+            elif block.state is BlockState.VERIFIED and number == self.linkable():
+                race._do(race.arbiter.linked(race.attempt_of[number], race.now_ns))
+            elif block.state is BlockState.COMMITTING and number == race.arbiter.next_number:
+                race.commit(number)
+
+    def linkable(self) -> int:
+        arbiter = self.race.arbiter
+        number = arbiter.next_number
+        while (block := arbiter.blocks.get(number)) and block.state is BlockState.COMMITTING:
+            number += 1
+        return number
+
+    def heal(self) -> None:
+        """All faults stop: a new publisher that does as it is told brings the chain on."""
+        race = self.race
+        for name in list(race.ids):
+            race.leave(name)
+        race.connect("Healthy")
+        for _ in range(20):
+            for number in range(race.arbiter.next_number, race.arbiter.next_number + 3):
+                if "Healthy" not in race.ids:
+                    break
+                race.block("Healthy", number)
+            for _ in range(8):
+                for block in list(race.arbiter.blocks.values()):
+                    if block.state is BlockState.COMPLETE:
+                        race.verified(block.number)
+                self.verdict()
+
+
+@pytest.mark.parametrize("seed", range(300))
+def test_invariants_hold_in_random_interleavings(seed: int) -> None:
+    walk = _Walk(seed)
+    for _ in range(150):
+        walk.step()
+    race = walk.race
+    assert race.committed == list(range(9, 9 + len(race.committed)))
+    before = race.arbiter.next_number
+    walk.heal()
+    assert race.arbiter.next_number > before + 10, "the chain does not go on after the faults stop"

@@ -1,0 +1,74 @@
+"""The tables of the publish race are whole, and the documents show them as they are."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import pytest
+
+from gateway import race_tables
+from gateway.api import publish_pb2
+from gateway.race_tables import (
+    BLOCK_TABLE,
+    CONSEQUENCES,
+    ON_HEADER,
+    STREAM_TABLE,
+    BlockEvent,
+    BlockState,
+    EndStatus,
+    Failure,
+    Reaction,
+    Standing,
+    StreamEvent,
+    StreamState,
+)
+
+README = Path(__file__).parents[2] / "gateway" / "README.md"
+
+
+def test_every_standing_has_an_answer() -> None:
+    assert set(ON_HEADER) == set(Standing)
+
+
+def test_every_failure_has_a_consequence() -> None:
+    assert set(CONSEQUENCES) == set(Failure)
+
+
+@pytest.mark.parametrize(("state", "event"), list(itertools.product(StreamState, StreamEvent)))
+def test_every_stream_state_knows_every_event(state: StreamState, event: StreamEvent) -> None:
+    reaction = STREAM_TABLE[state][event]
+    sending = state in (StreamState.SENDING, StreamState.PROVEN)
+    needs_block = reaction.name.startswith(("ABANDON", "COMPLETE", "APPEND"))
+    assert not needs_block or sending, "only a stream that sends a block can complete or lose it"
+    if event is StreamEvent.LOST:
+        assert reaction in (Reaction.LEAVE, Reaction.ABANDON_THEN_LEAVE)
+
+
+def test_every_block_state_leads_to_the_end_or_back() -> None:
+    assert set(BLOCK_TABLE) == set(BlockState)
+    path = [
+        BlockEvent.HEADER_ACCEPTED,
+        BlockEvent.ENDED,
+        BlockEvent.VERIFIED,
+        BlockEvent.LINKED,
+        BlockEvent.COMMITTED,
+    ]
+    state = BlockState.OPEN
+    for event in path:
+        given = set(BLOCK_TABLE[state])
+        assert given == ({event} if state is BlockState.OPEN else {event, BlockEvent.FAILED})
+        state = BLOCK_TABLE[state][event]
+    assert state is BlockState.COMMITTED
+    assert BLOCK_TABLE[state] == {}
+
+
+@pytest.mark.parametrize("status", EndStatus)
+def test_statuses_are_the_wires(status: EndStatus) -> None:
+    assert publish_pb2.PublishStreamResponse.EndOfStream.Code.Value(status.name) == status.value
+
+
+def test_readme_shows_the_tables() -> None:
+    readme = README.read_text("utf-8")
+    for text in (race_tables.mermaid(), race_tables.header_rules(), race_tables.failure_rules()):
+        assert text in readme, "gateway/README.md is stale: python -m gateway.race_tables prints its tables"
