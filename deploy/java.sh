@@ -1,9 +1,11 @@
 #!/bin/sh
 # Print the home folder of a Java 17 or later, which Spark needs; install one if there is none and that is possible.
-# Looked at in this order: JAVA_HOME, PATH, /usr/lib/jvm. All other output goes to standard error.
+# Looked at in this order: JAVA_HOME, PATH, the folders in JVM_FOLDER (/usr/lib/jvm). All other output goes to
+# standard error.
 set -eu
 
 least=17
+jvm_folder=${JVM_FOLDER:-/usr/lib/jvm}
 
 say() { printf '%s\n' "$*" >&2; }
 
@@ -24,7 +26,7 @@ find_java() {
         "$on_path" -XshowSettings:properties -version 2>&1 | sed -n 's/^ *java\.home = //p'
         return 0
     fi
-    for home in /usr/lib/jvm/*; do
+    for home in "$jvm_folder"/*; do
         if is_good "$home/bin/java"; then
             printf '%s\n' "$home"
             return 0
@@ -56,7 +58,7 @@ find_java && exit 0
 if install_java; then
     find_java && exit 0
 fi
-say "Spark needs Java $least or later, and none was found in JAVA_HOME, PATH or /usr/lib/jvm. Run one of these:"
+say "Spark needs Java $least or later, and none was found in JAVA_HOME, PATH or $jvm_folder. Run one of these:"
 say "    sudo apt-get install openjdk-17-jre-headless      (Debian, Ubuntu)"
 say "    sudo dnf install java-17-openjdk-headless         (Fedora, RHEL)"
 say "    brew install openjdk@17                           (macOS)"

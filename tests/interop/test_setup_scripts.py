@@ -1,0 +1,161 @@
+"""The scripts that set up Python and Java, on made-up machines: a PATH with only what each has."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
+TOOLS = ("dirname", "env", "head", "id", "mktemp", "rm", "sed", "sh")
+
+
+class Machine:
+    """A machine with a shell, a few tools, and the commands that a test puts there."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.bin = folder / "bin"
+        self.bin.mkdir()
+        self.environment = {"PATH": str(self.bin), "JVM_FOLDER": str(folder / "jvm")}
+        for tool in TOOLS:
+            found = shutil.which(tool)
+            assert found is not None, f"the tests need {tool}"
+            (self.bin / tool).symlink_to(found)
+        self.has("id", "echo 1000")  # an ordinary user, without sudo
+
+    def has(self, name: str, script: str) -> Path:
+        """Put a command into the machine, in place of one of the same name."""
+        path = self.bin / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.unlink(missing_ok=True)
+        path.write_text(f"#!/bin/sh\n{script}\n")
+        path.chmod(0o755)
+        return path
+
+    def has_java(self, name: str, version: str, home: Path) -> Path:
+        """Put a Java there that says its version, as Java does, on standard error."""
+        lines = f'java.home = {home}\nopenjdk version "{version}" 2025-04-15'
+        return self.has(name, "\n".join(f"echo '    {line}' >&2" for line in lines.splitlines()))
+
+    def run(self, script: str, *arguments: str) -> tuple[int, str, str]:
+        """Run a script of deploy/: status, output, errors."""
+        command = [str(self.bin / "sh"), str(DEPLOY / script), *arguments]
+        done = subprocess.run(command, env=self.environment, capture_output=True, text=True, check=False)
+        return done.returncode, done.stdout, done.stderr
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    return Machine(tmp_path)
+
+
+def test_java_home_goes_first(machine: Machine, tmp_path: Path) -> None:
+    home = tmp_path / "a jdk"
+    machine.has_java(str(home / "bin" / "java"), "21.0.1", home)
+    machine.has_java("java", "17.0.15", tmp_path / "other")
+    machine.environment["JAVA_HOME"] = str(home)
+    assert machine.run("java.sh") == (0, f"{home}\n", "")
+
+
+@pytest.mark.parametrize("version", ["17", "17.0.15", "25-ea"])
+def test_java_on_the_path_is_asked_for_its_home(machine: Machine, tmp_path: Path, version: str) -> None:
+    machine.has_java("java", version, tmp_path / "jdk")
+    machine.environment["JAVA_HOME"] = str(tmp_path / "not there")
+    assert machine.run("java.sh") == (0, f"{tmp_path / 'jdk'}\n", "")
+
+
+def test_a_java_that_is_not_on_the_path_is_found(machine: Machine, tmp_path: Path) -> None:
+    machine.has_java(str(tmp_path / "jvm" / "11" / "bin" / "java"), "11.0.22", tmp_path / "jvm" / "11")
+    machine.has_java(str(tmp_path / "jvm" / "17" / "bin" / "java"), "17.0.15", tmp_path / "jvm" / "17")
+    assert machine.run("java.sh") == (0, f"{tmp_path / 'jvm' / '17'}\n", "")
+
+
+@pytest.mark.parametrize("version", ["1.8.0_402", "11.0.22"])
+def test_an_old_java_is_refused_with_what_to_run(machine: Machine, tmp_path: Path, version: str) -> None:
+    machine.has_java("java", version, tmp_path / "jdk")
+    status, output, errors = machine.run("java.sh")
+    assert (status, output) == (1, "")
+    assert "Spark needs Java 17 or later, and none was found" in errors
+    assert "    sudo apt-get install openjdk-17-jre-headless " in errors
+
+
+def test_root_installs_java_17_or_else_the_default(machine: Machine, tmp_path: Path) -> None:
+    machine.has("id", "echo 0")
+    java = machine.has_java("later", "21.0.1", tmp_path / "jdk")
+    move = f"{shutil.which('mv')} {java} {java.parent}/java"
+    machine.has("apt-get", f'case "$*" in *17*) exit 100 ;; *default-jre-headless) {move} ;; esac')
+    status, output, errors = machine.run("java.sh")
+    assert (status, output) == (0, f"{tmp_path / 'jdk'}\n")
+    assert "apt-get could not install openjdk-17-jre-headless." in errors
+
+
+def test_no_python(machine: Machine, tmp_path: Path) -> None:
+    status, output, errors = machine.run("venv.sh", str(tmp_path / "venv"))
+    assert (status, output) == (1, "")
+    assert "Sluice needs Python 3.11 or later, and there is no 'python3'." in errors
+    assert "make PYTHON=python3.12" in errors
+
+
+def test_an_old_python(machine: Machine, tmp_path: Path) -> None:
+    machine.has("python3", 'case "$2" in *sys.exit*) exit 1 ;; *) echo 3.9.2 ;; esac')
+    status, _, errors = machine.run("venv.sh", str(tmp_path / "venv"))
+    assert status == 1
+    assert "Sluice needs Python 3.11 or later; 'python3' is 3.9.2." in errors
+    assert not (tmp_path / "venv").exists()
+
+
+def test_a_folder_that_is_no_environment_is_left_alone(machine: Machine, tmp_path: Path) -> None:
+    machine.environment["PYTHON"] = sys.executable
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "file").write_text("precious")
+    status, _, errors = machine.run("venv.sh", str(tmp_path / "mine"))
+    assert status == 1
+    assert "is there and is no virtual environment; it is left as it is" in errors
+    assert (tmp_path / "mine" / "file").read_text() == "precious"
+
+
+def debian_python(machine: Machine, *, has_pip: bool) -> None:
+    """A Python as Debian ships it: no ensurepip, no virtualenv, perhaps pip."""
+    machine.has(
+        "python3",
+        f"""case "$*" in
+            *ensurepip*) exit 1 ;;
+            *"-m venv"*) exit 1 ;;
+            *"-m virtualenv --version"*) exit 1 ;;
+            *"-m pip --version"*) exit {0 if has_pip else 1} ;;
+            *"-m pip install"*virtualenv) exit 0 ;;
+            *"-m virtualenv"*) {shutil.which("mkdir")} -p "$4" && echo made >"$4/pyvenv.cfg" ;;
+            *) exec {sys.executable} "$@" ;;
+        esac""",
+    )
+
+
+def test_pip_brings_virtualenv(machine: Machine, tmp_path: Path) -> None:
+    debian_python(machine, has_pip=True)
+    machine.environment["TMPDIR"] = str(tmp_path)
+    assert machine.run("venv.sh", str(tmp_path / "venv"))[0] == 0
+    assert (tmp_path / "venv" / "pyvenv.cfg").read_text() == "made\n"
+    assert {path.name for path in tmp_path.iterdir()} == {"bin", "venv"}  # and nothing is left over
+
+
+def test_without_anything_what_to_run_is_said(machine: Machine, tmp_path: Path) -> None:
+    debian_python(machine, has_pip=False)
+    status, _, errors = machine.run("venv.sh", str(tmp_path / "venv"))
+    assert status == 1
+    package = f"python{sys.version_info.major}.{sys.version_info.minor}-venv"
+    assert f"    sudo apt-get install {package} " in errors
+
+
+def test_an_environment_is_made_once_and_kept(machine: Machine, tmp_path: Path) -> None:
+    venv = tmp_path / "venv"
+    machine.environment["PYTHON"] = sys.executable
+    assert machine.run("venv.sh", str(venv)) == (0, "", "")
+    (venv / "mark").write_text("kept")
+    assert machine.run("venv.sh", str(venv)) == (0, "", "")
+    assert (venv / "mark").exists()
+    assert os.access(venv / "bin" / "python", os.X_OK)
