@@ -116,6 +116,8 @@ class MakerOptionError(PublisherError):
     Fields: `option`, `got`, `expected`.
     """
 
+    exit_status = 2
+
     def __init__(self, option: str, got: object, expected: str) -> None:
         super().__init__(option, got, expected)
         self.option = option

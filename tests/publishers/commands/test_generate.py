@@ -1,0 +1,107 @@
+"""`sluice generate`."""
+
+from __future__ import annotations
+
+import json
+import stat
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+from gateway.key_files import create_private_key, public_key_hex
+from gateway.ledger_keys import LedgerKeys
+from publishers.block_files import list_block_files, read_chain
+from publishers.commands.generate import KEY_FILE_NAME, command
+from publishers.errors import BlockFileError, BlockListError, MakerOptionError
+from publishers.maker import BlockMaker, MakerOptions, key_of_seed
+
+
+def generate(folder: Path, *words: str) -> Result:
+    return CliRunner().invoke(command, ["--out", str(folder), *words])
+
+
+def test_blocks_and_key_are_written(tmp_path: Path) -> None:
+    folder = tmp_path / "new" / "chain"
+    result = generate(folder, "--blocks", "3", "--seed", "9", "--transactions-per-block", "4")
+    assert result.exit_code == 0, result.output
+    key = key_of_seed(9)
+    expected = BlockMaker(9, key, MakerOptions(transactions_per_block=4)).blocks(3)
+    assert list(read_chain(folder)) == list(expected)
+    assert [path.name for _, path in list_block_files(folder)] == ["0.blk.gz", "1.blk.gz", "2.blk.gz"]
+    key_file = folder / KEY_FILE_NAME
+    assert stat.S_IMODE(key_file.stat().st_mode) == 0o600
+    assert load_pem_private_key(key_file.read_bytes(), None).public_key() == key.public_key()
+    lines = result.output.splitlines()
+    assert lines[0].startswith(f"Blocks 0 to 2 written to {folder}: ")
+    assert lines[1] == f"Signed with {key_file}. Give your nodes its public half:"
+    assert lines[2] == f"  --ledger-key ed25519:{public_key_hex(key)}"
+    LedgerKeys.parse([lines[2].split()[1]])
+
+
+def test_a_key_of_ones_own(tmp_path: Path) -> None:
+    key = create_private_key(tmp_path / "own.key")
+    words = ("--blocks", "1", "--key", str(tmp_path / "own.key"), "--format", "blk.zst", "--json")
+    result = generate(tmp_path / "chain", *words)
+    assert result.exit_code == 0, result.output
+    summary = json.loads(result.output)
+    assert summary["ledger_key"] == f"ed25519:{public_key_hex(key)}"
+    assert (summary["first_block"], summary["last_block"], summary["blocks"]) == (0, 0, 1)
+    assert [path.name for path in (tmp_path / "chain").iterdir()] == ["0.blk.zst"]
+
+
+def test_a_later_part_of_a_chain_fits_to_the_first(tmp_path: Path) -> None:
+    generate(tmp_path / "all", "--blocks", "5")
+    generate(tmp_path / "end", "--blocks", "2", "--first-block", "3")
+    assert list(read_chain(tmp_path / "end")) == list(read_chain(tmp_path / "all"))[3:]
+
+
+def test_a_folder_with_blocks_is_refused_and_unchanged(tmp_path: Path) -> None:
+    generate(tmp_path, "--blocks", "2")
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    result = generate(tmp_path, "--blocks", "3", "--seed", "2")
+    assert isinstance(result.exception, BlockListError)
+    assert str(result.exception) == (
+        f"{tmp_path}: has block files already (0.blk.gz to 1.blk.gz); give an empty folder"
+    )
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_a_key_file_of_another_seed_is_not_replaced(tmp_path: Path) -> None:
+    generate(tmp_path, "--blocks", "1")
+    (tmp_path / "0.blk.gz").unlink()
+    assert generate(tmp_path, "--blocks", "1").exit_code == 0
+    (tmp_path / "0.blk.gz").unlink()
+    result = generate(tmp_path, "--blocks", "1", "--seed", "2")
+    assert isinstance(result.exception, BlockFileError)
+    assert str(result.exception).endswith(f"{KEY_FILE_NAME}: holds another key than that of the seed")
+    assert list_block_files(tmp_path) == []
+
+
+def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    result = generate(tmp_path / "file" / "chain", "--blocks", "1")
+    assert isinstance(result.exception, BlockListError)
+    assert result.exception.reason == "Not a directory"
+
+
+@pytest.mark.parametrize(
+    "words", [("--blocks", "0"), ("--blocks", "1", "--format", "zip"), ("--blocks", "x"), ()]
+)
+def test_wrong_use_is_exit_2(tmp_path: Path, words: tuple[str, ...]) -> None:
+    assert generate(tmp_path / "chain", *words).exit_code == 2
+    assert not (tmp_path / "chain").exists()
+
+
+def test_an_option_out_of_range_is_refused_before_anything_is_made(tmp_path: Path) -> None:
+    result = generate(tmp_path / "chain", "--blocks", "1", "--item-bytes", "3")
+    assert isinstance(result.exception, MakerOptionError)
+    assert result.exception.exit_status == 2
+    assert not (tmp_path / "chain").exists()
+
+
+def test_help_names_every_option() -> None:
+    text = CliRunner().invoke(command, ["--help"]).output
+    for option in ("--blocks", "--out", "--key", "--seed", "--first-block", "--format", "--json"):
+        assert option in text

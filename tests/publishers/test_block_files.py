@@ -1,0 +1,209 @@
+"""Block files: every format, every way to be wrong."""
+
+from __future__ import annotations
+
+import gzip
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import zstandard
+
+from gateway.block import Block
+from publishers.block_files import (
+    BlockFormat,
+    block_file_name,
+    check_no_gaps,
+    list_block_files,
+    read_block_file,
+    read_chain,
+    write_block_file,
+)
+from publishers.errors import BlockFileError, BlockListError
+from publishers.maker import BlockMaker, key_of_seed
+from tests.publishers.data import needs_real_blocks, real_chain
+
+FORMATS: list[BlockFormat] = ["blk", "blk.gz", "blk.zst"]
+BLOCKS = list(BlockMaker(seed=7, key=key_of_seed(7)).blocks(3))
+
+
+def refusal(path: Path, size_bytes_max: int = 1 << 20) -> str:
+    with pytest.raises(BlockFileError) as caught:
+        read_block_file(path, size_bytes_max)
+    assert caught.value.path == str(path)
+    return caught.value.reason
+
+
+@pytest.mark.parametrize("block_format", FORMATS)
+def test_what_is_written_is_read(tmp_path: Path, block_format: BlockFormat) -> None:
+    for block in BLOCKS:
+        write_block_file(tmp_path / block_file_name(block.number, block_format), block)
+    assert list(read_chain(tmp_path)) == BLOCKS
+    assert sorted(path.name for path in tmp_path.iterdir()) == [f"{n}.{block_format}" for n in range(3)]
+
+
+@pytest.mark.parametrize("block_format", FORMATS)
+def test_the_same_block_gives_the_same_file(tmp_path: Path, block_format: BlockFormat) -> None:
+    for folder in ("one", "two"):
+        (tmp_path / folder).mkdir()
+        write_block_file(tmp_path / folder / f"1.{block_format}", BLOCKS[1])
+    one, two = (next((tmp_path / folder).iterdir()).read_bytes() for folder in ("one", "two"))
+    assert one == two
+
+
+def test_names_may_be_padded(tmp_path: Path) -> None:
+    path = tmp_path / "000000000002.blk.zst"
+    write_block_file(path, BLOCKS[2])
+    assert list_block_files(tmp_path) == [(2, path)]
+    assert read_block_file(path) == BLOCKS[2]
+
+
+def test_files_are_listed_by_number_and_others_left_alone(tmp_path: Path) -> None:
+    for name in ("10.blk", "9.blk.gz", "x.blk", "-1.blk", "5.blk.bz2", "notes.txt", ".7.blk.1.part"):
+        (tmp_path / name).touch()
+    assert [number for number, _ in list_block_files(tmp_path)] == [9, 10]
+
+
+@pytest.mark.parametrize(("one", "two"), [("5.blk", "5.blk.gz"), ("005.blk.zst", "5.blk.zst")])
+def test_the_same_number_twice_is_refused_naming_both(tmp_path: Path, one: str, two: str) -> None:
+    (tmp_path / one).touch()
+    (tmp_path / two).touch()
+    with pytest.raises(BlockListError) as caught:
+        list_block_files(tmp_path)
+    assert str(caught.value) == f"{tmp_path}: block 5 is there twice: {one} and {two}"
+
+
+def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(BlockListError) as caught:
+        list_block_files(tmp_path / "none")
+    assert caught.value.reason == "No such file or directory"
+
+
+@pytest.mark.parametrize(
+    ("numbers", "reason"),
+    [
+        ([], "no block files (N.blk, N.blk.gz, N.blk.zst)"),
+        ([3, 5], "block 4 is missing (before 5.blk)"),
+        ([3, 4, 9], "blocks 5 to 8 are missing (before 9.blk)"),
+    ],
+)
+def test_gaps_are_named(numbers: list[int], reason: str) -> None:
+    folder = Path("chain")
+    with pytest.raises(BlockListError) as caught:
+        check_no_gaps(folder, [(number, folder / f"{number}.blk") for number in numbers])
+    assert caught.value.reason == reason
+
+
+@pytest.mark.parametrize("block_format", ["blk.gz", "blk.zst"])
+def test_a_truncated_file_is_refused(tmp_path: Path, block_format: BlockFormat) -> None:
+    path = tmp_path / f"1.{block_format}"
+    write_block_file(path, BLOCKS[1])
+    whole = path.read_bytes()
+    for size in (len(whole) // 2, len(whole) - 1):
+        path.write_bytes(whole[:size])
+        assert refusal(path) == "truncated: the compressed data ends too early"
+
+
+def test_a_truncated_stream_of_unknown_length_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "1.blk.zst"
+    compressor = zstandard.ZstdCompressor(write_content_size=False)
+    path.write_bytes(compressor.compress(BLOCKS[1].to_bytes())[:-1])
+    assert refusal(path) == "truncated: the compressed data ends too early"
+
+
+def test_a_truncated_plain_file_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "1.blk"
+    path.write_bytes(BLOCKS[1].to_bytes()[:-1])
+    assert refusal(path).startswith("not a block: ")
+    path.write_bytes(b"")
+    assert refusal(path).startswith("not a block: ")
+
+
+@pytest.mark.parametrize("block_format", ["blk.gz", "blk.zst"])
+def test_a_damaged_file_is_refused(tmp_path: Path, block_format: BlockFormat) -> None:
+    path = tmp_path / f"1.{block_format}"
+    path.write_bytes(b"this is not compressed at all")
+    assert refusal(path).startswith("damaged: ")
+
+
+def test_bytes_after_the_end_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "1.blk.zst"
+    write_block_file(path, BLOCKS[1])
+    path.write_bytes(path.read_bytes() + b"xyz")
+    assert refusal(path) == "damaged: 3 bytes after the end of the frame"
+
+
+def test_a_flipped_byte_in_gzip_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "1.blk.gz"
+    write_block_file(path, BLOCKS[1])
+    data = bytearray(path.read_bytes())
+    data[-8] ^= 1  # the checksum
+    path.write_bytes(data)
+    assert refusal(path).startswith("damaged: CRC check failed")
+
+
+@pytest.mark.parametrize("block_format", FORMATS)
+def test_a_bomb_is_not_unpacked(tmp_path: Path, block_format: BlockFormat) -> None:
+    path = tmp_path / f"1.{block_format}"
+    bomb = bytes(1 << 21)
+    compress: dict[BlockFormat, Callable[[bytes], bytes]] = {
+        "blk": bytes,
+        "blk.gz": gzip.compress,
+        "blk.zst": zstandard.ZstdCompressor().compress,
+    }
+    path.write_bytes(compress[block_format](bomb))
+    assert refusal(path) == "more than 1048576 bytes, the most that a block may have"
+
+
+def test_a_block_of_exactly_the_limit_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "1.blk.gz"
+    write_block_file(path, BLOCKS[1])
+    size = len(BLOCKS[1].to_bytes())
+    assert read_block_file(path, size) == BLOCKS[1]
+    assert refusal(path, size - 1) == f"more than {size - 1} bytes, the most that a block may have"
+
+
+def test_a_file_with_another_block_is_refused(tmp_path: Path) -> None:
+    write_block_file(tmp_path / "1.blk", BLOCKS[1])
+    path = (tmp_path / "1.blk").rename(tmp_path / "2.blk")
+    assert refusal(path) == "holds block 1, not 2"
+
+
+@pytest.mark.parametrize("name", ["1.txt", "18446744073709551615.blk"])
+def test_a_file_of_another_name_is_refused(tmp_path: Path, name: str) -> None:
+    assert refusal(tmp_path / name) == "not a block file name (N.blk, N.blk.gz, N.blk.zst)"
+
+
+def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    assert refusal(tmp_path / "1.blk.zst") == "No such file or directory"
+
+
+def test_writing_under_a_wrong_name_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BlockFileError) as caught:
+        write_block_file(tmp_path / "5.blk", BLOCKS[1])
+    assert caught.value.reason == "not a name for block 1"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_failed_write_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_space(self: Path, target: Path) -> Path:
+        raise OSError(28, os.strerror(28))
+
+    monkeypatch.setattr(Path, "replace", no_space)
+    with pytest.raises(BlockFileError) as caught:
+        write_block_file(tmp_path / "1.blk", BLOCKS[1])
+    assert caught.value.reason == "No space left on device"
+    assert list(tmp_path.iterdir()) == []
+
+
+@needs_real_blocks
+@pytest.mark.parametrize("chain", ["signed-chain", "record-file-chain", "layout-8-chain"])
+def test_real_blocks_are_read_and_written_again(tmp_path: Path, chain: str) -> None:
+    blocks = list(read_chain(real_chain(chain)))
+    for number, block in enumerate(blocks):
+        assert block.number == number
+        write_block_file(tmp_path / f"{number}.blk.zst", block)
+    assert list(read_chain(tmp_path)) == blocks
+    original = gzip.decompress((real_chain(chain) / "0.blk.gz").read_bytes())
+    assert Block.from_bytes(original).to_bytes() == original
