@@ -29,7 +29,7 @@ __all__ = ["JsonFormatter", "TextFormatter", "fields", "set_up_logging"]
 
 _FIELDS = "sluice_fields"
 _RESERVED = frozenset({"time", "level", "logger", "message", "error"})
-_PLAIN = re.compile(r"[^\s\"'=\x00-\x1f\x7f]+")
+_PLAIN = re.compile(r"[^\s\"'=]+")
 _LEVEL_COLOURS = {logging.WARNING: "\x1b[33m", logging.ERROR: "\x1b[31m", logging.CRITICAL: "\x1b[31m"}
 _RESET = "\x1b[0m"
 
@@ -113,7 +113,7 @@ class JsonFormatter(logging.Formatter):
         entry |= {key: _json(value) for key, value in _fields_of(record).items()}
         if record.exc_info:
             entry["error"] = self.formatException(record.exc_info)
-        return json.dumps(entry, ensure_ascii=False, default=str)
+        return json.dumps(entry, default=str)  # in ASCII, whatever a text holds
 
 
 def _fields_of(record: logging.LogRecord) -> Mapping[str, FieldValue]:
@@ -141,7 +141,9 @@ def _text(value: FieldValue) -> str:
     if isinstance(value, bytes):
         return _cut(value.hex())
     text = _cut(str(value))
-    return text if _PLAIN.fullmatch(text) else json.dumps(text, ensure_ascii=False)
+    if text.isprintable() and _PLAIN.fullmatch(text):
+        return text
+    return _one_line(json.dumps(text, ensure_ascii=False))
 
 
 def _one_line(message: str) -> str:

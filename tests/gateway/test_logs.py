@@ -26,6 +26,8 @@ VALUES: list[tuple[str, FieldValue, str, object]] = [
     ("quote", 'a"b', '"a\\"b"', 'a"b'),
     ("empty", "", '""', ""),
     ("line_end", "a\nINFO forged", '"a\\nINFO forged"', "a\nINFO forged"),
+    ("terminal_command", "a\x9b2Jb", '"a\\x9b2Jb"', "a\x9b2Jb"),
+    ("half_a_character", "a\ud800b", '"a\\ud800b"', "a\ud800b"),
     ("longest", "x" * FIELD_CHARACTERS_MAX, "x" * FIELD_CHARACTERS_MAX, "x" * FIELD_CHARACTERS_MAX),
     (
         "too_long",
