@@ -1,0 +1,236 @@
+"""Writing the stream file: the numbered steps of a commit, growth, and what is put right after a failure.
+
+`COMMIT_STEPS` says what a crash just after each step leaves behind. The header's 38 bytes lie in one disk
+sector (offset 16 to 54 of 512), and a sector is written whole or not at all; that is all we ask of a disk.
+
+Invariants
+  - Nothing of an uncommitted operation is below the `total_length` on disk.
+  - What lies past `total_length` is zero whenever no commit runs, or `_damage` remembers that it is not.
+  - Data whose flush failed is written again before the next flush: the kernel forgets which pages were
+    dirty when a flush fails, so that flushing again would succeed without having written them.
+
+Source: design.md, "Durability and speed"; wire.md 1.
+"""
+
+from __future__ import annotations
+
+import logging
+import struct
+from dataclasses import dataclass
+from enum import Enum
+
+from datastream.errors import CommitFailed
+from datastream.layout import (
+    HEADER_OFFSET,
+    PAGE_SIZE,
+    Committed,
+    file_size_of,
+    page_end,
+    page_number_of,
+    page_start,
+    pages_used,
+)
+from datastream.operation import OperationGroup
+from datastream.streamfile import StreamFile
+
+__all__ = ["COMMIT_STEPS", "Appender", "CommitStep"]
+
+_logger = logging.getLogger(__name__)
+_TOTALS = struct.Struct(">QQ")
+_BLOCK_SIZE = 4096
+_COPY_SIZE = PAGE_SIZE
+
+
+class CommitStep(Enum):
+    """The steps of a commit, in order."""
+
+    REPAIR = "0a repair"
+    GROW = "0b grow"
+    ENTRIES = "1 entries"
+    FLUSH_ENTRIES = "2 flush"
+    HEADER = "3 header"
+    FLUSH_HEADER = "4 flush"
+    BOOKMARKS = "5 bookmarks"
+    PUBLISH = "6 publish"
+
+
+COMMIT_STEPS: dict[CommitStep, tuple[str, str]] = {
+    CommitStep.REPAIR: (
+        "Put right what an earlier failed commit left; write pending bookmarks if the DB failed",
+        "the old stream",
+    ),
+    CommitStep.GROW: ("`ftruncate`, when the file is full", "the old stream in a longer file"),
+    CommitStep.ENTRIES: (
+        "One `pwrite` of all entries, padding included",
+        "the old stream; bytes past `total_length`, which opening zeroes",
+    ),
+    CommitStep.FLUSH_ENTRIES: ("`fdatasync`", "the same; the entries are on disk"),
+    CommitStep.HEADER: (
+        "One `pwrite` of the 38-byte header",
+        "the old stream or the new one, never a mixture: the commit point",
+    ),
+    CommitStep.FLUSH_HEADER: (
+        "`fdatasync`",
+        "the new stream, index behind: opening adds its bookmarks",
+    ),
+    CommitStep.BOOKMARKS: (
+        "One LevelDB batch: the bookmarks and how many entries are covered",
+        "the new stream",
+    ),
+    CommitStep.PUBLISH: ("Swap the committed view, wake readers, return", "the new stream"),
+}
+"""step -> (what is done, what opening finds when the machine stops just after it)."""
+
+
+@dataclass(slots=True)
+class _Damage:
+    """What a failed commit left on disk."""
+
+    dirty_end: int
+    """Past `total_length`, bytes before this offset may not be zero."""
+    header: bool
+    """The header on disk may be the new one."""
+    rewrite: bool
+    """A flush failed: what was committed without a flush has to be written again."""
+
+
+class Appender:
+    """Commits operation groups to a stream file; used by one thread at a time.
+
+    Args:
+        file: loaded, and its disk writable.
+        growth_pages: data pages added when it is full.
+    """
+
+    def __init__(self, file: StreamFile, growth_pages: int) -> None:
+        self._file = file
+        self._disk = file.disk
+        self._growth_pages = growth_pages
+        self._size = file.disk.size()
+        self._flushed = file.committed
+        self._damage: _Damage | None = None
+        self._header_prefix = file.header_bytes(file.committed)[: -_TOTALS.size]
+
+    @property
+    def is_flushed(self) -> bool:
+        """Whether everything that is committed was flushed."""
+        return self._flushed == self._file.committed
+
+    def write(self, group: OperationGroup, *, flush: bool) -> Committed:
+        """Do steps 0 to 4 of a commit; return the new totals, which the caller then publishes.
+
+        Args:
+            flush: False leaves out both flushes: the commit survives the end of this process, not of the
+                machine. A later commit with a flush makes it durable too.
+
+        Raises:
+            CommitFailed: the disk refused a step. On disk, the old stream was restored as far as it let us.
+        """
+        old, new = self._file.committed, group.end
+        step = CommitStep.REPAIR
+        try:
+            if self._damage is not None:
+                self._repair(self._damage)
+            if new.total_length > self._size:
+                step = CommitStep.GROW  # then: the old stream in a longer file
+                self._grow(new.total_length)
+            if group.buffer:
+                step = CommitStep.ENTRIES  # then: garbage past the end, which opening zeroes
+                self._disk.pwrite(group.buffer, old.total_length)
+            flush = flush and self._flushed != new
+            if flush:
+                step = CommitStep.FLUSH_ENTRIES  # then: the same, on disk
+                self._disk.fdatasync()
+            if new != old:
+                step = CommitStep.HEADER  # then: the old stream or the new one
+                self._disk.pwrite(self._header_prefix + _TOTALS.pack(*new), HEADER_OFFSET)
+            if flush:
+                step = CommitStep.FLUSH_HEADER  # then: the new stream, its bookmarks not yet indexed
+                self._disk.fdatasync()
+                self._flushed = new
+        except BaseException as error:  # also Ctrl-C: what is on disk must be known
+            self._restore(step, new)
+            if isinstance(error, OSError):
+                raise CommitFailed(self._file.path, step.value, error) from error
+            raise
+        return new
+
+    def adopt(self, group: OperationGroup) -> None:
+        """Tell the page index about the pages and checkpoints of a group that was written."""
+        index = self._file.index
+        checkpoints = iter(group.checkpoints)
+        offset = next(checkpoints, None)
+        for page_number, first_number in group.page_starts:
+            while offset is not None and offset < page_start(page_number):
+                index.add_checkpoint(offset)
+                offset = next(checkpoints, None)
+            index.add_page(page_number, first_number)
+            index.fill_page(page_number)
+        while offset is not None:
+            index.add_checkpoint(offset)
+            offset = next(checkpoints, None)
+        for page_number, data_end in group.page_ends:
+            index.set_data_end(page_number, data_end)
+
+    def trim_tail(self) -> None:
+        """Write zeros over everything past `total_length`."""
+        self._zero(self._file.committed.total_length, self._size)
+
+    def _grow(self, total_length: int) -> None:
+        grown = self._size + self._growth_pages * PAGE_SIZE
+        size = max(file_size_of(pages_used(total_length)), grown)
+        self._disk.truncate(size)
+        self._size = size
+
+    def _restore(self, step: CommitStep, new: Committed) -> None:
+        """Remember what a failed commit left, and put it right now if the disk lets us."""
+        before = self._damage
+        self._damage = _Damage(
+            dirty_end=max(new.total_length, before.dirty_end if before else 0),
+            header=step in (CommitStep.HEADER, CommitStep.FLUSH_HEADER)
+            or (before is not None and before.header),
+            rewrite=step in (CommitStep.FLUSH_ENTRIES, CommitStep.FLUSH_HEADER)
+            or (before is not None and before.rewrite),
+        )
+        try:
+            self._repair(self._damage)
+        except OSError as error:
+            _logger.warning(
+                "%s: cannot clean up after the failed commit yet: %s; the next commit tries again",
+                self._file.path,
+                error,
+            )
+
+    def _repair(self, damage: _Damage) -> None:
+        committed = self._file.committed
+        if damage.header:
+            # First of all, and flushed: a new header over zeroed entries could not be opened.
+            self._disk.pwrite(self._header_prefix + _TOTALS.pack(*committed), HEADER_OFFSET)
+            self._disk.fdatasync()
+        self._zero(committed.total_length, min(damage.dirty_end, self._size))
+        if damage.rewrite:
+            self._write_again(self._flushed.total_length, committed.total_length)
+        self._damage = None
+
+    def _zero(self, start: int, end: int) -> None:
+        """Make the bytes from `start` to `end`, which are past `total_length`, zero again.
+
+        Only blocks that are not zero are written: writing zeros into a hole needs room on a full disk.
+        Whole pages are cut off and added again, each a single step that leaves a whole number of pages.
+        """
+        rest_end = page_end(page_number_of(start))
+        data = self._disk.pread(min(end, rest_end) - start, start)
+        position = 0
+        while position < len(data):
+            block_end = min(len(data), position + _BLOCK_SIZE - (start + position) % _BLOCK_SIZE)
+            if data.count(0, position, block_end) != block_end - position:
+                self._disk.pwrite(bytes(block_end - position), start + position)
+            position = block_end
+        if end > rest_end:
+            self._disk.truncate(rest_end)
+            self._disk.truncate(self._size)
+
+    def _write_again(self, start: int, end: int) -> None:
+        """Mark the bytes from `start` to `end` dirty again, by writing what the page cache holds of them."""
+        for offset in range(start, end, _COPY_SIZE):
+            self._disk.pwrite(self._disk.pread(min(_COPY_SIZE, end - offset), offset), offset)

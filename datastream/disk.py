@@ -1,0 +1,152 @@
+"""The file layer: the few calls that a stream file makes of the operating system.
+
+`Disk` is what a stream file needs; `RealDisk` is a file. Faults (a full disk, torn writes, failing flushes)
+are injected here, below everything that has to survive them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+from pathlib import Path
+from typing import Protocol
+
+__all__ = ["Disk", "RealDisk", "create_file"]
+
+
+class Disk(Protocol):
+    """One open file."""
+
+    def pread(self, size: int, offset: int) -> bytes:
+        """Return up to `size` bytes from `offset` on; fewer only at the end of the file."""
+        ...
+
+    def pwrite(self, data: bytes | bytearray | memoryview, offset: int) -> None:
+        """Write all of `data` at `offset`, or raise OSError; then any part of it may have been written."""
+        ...
+
+    def fdatasync(self) -> None:
+        """Return when all that was written is on the disk, with the file's size."""
+        ...
+
+    def truncate(self, size: int) -> None:
+        """Set the size in bytes; what is added is zeros."""
+        ...
+
+    def size(self) -> int:
+        """Return the size in bytes."""
+        ...
+
+    def has_data(self, offset: int) -> bool:
+        """Whether there may be a byte other than 0 at or after `offset`; False is certain, True is not."""
+        ...
+
+    def fileno(self) -> int:
+        """Return the file descriptor, for sendfile."""
+        ...
+
+    def close(self) -> None:
+        """Close the file; a second time does nothing."""
+        ...
+
+
+class RealDisk:
+    """A file of the operating system.
+
+    Args:
+        path: an existing file.
+        writable: open it for reading and writing, otherwise for reading only.
+    """
+
+    def __init__(self, path: Path, *, writable: bool = True) -> None:
+        self._fd = os.open(path, (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC)
+
+    def pread(self, size: int, offset: int) -> bytes:
+        """See `Disk.pread`."""
+        data = os.pread(self._fd, size, offset)
+        if len(data) == size or not data:
+            return data
+        parts = [data]
+        missing = size - len(data)
+        while missing and data:
+            data = os.pread(self._fd, missing, offset + size - missing)
+            parts.append(data)
+            missing -= len(data)
+        return b"".join(parts)
+
+    def pwrite(self, data: bytes | bytearray | memoryview, offset: int) -> None:
+        """See `Disk.pwrite`."""
+        written = os.pwrite(self._fd, data, offset)
+        if written == len(data):
+            return
+        # A disk that gets full takes a part first and says ENOSPC at the next try.
+        with memoryview(data) as rest:
+            while written < len(rest):
+                count = os.pwrite(self._fd, rest[written:], offset + written)
+                if not count:
+                    raise OSError(errno.EIO, "the file takes no more bytes")
+                written += count
+
+    def fdatasync(self) -> None:
+        """See `Disk.fdatasync`."""
+        os.fdatasync(self._fd)
+
+    def truncate(self, size: int) -> None:
+        """See `Disk.truncate`."""
+        os.ftruncate(self._fd, size)
+
+    def size(self) -> int:
+        """See `Disk.size`."""
+        return os.fstat(self._fd).st_size
+
+    def has_data(self, offset: int) -> bool:
+        """See `Disk.has_data`; asks the file system where the file has no holes."""
+        try:
+            os.lseek(self._fd, offset, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno == errno.ENXIO:
+                return False
+            if error.errno == errno.EINVAL:  # a file system that does not know holes
+                return True
+            raise
+        return True
+
+    def fileno(self) -> int:
+        """See `Disk.fileno`."""
+        return self._fd
+
+    def close(self) -> None:
+        """See `Disk.close`."""
+        if self._fd >= 0:
+            fd, self._fd = self._fd, -1
+            os.close(fd)
+
+
+def create_file(path: Path, header_page: bytes, size: int) -> None:
+    """Make a sparse file of `size` bytes that begins with `header_page`; `path` appears whole or not at all.
+
+    A crash before the rename leaves only `path` + `.new`, which the next creation overwrites.
+
+    Raises:
+        OSError: no space, no permission, no such folder.
+    """
+    new_path = path.with_name(path.name + ".new")
+    fd = os.open(new_path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+    try:
+        os.ftruncate(fd, size)
+        os.pwrite(fd, header_page, 0)
+        os.fsync(fd)
+        new_path.rename(path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            new_path.unlink()
+        raise
+    finally:
+        os.close(fd)
+    # The name itself is durable only once the folder is.
+    folder_fd = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(folder_fd)
+    finally:
+        os.close(folder_fd)

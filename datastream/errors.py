@@ -1,0 +1,337 @@
+"""Errors of the data streamer. Their type says whose fault it is, their fields say what and where.
+
+DatastreamError
+├── MisuseError               the program called us wrongly
+│   ├── OperationAlreadyOpen, NoOperationOpen, CommitInProgress, StreamClosed
+│   ├── EntryTooLong, EntryTypeReserved, BookmarkSizeWrong, OperationTooLarge
+│   └── BadEntryRange
+├── NotFoundError             EntryNotFound, BookmarkNotFound
+├── StreamFileRefused         the file is not one that we may use
+│   ├── ShorterThanHeaderPage, NotWholePages, WrongMagic, WrongPacketType, WrongHeaderSize
+│   ├── WrongStreamType, TotalLengthOutOfFile
+│   └── EntriesDisagree       also raised when a damaged page is met later
+├── EnvironmentFault          disk, locks, addresses
+│   ├── StreamFileUnavailable, StreamInUse, BookmarksUnavailable
+│   ├── CommitFailed
+│   └── AddressUnavailable
+└── PeerError                 the other end of a connection
+    ├── ServerSpokeWrongly, ConnectionEnded
+    └── CommandRefused
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+__all__ = [
+    "AddressUnavailable",
+    "BadEntryRange",
+    "BookmarkNotFound",
+    "BookmarkSizeWrong",
+    "BookmarksUnavailable",
+    "CommandRefused",
+    "CommitFailed",
+    "CommitInProgress",
+    "ConnectionEnded",
+    "DatastreamError",
+    "EntriesDisagree",
+    "EntryNotFound",
+    "EntryTooLong",
+    "EntryTypeReserved",
+    "EnvironmentFault",
+    "MisuseError",
+    "NoOperationOpen",
+    "NotFoundError",
+    "NotWholePages",
+    "OperationAlreadyOpen",
+    "OperationTooLarge",
+    "PeerError",
+    "ServerSpokeWrongly",
+    "ShorterThanHeaderPage",
+    "StreamClosed",
+    "StreamFileRefused",
+    "StreamFileUnavailable",
+    "StreamInUse",
+    "TotalLengthOutOfFile",
+    "WrongHeaderSize",
+    "WrongMagic",
+    "WrongPacketType",
+    "WrongStreamType",
+]
+
+
+class DatastreamError(Exception):
+    """Base of every error that this package raises on purpose."""
+
+
+# --- misuse ----------------------------------------------------------------------------------------------
+
+
+class MisuseError(DatastreamError):
+    """The program called the data streamer wrongly; nothing was changed."""
+
+
+class _WrongState(MisuseError):
+    """A call that the state of the atomic operation does not allow."""
+
+    state_text: str = ""
+
+    def __init__(self, call: str) -> None:
+        super().__init__(f"{call}: {self.state_text}")
+        self.call = call
+
+
+class OperationAlreadyOpen(_WrongState):
+    """`start_atomic_op` while an operation is open."""
+
+    state_text = "an atomic operation is open already; commit, seal or roll it back first"
+
+
+class NoOperationOpen(_WrongState):
+    """A call that needs an open operation, or one to commit."""
+
+    state_text = "no atomic operation is open; start one first"
+
+
+class CommitInProgress(_WrongState):
+    """A call while another thread commits."""
+
+    state_text = "a commit is in progress in another thread; wait for it"
+
+
+class StreamClosed(_WrongState):
+    """A call on a stream that was closed."""
+
+    state_text = "the stream is closed"
+
+
+class EntryTooLong(MisuseError):
+    """An entry that does not fit on a data page."""
+
+    def __init__(self, size: int, size_max: int) -> None:
+        super().__init__(f"entry data: got {size} bytes, at most {size_max} fit on a data page")
+        self.size = size
+        self.size_max = size_max
+
+
+class EntryTypeReserved(MisuseError):
+    """An entry type that `add_stream_entry` does not take."""
+
+    def __init__(self, entry_type: int, reason: str) -> None:
+        super().__init__(f"entry type {entry_type:#x}: {reason}")
+        self.entry_type = entry_type
+
+
+class BookmarkSizeWrong(MisuseError):
+    """A bookmark that is empty or too long."""
+
+    def __init__(self, size: int, size_max: int) -> None:
+        super().__init__(f"bookmark: got {size} bytes, expected 1 to {size_max}")
+        self.size = size
+        self.size_max = size_max
+
+
+class OperationTooLarge(MisuseError):
+    """The uncommitted operations would hold more memory than is allowed."""
+
+    def __init__(self, size: int, size_max: int) -> None:
+        super().__init__(
+            f"uncommitted operations: {size} bytes with this entry, at most {size_max} are allowed"
+        )
+        self.size = size
+        self.size_max = size_max
+
+
+class BadEntryRange(MisuseError):
+    """A range of entry numbers that is not inside the stream."""
+
+    def __init__(self, from_number: int, to_number: int, total_entries: int) -> None:
+        super().__init__(
+            f"entries {from_number} to {to_number}: expected 0 <= from <= to <= {total_entries}, "
+            "the number of committed entries"
+        )
+        self.from_number = from_number
+        self.to_number = to_number
+        self.total_entries = total_entries
+
+
+# --- not found -------------------------------------------------------------------------------------------
+
+
+class NotFoundError(DatastreamError):
+    """What was asked for is not in the stream."""
+
+
+class EntryNotFound(NotFoundError):
+    """An entry number at or past the end of the stream."""
+
+    def __init__(self, number: int, total_entries: int | None = None) -> None:
+        known = "" if total_entries is None else f"; the stream has {total_entries} entries"
+        super().__init__(f"entry {number}: not found{known}")
+        self.number = number
+        self.total_entries = total_entries
+
+
+class BookmarkNotFound(NotFoundError):
+    """A bookmark that no committed entry has."""
+
+    def __init__(self, bookmark: bytes) -> None:
+        super().__init__(f"bookmark {bookmark.hex()}: not found")
+        self.bookmark = bookmark
+
+
+# --- the stream file -------------------------------------------------------------------------------------
+
+
+class StreamFileRefused(DatastreamError):
+    """The file is not a stream file that may be opened; it was not changed."""
+
+    what: str = "file"
+
+    def __init__(self, path: Path | str, found: str, expected: str) -> None:
+        super().__init__(f"{path}: {self.what}: found {found}, expected {expected}")
+        self.path = path
+        self.found = found
+        self.expected = expected
+
+
+class ShorterThanHeaderPage(StreamFileRefused):
+    """The file ends before its header page does."""
+
+    what = "file size"
+
+
+class NotWholePages(StreamFileRefused):
+    """What follows the header page is not a whole number of data pages."""
+
+    what = "file size"
+
+
+class WrongMagic(StreamFileRefused):
+    """The first 16 bytes are not those of a stream file."""
+
+    what = "magic bytes"
+
+
+class WrongPacketType(StreamFileRefused):
+    """The packet type of the header entry is not 1."""
+
+    what = "packet type of the header entry"
+
+
+class WrongHeaderSize(StreamFileRefused):
+    """The length field of the header entry is not 38."""
+
+    what = "length of the header entry"
+
+
+class WrongStreamType(StreamFileRefused):
+    """The file holds another type of stream."""
+
+    what = "stream type"
+
+
+class TotalLengthOutOfFile(StreamFileRefused):
+    """`TotalLength` points outside the file."""
+
+    what = "TotalLength"
+
+
+class EntriesDisagree(StreamFileRefused):
+    """The entries do not lead exactly to `TotalLength` and `TotalEntries`."""
+
+    what = "entries"
+
+    def __init__(self, path: Path | str, number: int, offset: int, found: str, expected: str) -> None:
+        super().__init__(path, f"{found} at entry {number}, offset {offset}", expected)
+        self.number = number
+        self.offset = offset
+
+
+# --- the environment -------------------------------------------------------------------------------------
+
+
+class EnvironmentFault(DatastreamError):
+    """Something around the program does not let it work."""
+
+
+class StreamFileUnavailable(EnvironmentFault):
+    """The operating system refuses the stream file."""
+
+    def __init__(self, path: Path | str, os_error: OSError) -> None:
+        super().__init__(f"{path}: cannot open the stream file: {os_error.strerror or os_error}")
+        self.path = path
+        self.os_error = os_error
+
+
+class StreamInUse(EnvironmentFault):
+    """Another opener has the stream."""
+
+    def __init__(self, path: Path | str, lock_path: Path | str) -> None:
+        super().__init__(f"{path}: the stream is in use by another program or opener (lock {lock_path})")
+        self.path = path
+        self.lock_path = lock_path
+
+
+class BookmarksUnavailable(EnvironmentFault):
+    """The bookmark DB cannot be opened, read or written."""
+
+    def __init__(self, folder: Path | str, reason: str) -> None:
+        super().__init__(f"{folder}: bookmark DB: {reason}")
+        self.folder = folder
+        self.reason = reason
+
+
+class CommitFailed(EnvironmentFault):
+    """A commit failed before its commit point: the committed view is as it was, the group was dropped."""
+
+    def __init__(self, path: Path | str, step: str, os_error: OSError) -> None:
+        super().__init__(f"{path}: commit failed at step {step}: {os_error.strerror or os_error}")
+        self.path = path
+        self.step = step
+        self.os_error = os_error
+
+
+class AddressUnavailable(EnvironmentFault):
+    """The server cannot listen on its address."""
+
+    def __init__(self, host: str, port: int, os_error: OSError) -> None:
+        super().__init__(f"{host}:{port}: cannot listen: {os_error.strerror or os_error}")
+        self.host = host
+        self.port = port
+        self.os_error = os_error
+
+
+# --- the other end ---------------------------------------------------------------------------------------
+
+
+class PeerError(DatastreamError):
+    """The other end of a connection."""
+
+
+class ServerSpokeWrongly(PeerError):
+    """Bytes from a server that are not the protocol."""
+
+    def __init__(self, what: str, got: str, expected: str) -> None:
+        super().__init__(f"server: {what}: got {got}, expected {expected}")
+        self.what = what
+        self.got = got
+        self.expected = expected
+
+
+class ConnectionEnded(PeerError):
+    """The server closed the connection."""
+
+    def __init__(self, while_doing: str) -> None:
+        super().__init__(f"server: closed the connection while {while_doing}")
+        self.while_doing = while_doing
+
+
+class CommandRefused(PeerError):
+    """The server answered a command with an error Result."""
+
+    def __init__(self, command: str, error_number: int, text: str) -> None:
+        super().__init__(f"server: {command}: error {error_number} {text}")
+        self.command = command
+        self.error_number = error_number
+        self.text = text

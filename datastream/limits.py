@@ -1,0 +1,134 @@
+"""Every limit of the data streamer, with its unit, its reason and where it comes from.
+
+`go:` marks the value of the Go reference server (wire.md 3, "Limits of the reference").
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = [
+    "ACCEPT_BATCH_COUNT",
+    "ACCEPT_PAUSE_SECONDS",
+    "BOOKMARKS_CHECKED_AT_OPEN_MAX",
+    "BOOKMARK_SIZE_MAX",
+    "BOOKMARK_SIZE_MIN",
+    "CHECKPOINT_INTERVAL",
+    "CLIENT_READ_BYTES",
+    "FULL_CHECK_PAGES_MAX",
+    "GROWTH_PAGES",
+    "INITIAL_PAGES",
+    "LINGER_BYTES_MAX",
+    "LINGER_SECONDS",
+    "LISTEN_BACKLOG_COUNT",
+    "OFFSET_TABLES_MAX",
+    "OPERATION_GROUP_BYTES_MAX",
+    "PENDING_BOOKMARKS_MAX",
+    "REBUILD_BATCH_BOOKMARKS",
+    "RECEIVE_BYTES",
+    "RESULT_TEXT_BYTES_MAX",
+    "SEND_BYTES_PER_TURN",
+    "ServerLimits",
+]
+
+# --- the stream file -------------------------------------------------------------------------------------
+
+INITIAL_PAGES = 100
+"""Data pages of a new file. go: 100. Ours are sparse, so they cost no disk space before they are used."""
+
+GROWTH_PAGES = 10
+"""Data pages added when the file is full. go: 10."""
+
+FULL_CHECK_PAGES_MAX = 8
+"""Up to this many used data pages, opening walks every entry; above, page heads and the last page only.
+
+Walking a page takes about 3 ms with small entries, so 8 pages stay far below the 0.2 s opening may take."""
+
+OPERATION_GROUP_BYTES_MAX = 1 << 30
+"""Bytes that the open operation and the sealed ones may hold in memory before they are committed (1 GiB)."""
+
+CHECKPOINT_INTERVAL = 64
+"""The offset of every 64th entry is remembered, so finding an entry walks at most 63 others. A power of 2."""
+
+OFFSET_TABLES_MAX = 16_384
+"""Pages whose table of checkpoints is kept in memory; about 1 kB each with 68-byte entries, 16 MB in all."""
+
+# --- bookmarks -------------------------------------------------------------------------------------------
+
+BOOKMARK_SIZE_MIN = 1
+"""Bytes; an empty bookmark is refused (wire.md 2)."""
+
+BOOKMARK_SIZE_MAX = 16
+"""Bytes. go: maxBookmarkLength = 16. Longer keys of the bookmark DB are ours (wire.md 2)."""
+
+BOOKMARKS_CHECKED_AT_OPEN_MAX = 16_384
+"""Bookmarks of the DB that opening compares with the number of entries (about 15 ms).
+
+A larger DB is not scanned; there, every lookup checks that the entry it found is that bookmark."""
+
+PENDING_BOOKMARKS_MAX = 4_096
+"""Bookmarks of unflushed commits that wait in memory for one write batch to the DB."""
+
+REBUILD_BATCH_BOOKMARKS = 16_384
+"""Bookmarks per write batch while the index is rebuilt; each batch records how far it came."""
+
+# --- the TCP server --------------------------------------------------------------------------------------
+
+RECEIVE_BYTES = 4_096
+"""Bytes read from a client at once; the longest command has 36. No more is read while an answer waits."""
+
+SEND_BYTES_PER_TURN = 1 << 20
+"""Bytes sent to one client before the event loop turns to the others: one data page."""
+
+LISTEN_BACKLOG_COUNT = 1_024
+"""Connections that the kernel holds until they are accepted."""
+
+ACCEPT_BATCH_COUNT = 128
+"""Connections accepted before the event loop turns to the clients that are there."""
+
+ACCEPT_PAUSE_SECONDS = 0.5
+"""Pause when the process has no file descriptor left (EMFILE), instead of spinning."""
+
+LINGER_SECONDS = 1.0
+"""How long a closing connection waits for its client's end, so that no reset destroys the last answer."""
+
+LINGER_BYTES_MAX = 1 << 16
+"""Bytes that a closing connection reads and drops in that time."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerLimits:
+    """Limits of a `StreamServer` that its operator may set."""
+
+    connections_max: int = 10_000
+    """Clients at once; one more is accepted and closed at once. go: maxConnections = 100."""
+
+    write_timeout_seconds: float = 3.0
+    """A client that takes no byte for this long while some wait for it is closed; 0: never. go: 3 s."""
+
+    inactivity_timeout_seconds: float = 120.0
+    """A client that neither sent nor received a byte for this long is closed; 0: never. go: 120 s."""
+
+    sweep_interval_seconds: float = 5.0
+    """How often both timeouts are looked at; a quarter of the shorter timeout when that is less. go: 5 s."""
+
+    def __post_init__(self) -> None:
+        """Refuse values that mean nothing."""
+        for name in ("write_timeout_seconds", "inactivity_timeout_seconds"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name}: got {getattr(self, name)}, expected 0 (never) or more")
+        if self.connections_max < 1:
+            raise ValueError(f"connections_max: got {self.connections_max}, expected 1 or more")
+        if self.sweep_interval_seconds <= 0:
+            raise ValueError(
+                f"sweep_interval_seconds: got {self.sweep_interval_seconds}, expected more than 0"
+            )
+
+
+# --- the client ------------------------------------------------------------------------------------------
+
+CLIENT_READ_BYTES = 1 << 18
+"""Bytes that a client reads from its socket at once."""
+
+RESULT_TEXT_BYTES_MAX = 1_024
+"""Longest text of a Result that a client takes; the longest known has 18 bytes."""

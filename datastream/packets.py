@@ -1,0 +1,139 @@
+"""What a server sends, as bytes and back: results, the header, answered entries, streamed entries. Pure.
+
+    Result    u8 0xff | u32 length (9 + text) | u32 error_number | text (ASCII)
+    header    u8 1    | u32 38                | ... (layout.py)
+    answer    u8 0xfe | u32 length            | ... an entry, its first byte changed
+    streamed  u8 2    | u32 length            | ... an entry, as in the file
+
+Every packet begins with its type (u8) and its whole length (u32), so one reader cuts them all.
+
+Source: wire.md 3.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+
+from datastream.errors import ServerSpokeWrongly
+from datastream.layout import (
+    ENTRY_HEAD,
+    ENTRY_HEAD_SIZE,
+    HEADER_SIZE,
+    NOT_FOUND_TYPE,
+    PACKET_ANSWER,
+    PACKET_DATA,
+    PACKET_HEADER,
+    PACKET_RESULT,
+    PAGE_SIZE,
+    Entry,
+    StreamHeader,
+    decode_header,
+    encode_entry,
+)
+from datastream.limits import RESULT_TEXT_BYTES_MAX
+
+__all__ = ["NOT_FOUND_ANSWER", "Answer", "Packet", "PacketReader", "Result", "encode_result"]
+
+_RESULT_HEAD = struct.Struct(">BII")
+_PACKET_HEAD = struct.Struct(">BI")
+
+NOT_FOUND_ANSWER = encode_entry(Entry(NOT_FOUND_TYPE, 0, b""), PACKET_ANSWER)
+"""The 17 bytes that answer an Entry or Bookmark command which found nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """The first answer to every command."""
+
+    error_number: int
+    """0 is OK."""
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The entry that answers an Entry or Bookmark command."""
+
+    entry: Entry | None
+    """None: not found."""
+
+
+Packet = Result | StreamHeader | Answer | Entry
+
+_SIZES: dict[int, tuple[str, int, int]] = {
+    PACKET_RESULT: ("Result", _RESULT_HEAD.size, _RESULT_HEAD.size + RESULT_TEXT_BYTES_MAX),
+    PACKET_HEADER: ("header", HEADER_SIZE, HEADER_SIZE),
+    PACKET_ANSWER: ("answered entry", ENTRY_HEAD_SIZE, PAGE_SIZE),
+    PACKET_DATA: ("streamed entry", ENTRY_HEAD_SIZE, PAGE_SIZE),
+}
+"""packet type -> (name, smallest length, greatest length), in bytes."""
+
+
+def encode_result(error_number: int, text: str) -> bytes:
+    """Return the bytes of a Result."""
+    data = text.encode("ascii")
+    return _RESULT_HEAD.pack(PACKET_RESULT, _RESULT_HEAD.size + len(data), error_number) + data
+
+
+class PacketReader:
+    """Cuts what a server sent into packets, however it was cut into pieces on the way."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    @property
+    def is_inside_packet(self) -> bool:
+        """Whether bytes of a packet wait for the rest of it."""
+        return bool(self._rest)
+
+    def feed(self, data: bytes) -> list[Packet]:
+        """Take in bytes and return the packets that are complete with them, in order.
+
+        Raises:
+            ServerSpokeWrongly: an unknown packet type or an impossible length; the connection is of no use.
+        """
+        if self._rest:
+            data = self._rest + data
+        packets: list[Packet] = []
+        position, end = 0, len(data)
+        unpack_head = ENTRY_HEAD.unpack_from
+        while end - position >= _PACKET_HEAD.size:
+            packet_type, size = _PACKET_HEAD.unpack_from(data, position)
+            following = position + size
+            if packet_type == PACKET_DATA and ENTRY_HEAD_SIZE <= size <= PAGE_SIZE:
+                if following > end:
+                    break
+                _, _, entry_type, number = unpack_head(data, position)
+                packets.append(Entry(entry_type, number, data[position + ENTRY_HEAD_SIZE : following]))
+            else:
+                self._check(packet_type, size)
+                if following > end:
+                    break
+                packets.append(_decode(packet_type, data[position:following]))
+            position = following
+        self._rest = data[position:] if position else data
+        return packets
+
+    @staticmethod
+    def _check(packet_type: int, size: int) -> None:
+        if packet_type not in _SIZES:
+            expected = ", ".join(f"{known:#x}" for known in sorted(_SIZES))
+            raise ServerSpokeWrongly("packet type", f"{packet_type:#x}", expected)
+        name, size_min, size_max = _SIZES[packet_type]
+        if not size_min <= size <= size_max:
+            raise ServerSpokeWrongly(f"length of a {name}", str(size), f"{size_min} to {size_max}")
+
+
+def _decode(packet_type: int, data: bytes) -> Packet:
+    """Decode one whole packet that is not a streamed entry."""
+    if packet_type == PACKET_RESULT:
+        _, _, error_number = _RESULT_HEAD.unpack_from(data)
+        return Result(error_number, data[_RESULT_HEAD.size :].decode("ascii", "replace"))
+    if packet_type == PACKET_HEADER:
+        return decode_header(data).header
+    assert packet_type == PACKET_ANSWER
+    _, _, entry_type, number = ENTRY_HEAD.unpack_from(data)
+    if entry_type == NOT_FOUND_TYPE:
+        return Answer(None)
+    return Answer(Entry(entry_type, number, data[ENTRY_HEAD_SIZE:]))

@@ -1,0 +1,120 @@
+"""What is known of each data page: its first entry, where its data ends, where some of its entries begin.
+
+    first_numbers   every used page                         8 bytes a page
+    data ends       once learned, 0 before                  8 bytes a page
+    checkpoints     pages used lately, at most OFFSET_TABLES_MAX; the position of every 64th entry
+
+Written by the thread that commits, read by any: values are only added, and readers look only at pages below
+the committed length that they hold. Only the tables of full pages, which are forgotten, need a lock; the page
+that is being filled has its table apart, so that it is never forgotten half-way.
+"""
+
+from __future__ import annotations
+
+import threading
+from array import array
+from bisect import bisect_right
+from collections import OrderedDict
+
+from datastream.layout import page_number_of, page_start
+from datastream.limits import CHECKPOINT_INTERVAL, OFFSET_TABLES_MAX
+
+__all__ = ["PageIndex"]
+
+
+class PageIndex:
+    """First numbers, data ends and checkpoints of the used pages."""
+
+    def __init__(self, tables_max: int = OFFSET_TABLES_MAX) -> None:
+        self.first_numbers: array[int] = array("Q")
+        self._data_ends: array[int] = array("Q")
+        self._tables: OrderedDict[int, array[int]] = OrderedDict()
+        self._tables_max = tables_max
+        self._last: tuple[int, array[int]] = (-1, array("I"))
+        self._lock = threading.Lock()
+
+    @property
+    def page_count(self) -> int:
+        """Number of pages that are known."""
+        return len(self.first_numbers)
+
+    def add_page(self, page_number: int, first_number: int) -> None:
+        """Take in the next page, of which no entry is known yet but the number of its first.
+
+        Args:
+            page_number: must be the number of pages known so far.
+            first_number: number of its first entry.
+        """
+        assert page_number == len(self.first_numbers)
+        self._data_ends.append(0)
+        self.first_numbers.append(first_number)
+
+    def fill_page(self, page_number: int, table: array[int] | None = None) -> None:
+        """Make `page_number` the page that checkpoints are added to; the one before it becomes a full page.
+
+        Args:
+            table: its checkpoints so far; None when it is empty.
+        """
+        before, before_table = self._last
+        if 0 <= before < page_number:
+            self.set_table(before, before_table)
+        self._last = (page_number, array("I") if table is None else table)
+
+    def page_of_entry(self, number: int) -> int:
+        """Return the page that entry `number` is on, if it is in the stream."""
+        return bisect_right(self.first_numbers, number) - 1
+
+    def data_end(self, page_number: int) -> int:
+        """Return the offset just past the last entry of a full page, 0 while it is not known."""
+        return self._data_ends[page_number]
+
+    def set_data_end(self, page_number: int, offset: int) -> None:
+        """Remember where the data of a full page ends."""
+        self._data_ends[page_number] = offset
+
+    def table(self, page_number: int) -> array[int] | None:
+        """Return the positions of the page's entries with a multiple of 64 as number, None when forgotten."""
+        last_number, last_table = self._last
+        if page_number == last_number:
+            return last_table
+        with self._lock:
+            table = self._tables.get(page_number)
+            if table is not None:
+                self._tables.move_to_end(page_number)
+            return table
+
+    def set_table(self, page_number: int, table: array[int]) -> None:
+        """Remember a full page's table, and forget the one not used for longest when there are too many."""
+        with self._lock:
+            self._tables[page_number] = table
+            self._tables.move_to_end(page_number)
+            if len(self._tables) > self._tables_max:
+                self._tables.popitem(last=False)
+
+    def add_checkpoint(self, offset: int) -> None:
+        """Take in the offset of an entry with a multiple of 64 as number, on the page that is being filled."""
+        page_number, table = self._last
+        assert page_number == page_number_of(offset)
+        table.append(offset - page_start(page_number))
+
+    def nearest(self, page_number: int, table: array[int], number: int) -> tuple[int, int, int | None]:
+        """Return (number, position) of the last checkpoint at or before entry `number`, and where the next is.
+
+        The next position is None when no later checkpoint is known.
+        """
+        first_number = self.first_numbers[page_number]
+        table_number = -(-first_number // CHECKPOINT_INTERVAL) * CHECKPOINT_INTERVAL
+        slot = min((number - table_number) // CHECKPOINT_INTERVAL, len(table) - 1)
+        following = table[slot + 1] if slot + 1 < len(table) else None
+        if slot < 0:
+            return first_number, 0, following
+        return table_number + slot * CHECKPOINT_INTERVAL, table[slot], following
+
+    def nearest_position(self, page_number: int, table: array[int], position: int) -> tuple[int, int]:
+        """Return (number, position) of the last checkpoint at or before `position`."""
+        first_number = self.first_numbers[page_number]
+        table_number = -(-first_number // CHECKPOINT_INTERVAL) * CHECKPOINT_INTERVAL
+        slot = bisect_right(table, position) - 1
+        if slot < 0:
+            return first_number, 0
+        return table_number + slot * CHECKPOINT_INTERVAL, table[slot]

@@ -1,0 +1,148 @@
+"""Walking a data page: where its entries begin, where its data ends, which bookmarks it holds. Pure.
+
+    position 0                                            data_end               PAGE_SIZE
+             | entry n | entry n+1 | ...     | entry n+k  | 0 (packet type) ...  |
+
+A page ends its data in one of three ways: at packet type 0, exactly at the page's end, or, on the last used
+page, at `total_length`. In files that others wrote, what follows packet type 0 may be anything.
+
+Source: wire.md 1.
+"""
+
+from __future__ import annotations
+
+from array import array
+from dataclasses import dataclass
+
+from datastream.layout import (
+    BOOKMARK_TYPE,
+    ENTRY_HEAD,
+    ENTRY_HEAD_SIZE,
+    PACKET_DATA,
+    PACKET_PADDING,
+    PAGE_SIZE,
+)
+from datastream.limits import BOOKMARK_SIZE_MAX, CHECKPOINT_INTERVAL
+
+__all__ = ["PageFault", "PageWalk", "find_entry", "find_position", "walk_page"]
+
+_CHECKPOINT_MASK = CHECKPOINT_INTERVAL - 1
+assert CHECKPOINT_INTERVAL & _CHECKPOINT_MASK == 0
+
+
+class PageFault(Exception):
+    """What is wrong on a page; the caller, who knows file and page, makes a public error of it."""
+
+    def __init__(self, number: int, position: int, found: str, expected: str) -> None:
+        super().__init__(f"entry {number} at position {position}: found {found}, expected {expected}")
+        self.number = number
+        self.position = position
+        self.found = found
+        self.expected = expected
+
+
+@dataclass(frozen=True, slots=True)
+class PageWalk:
+    """What a walk over a page found."""
+
+    entries_end: int
+    """The number after that of the page's last entry."""
+    data_end: int
+    """Position just past the last entry."""
+    checkpoints: array[int]
+    """Positions of the entries whose number is a multiple of CHECKPOINT_INTERVAL, in order."""
+    bookmarks: list[tuple[bytes, int]]
+    """(bookmark, entry number) of the page's bookmarks of 1 to 16 bytes, in order."""
+
+
+def _fault(page: bytes, position: int, number: int, end: int) -> PageFault:
+    """Say what is wrong with the entry head at `position`."""
+    if end - position < ENTRY_HEAD_SIZE:
+        return PageFault(
+            number, position, f"{end - position} bytes, not padding", f"an entry of {ENTRY_HEAD_SIZE} or more"
+        )
+    packet_type, size, _, got = ENTRY_HEAD.unpack_from(page, position)
+    if packet_type != PACKET_DATA:
+        return PageFault(number, position, f"packet type {packet_type}", f"packet type {PACKET_DATA}")
+    if got != number:
+        return PageFault(number, position, f"entry number {got}", f"entry number {number}")
+    if size < ENTRY_HEAD_SIZE:
+        return PageFault(number, position, f"length {size}", f"a length of at least {ENTRY_HEAD_SIZE}")
+    return PageFault(number, position, f"length {size}", f"a length of at most {end - position}")
+
+
+def walk_page(page: bytes, first_number: int, end: int = PAGE_SIZE) -> PageWalk:
+    """Walk the entries of a page and check each head.
+
+    Args:
+        page: the page's bytes from its start, at least `end` of them.
+        first_number: the number of the page's first entry.
+        end: position where the walk ends: PAGE_SIZE, or that of `total_length` on the last used page.
+
+    Raises:
+        PageFault: a head that is wrong, an entry past `end`, or padding before an `end` inside the page.
+    """
+    unpack_head = ENTRY_HEAD.unpack_from
+    checkpoints = array("I")
+    bookmarks: list[tuple[bytes, int]] = []
+    position = 0
+    number = first_number
+    head_end = end - ENTRY_HEAD_SIZE
+    while position <= head_end:
+        packet_type, size, entry_type, got = unpack_head(page, position)
+        if packet_type != PACKET_DATA:
+            break
+        next_position = position + size
+        if got != number or size < ENTRY_HEAD_SIZE or next_position > end:
+            raise _fault(page, position, number, end)
+        if not number & _CHECKPOINT_MASK:
+            checkpoints.append(position)
+        if entry_type == BOOKMARK_TYPE and 0 < size - ENTRY_HEAD_SIZE <= BOOKMARK_SIZE_MAX:
+            bookmarks.append((bytes(page[position + ENTRY_HEAD_SIZE : next_position]), number))
+        position = next_position
+        number += 1
+    padded = position < end and page[position] == PACKET_PADDING and end == PAGE_SIZE and position > 0
+    if position != end and not padded:
+        raise _fault(page, position, number, end)
+    return PageWalk(number, position, checkpoints, bookmarks)
+
+
+def find_position(data: bytes, number_at_start: int, number: int) -> int:
+    """Return the position in `data` of entry `number`; `data` begins with entry `number_at_start`.
+
+    Raises:
+        PageFault: a head that is wrong before or at the entry.
+    """
+    position = 0
+    for expected in range(number_at_start, number + 1):
+        if position + ENTRY_HEAD_SIZE > len(data):
+            raise _fault(data, position, expected, len(data))
+        packet_type, size, _, got = ENTRY_HEAD.unpack_from(data, position)
+        wrong = packet_type != PACKET_DATA or got != expected or size < ENTRY_HEAD_SIZE
+        if wrong or position + size > len(data):
+            raise _fault(data, position, expected, len(data))
+        if expected == number:
+            break
+        position += size
+    return position
+
+
+def find_entry(data: bytes, number_at_start: int, offset: int) -> tuple[int, int]:
+    """Return (number, position) of the first entry of `data` that begins at or after position `offset`.
+
+    `data` begins with the head of entry `number_at_start` and ends after a whole entry; its end counts too.
+
+    Raises:
+        PageFault: a head that is wrong on the way.
+    """
+    position = 0
+    number = number_at_start
+    while position < offset:
+        if position + ENTRY_HEAD_SIZE > len(data):
+            raise _fault(data, position, number, len(data))
+        packet_type, size, _, got = ENTRY_HEAD.unpack_from(data, position)
+        if packet_type != PACKET_DATA or got != number or size < ENTRY_HEAD_SIZE:
+            raise _fault(data, position, number, len(data))
+        position += size
+        number += 1
+    return number, position

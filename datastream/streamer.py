@@ -1,0 +1,449 @@
+"""The data streamer: a stream file and its bookmarks behind the API of wire.md 4.
+
+    streamer = DataStreamer.open(Path("datastream.bin"))
+    streamer.start_atomic_op()
+    streamer.add_stream_bookmark(b"\\0\\0\\0\\0\\0\\0\\0\\0\\7")
+    streamer.add_stream_entry(1, b"...")
+    streamer.commit_atomic_op()              # visible to every reader, and on disk
+
+Threads: one thread at a time appends and commits; queries may come from any thread, also during a commit.
+`operation.py` has the states, `appending.py` the steps of a commit, `recovery.py` what opening does.
+
+Source: wire.md 1, 2, 4; design.md, "What must always hold".
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from datastream.appending import Appender, CommitStep
+from datastream.bookmarks import BookmarkIndex, OpenDatabase, bookmarks_folder
+from datastream.disk import Disk, RealDisk, create_file
+from datastream.errors import (
+    BookmarkNotFound,
+    BookmarkSizeWrong,
+    BookmarksUnavailable,
+    CommitFailed,
+    EntryNotFound,
+    StreamClosed,
+    StreamFileUnavailable,
+)
+from datastream.layout import (
+    HEADER_PAGE_SIZE,
+    Committed,
+    Entry,
+    StreamHeader,
+    encode_header_page,
+    file_size_of,
+)
+from datastream.limits import (
+    BOOKMARK_SIZE_MAX,
+    BOOKMARK_SIZE_MIN,
+    BOOKMARKS_CHECKED_AT_OPEN_MAX,
+    GROWTH_PAGES,
+    INITIAL_PAGES,
+    PENDING_BOOKMARKS_MAX,
+)
+from datastream.operation import ADDING, Call, OperationGroup, State, next_state
+from datastream.recovery import Action, FileState, IndexState, decide, index_state_of
+from datastream.streamfile import StreamFile
+
+__all__ = ["DataStreamer"]
+
+_logger = logging.getLogger(__name__)
+
+
+class DataStreamer:
+    """An open stream. Make one with `DataStreamer.open`."""
+
+    def __init__(self, file: StreamFile, bookmarks: BookmarkIndex, appender: Appender) -> None:
+        self._file = file
+        self._bookmarks = bookmarks
+        self._appender = appender
+        self._state = State.IDLE
+        self._adding = False
+        self._group = OperationGroup(file.committed)
+        self._callbacks: tuple[Callable[[Committed], None], ...] = ()
+
+    # --- opening and closing -----------------------------------------------------------------------------
+
+    @classmethod
+    def open(
+        cls,
+        path: Path | str,
+        *,
+        stream_type: int = 1,
+        system_id: int = 137,
+        version: int = 1,
+        initial_pages: int = INITIAL_PAGES,
+        growth_pages: int = GROWTH_PAGES,
+        disk: Disk | None = None,
+        open_database: OpenDatabase | None = None,
+    ) -> DataStreamer:
+        """Open a stream, or create it when there is no file; `RECOVERY` says what is put right.
+
+        Args:
+            path: the stream file; its bookmarks are in the folder beside it (wire.md 2).
+            stream_type: an existing file must have it.
+            system_id: of a new file; an existing one keeps its own.
+            version: of a new file; an existing one keeps its own.
+            initial_pages: data pages of 1 MiB of a new file.
+            growth_pages: data pages added when the file is full.
+            disk: the open file at `path` when it is not an ordinary one (tests); made a stream when empty.
+            open_database: opens the LevelDB folder, when not plyvel (tests).
+
+        Raises:
+            StreamFileRefused: not a stream file, damaged, or of another type; nothing was changed.
+            StreamFileUnavailable: the operating system refuses the file.
+            StreamInUse: another opener has it.
+            BookmarksUnavailable: the bookmark DB cannot be opened or written.
+        """
+        path = Path(path)
+        if growth_pages < 1 or initial_pages < 0:
+            raise ValueError(
+                f"pages: got {initial_pages} initial, {growth_pages} growth, expected 0 and 1 or more"
+            )
+        new_header = StreamHeader(version, system_id, stream_type, HEADER_PAGE_SIZE, 0)
+        try:
+            exists = path.exists() if disk is None else disk.size() > 0
+            # What is refused is refused before a folder is made beside it.
+            checked = _load(path, disk, stream_type) if exists else None
+        except OSError as error:
+            raise StreamFileUnavailable(path, error) from error
+        except BaseException:
+            _close_quietly(disk)
+            raise
+        try:
+            bookmarks = _open_bookmarks(path, open_database)
+        except BaseException:
+            _close_quietly(checked.disk if checked else disk)
+            raise
+        try:
+            if checked is None:
+                file = _create(path, disk, new_header, initial_pages)
+            else:
+                file = checked
+                if StreamFile.inspect(path, file.disk, stream_type) != file.header(file.committed):
+                    # Another writer was at work until we got the locks.
+                    file = _load(path, file.disk, stream_type)
+            appender = _recover(file, bookmarks, growth_pages)
+        except BaseException as error:
+            bookmarks.close()
+            _close_quietly(checked.disk if checked else disk)
+            if isinstance(error, OSError):
+                raise StreamFileUnavailable(path, error) from error
+            raise
+        return cls(file, bookmarks, appender)
+
+    def close(self) -> None:
+        """Drop what is not committed, write pending bookmarks, close file and index; twice does nothing."""
+        if self._state is State.CLOSED:
+            return
+        self._move(Call.CLOSE)
+        try:
+            self._bookmarks.write_pending()
+        except BookmarksUnavailable as error:
+            _logger.warning("%s; the next opening adds what is missing", error)
+        self._bookmarks.close()
+        self._file.disk.close()
+
+    def __enter__(self) -> DataStreamer:
+        """Return self."""
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        """Close."""
+        self.close()
+
+    # --- sending data ------------------------------------------------------------------------------------
+
+    def start_atomic_op(self) -> None:
+        """Begin an atomic operation.
+
+        Raises:
+            OperationAlreadyOpen, CommitInProgress, StreamClosed: wrong state.
+        """
+        self._move(Call.START)
+        self._group.begin()
+
+    def add_stream_entry(self, entry_type: int, data: bytes) -> int:
+        """Append an entry to the open operation and return the number it will have.
+
+        Args:
+            entry_type: u32, neither 0xb0 (a bookmark, see `add_stream_bookmark`) nor 0xffffffff.
+            data: up to 1,048,559 bytes.
+
+        Raises:
+            NoOperationOpen, CommitInProgress, StreamClosed: wrong state.
+            EntryTypeReserved, EntryTooLong, OperationTooLarge: the operation stays as it was.
+        """
+        if not self._adding:
+            self._move(Call.ADD_ENTRY)
+        return self._group.add_entry(entry_type, data)
+
+    def add_stream_bookmark(self, bookmark: bytes) -> int:
+        """Append a bookmark of 1 to 16 bytes to the open operation and return its entry number.
+
+        Raises:
+            NoOperationOpen, CommitInProgress, StreamClosed: wrong state.
+            BookmarkSizeWrong, OperationTooLarge: the operation stays as it was.
+        """
+        if not self._adding:
+            self._move(Call.ADD_BOOKMARK)
+        return self._group.add_bookmark(bookmark)
+
+    def seal_atomic_op(self) -> None:
+        """End the open operation; it joins the next commit, and another may be started (group commit)."""
+        self._move(Call.SEAL)
+
+    def rollback_atomic_op(self) -> None:
+        """Drop the open operation; sealed ones stay."""
+        self._move(Call.ROLLBACK)
+        self._group.rollback()
+
+    def rollback_group(self) -> None:
+        """Drop the open operation and all sealed ones; without any, nothing happens."""
+        self._move(Call.ROLLBACK_GROUP)
+        self._group = OperationGroup(self._file.committed)
+
+    def commit_atomic_op(self, *, flush: bool = True) -> None:
+        """Publish the open operation and all sealed ones, under one pair of flushes.
+
+        Args:
+            flush: False makes them visible without waiting for the disk. They survive the end of this
+                process; a power failure may lose them, or, because nothing orders the writes, leave a file
+                that opening refuses. Meant for streams that can be made again.
+
+        Raises:
+            NoOperationOpen, CommitInProgress, StreamClosed: wrong state; nothing was changed.
+            CommitFailed: the disk or the bookmark DB refused. The committed view is as it was, the open and
+                all sealed operations were dropped, and another operation may be started.
+        """
+        self._move(Call.COMMIT)
+        group = self._group
+        try:
+            self._write_overdue_bookmarks()  # step 0
+            committed = self._appender.write(group, flush=flush)  # steps 0 to 4; 3 is the commit point
+            self._index_bookmarks(group, flush=flush)  # step 5
+            self._appender.adopt(group)
+            self._file.committed = committed  # step 6: from here on, readers see it
+        finally:
+            self._group = OperationGroup(self._file.committed)
+            self._move(Call.COMMIT_DONE)
+        for callback in self._callbacks:
+            try:
+                callback(committed)
+            except Exception:  # the commit stands, whatever a listener does
+                _logger.exception("%s: a listener failed after a commit", self._file.path)
+
+    def _write_overdue_bookmarks(self) -> None:
+        """Open the bookmark DB again if it failed in an earlier commit."""
+        if not self._bookmarks.failed:
+            return
+        try:
+            self._bookmarks.recover()
+        except BookmarksUnavailable as error:
+            raise CommitFailed(self._file.path, CommitStep.REPAIR.value, OSError(str(error))) from error
+
+    def _index_bookmarks(self, group: OperationGroup, *, flush: bool) -> None:
+        """Do step 5. A failing DB cannot undo the commit: bookmarks stay in memory until they are in."""
+        self._bookmarks.record(group.bookmarks, group.number_next)
+        if not flush and self._bookmarks.pending_count < PENDING_BOOKMARKS_MAX:
+            return
+        try:
+            self._bookmarks.write_pending()
+        except BookmarksUnavailable as error:
+            _logger.error(
+                "%s; the operation is committed, its bookmarks are written before the next one", error
+            )
+
+    def _move(self, call: Call) -> None:
+        self._state = next_state(self._state, call)
+        self._adding = self._state in ADDING
+
+    # --- queries: any thread -----------------------------------------------------------------------------
+
+    @property
+    def path(self) -> Path:
+        """The stream file."""
+        return self._file.path
+
+    @property
+    def committed(self) -> Committed:
+        """What is committed: length in bytes and number of entries, always of the same moment."""
+        return self._file.committed
+
+    @property
+    def header(self) -> StreamHeader:
+        """The header as of the last commit."""
+        return self._file.header(self._file.committed)
+
+    def get_header(self) -> StreamHeader:
+        """Return the header as of the last commit."""
+        return self.header
+
+    def get_entry(self, number: int) -> Entry:
+        """Return a committed entry.
+
+        Raises:
+            EntryNotFound: there is no entry of that number.
+            EntriesDisagree: its page is damaged.
+        """
+        self._check_open("get_entry")
+        return self._file.read_entry(number)
+
+    def get_bookmark(self, bookmark: bytes) -> int:
+        """Return the number of the newest entry that is this bookmark.
+
+        Raises:
+            BookmarkSizeWrong: not 1 to 16 bytes.
+            BookmarkNotFound: no committed entry is this bookmark.
+        """
+        self._check_open("get_bookmark")
+        if not BOOKMARK_SIZE_MIN <= len(bookmark) <= BOOKMARK_SIZE_MAX:
+            raise BookmarkSizeWrong(len(bookmark), BOOKMARK_SIZE_MAX)
+        number = self._bookmarks.get(bookmark)
+        if number is None:
+            raise BookmarkNotFound(bookmark)
+        # The index is believed only as far as the stream agrees: the Go server writes a bookmark before its
+        # commit, so that a crash of it leaves bookmarks of entries that never came, or that became others.
+        try:
+            entry = self._file.read_entry(number)
+        except EntryNotFound:
+            raise BookmarkNotFound(bookmark) from None
+        if not entry.is_bookmark or entry.data != bookmark:
+            _logger.warning(
+                "%s: bookmark %s points at entry %d, which is not it", self.path, bookmark.hex(), number
+            )
+            raise BookmarkNotFound(bookmark)
+        return number
+
+    def get_first_event_after_bookmark(self, bookmark: bytes) -> Entry:
+        """Return the first entry after a bookmark that is not a bookmark, else the last entry of the stream.
+
+        Raises:
+            BookmarkSizeWrong, BookmarkNotFound: as `get_bookmark`.
+        """
+        entry: Entry | None = None
+        for entry in self._file.entries(self.get_bookmark(bookmark)):
+            if not entry.is_bookmark:
+                break
+        assert entry is not None  # the bookmark's own entry, at least
+        return entry
+
+    def read_entries(self, from_number: int, to_number: int | None = None) -> Iterator[Entry]:
+        """Return an iterator over committed entries, from `from_number` up to, not including, `to_number`.
+
+        None as `to_number` stands for what is committed now.
+
+        Raises:
+            BadEntryRange: not 0 <= from <= to <= number of committed entries.
+            EntriesDisagree: while iterating, a page is damaged.
+        """
+        self._check_open("read_entries")
+        return self._file.entries(from_number, to_number)
+
+    def on_commit(self, callback: Callable[[Committed], None]) -> Callable[[], None]:
+        """Have `callback` called after every commit, in the thread that commits; return what ends that."""
+        self._callbacks = (*self._callbacks, callback)
+
+        def unsubscribe() -> None:
+            self._callbacks = tuple(other for other in self._callbacks if other is not callback)
+
+        return unsubscribe
+
+    # --- for the server ----------------------------------------------------------------------------------
+
+    def fileno(self) -> int:
+        """Return the stream file's descriptor, for sendfile of committed ranges."""
+        return self._file.disk.fileno()
+
+    def header_bytes(self) -> bytes:
+        """Return the header entry's 38 bytes as of the last commit."""
+        return self._file.header_bytes(self._file.committed)
+
+    def offset_of(self, number: int) -> int:
+        """Return the offset of a committed entry, or of the stream's end for the number after the last."""
+        return self._file.offset_of(number)
+
+    def data_end(self, page_number: int, limit: int) -> int:
+        """Return the offset just past the last entry of a page, as far as `limit`, an entry's end."""
+        return self._file.data_end(page_number, limit)
+
+    def boundary_from(self, offset: int) -> int:
+        """Return the first offset at or after `offset` where no entry is under way."""
+        return self._file.boundary_from(offset)
+
+    def _check_open(self, call: str) -> None:
+        if self._state is State.CLOSED:
+            raise StreamClosed(call)
+
+
+def _open_bookmarks(path: Path, open_database: OpenDatabase | None) -> BookmarkIndex:
+    if bookmarks_folder(path) == path:
+        raise BookmarksUnavailable(path, "the stream file has the name that its bookmark folder needs")
+    if not path.parent.is_dir():
+        raise StreamFileUnavailable(path, FileNotFoundError(2, f"no folder {path.parent}"))
+    return BookmarkIndex(path) if open_database is None else BookmarkIndex(path, open_database)
+
+
+def _load(path: Path, disk: Disk | None, stream_type: int) -> StreamFile:
+    """Open and check an existing file; when it is refused, a file that was opened here is closed again."""
+    opened = RealDisk(path) if disk is None else disk
+    try:
+        file = StreamFile(path, opened, StreamFile.inspect(path, opened, stream_type))
+        file.load()
+    except BaseException:
+        opened.close()
+        raise
+    return file
+
+
+def _create(path: Path, disk: Disk | None, header: StreamHeader, initial_pages: int) -> StreamFile:
+    """Make a new stream; the locks are held, so nobody else does."""
+    page, size = encode_header_page(header), file_size_of(initial_pages)
+    if disk is None:
+        create_file(path, page, size)
+        disk = RealDisk(path)
+    else:
+        disk.truncate(size)
+        disk.pwrite(page, 0)
+        disk.fdatasync()
+    file = StreamFile(path, disk, header)
+    file.load()
+    return file
+
+
+def _recover(file: StreamFile, bookmarks: BookmarkIndex, growth_pages: int) -> Appender:
+    """Do what `RECOVERY` says about the facts; the file itself was found consistent."""
+    appender = Appender(file, growth_pages)
+    total_entries = file.committed.total_entries
+    highest_number = bookmarks.highest_number(BOOKMARKS_CHECKED_AT_OPEN_MAX)
+    index_state = index_state_of(bookmarks.covered, highest_number, total_entries)
+    for action in decide(FileState.CONSISTENT, file.tail_state(), index_state):
+        _logger.info("%s: opening: %s", file.path, action.name)
+        if action is Action.TRIM_TAIL:
+            appender.trim_tail()
+        else:
+            if action is Action.REBUILD_BOOKMARKS:
+                bookmarks.wipe()
+            covered = bookmarks.covered or 0 if index_state is IndexState.BEHIND else 0
+            bookmarks.rebuild(_bookmarks_from(file, covered))
+    return appender
+
+
+def _bookmarks_from(file: StreamFile, covered: int) -> Iterator[tuple[list[tuple[bytes, int]], int]]:
+    """Walk the pages from entry `covered` on; yield each page's bookmarks and how many entries are covered."""
+    if covered == file.committed.total_entries:
+        yield [], covered
+        return
+    for page_number in range(file.index.page_of_entry(covered), file.index.page_count):
+        walk = file.walk(page_number)
+        yield [pair for pair in walk.bookmarks if pair[1] >= covered], walk.entries_end
+
+
+def _close_quietly(disk: Disk | None) -> None:
+    if disk is not None:
+        disk.close()

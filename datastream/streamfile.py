@@ -1,0 +1,353 @@
+"""The stream file for readers: what is committed, where each entry lies, and the checks of opening.
+
+    StreamFile.inspect   header facts; every refusal of wire.md 1 but the last
+    StreamFile.load      page heads, the last page (a small file: every page); the last refusal
+    StreamFile.*         reading: always of committed bytes, page-wise, from any thread
+
+Finding an entry: the page by its first number (binary search), the place on the page from the nearest of the
+remembered positions (one every 64 entries). A page that was not used yet is walked once.
+
+`layout.py` shows the format; `appending.py` writes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from datastream.disk import Disk
+from datastream.errors import (
+    BadEntryRange,
+    EntriesDisagree,
+    EntryNotFound,
+    NotWholePages,
+    ShorterThanHeaderPage,
+    StreamFileRefused,
+    TotalLengthOutOfFile,
+    WrongHeaderSize,
+    WrongMagic,
+    WrongPacketType,
+    WrongStreamType,
+)
+from datastream.layout import (
+    ENTRY_HEAD,
+    ENTRY_HEAD_SIZE,
+    HEADER_OFFSET,
+    HEADER_PAGE_SIZE,
+    HEADER_SIZE,
+    MAGIC,
+    PACKET_DATA,
+    PACKET_HEADER,
+    PAGE_SIZE,
+    Committed,
+    Entry,
+    HeaderFields,
+    StreamHeader,
+    decode_entry,
+    decode_header,
+    encode_header,
+    page_end,
+    page_number_of,
+    page_start,
+    pages_used,
+)
+from datastream.limits import FULL_CHECK_PAGES_MAX
+from datastream.page_index import PageIndex
+from datastream.pages import PageFault, PageWalk, find_entry, find_position, walk_page
+from datastream.recovery import FileState, TailState
+
+__all__ = ["REFUSALS", "StreamFile"]
+
+REFUSALS: dict[FileState, type[StreamFileRefused]] = {
+    FileState.SHORTER_THAN_HEADER_PAGE: ShorterThanHeaderPage,
+    FileState.NOT_WHOLE_PAGES: NotWholePages,
+    FileState.WRONG_MAGIC: WrongMagic,
+    FileState.WRONG_PACKET_TYPE: WrongPacketType,
+    FileState.WRONG_HEADER_SIZE: WrongHeaderSize,
+    FileState.WRONG_STREAM_TYPE: WrongStreamType,
+    FileState.TOTAL_LENGTH_OUT_OF_FILE: TotalLengthOutOfFile,
+    FileState.ENTRIES_DISAGREE: EntriesDisagree,
+}
+_ENTRIES_PER_PAGE_MAX = PAGE_SIZE // ENTRY_HEAD_SIZE
+
+
+def _judge(size: int, page: bytes, stream_type: int) -> tuple[FileState, str, str, HeaderFields | None]:
+    """Return the first thing that is wrong with the header facts, as (state, found, expected, header)."""
+    if size < HEADER_PAGE_SIZE:
+        found, expected = f"{size} bytes", f"at least {HEADER_PAGE_SIZE}, the header page"
+        return FileState.SHORTER_THAN_HEADER_PAGE, found, expected, None
+    if page[:HEADER_OFFSET] != MAGIC:
+        return FileState.WRONG_MAGIC, repr(page[:HEADER_OFFSET]), repr(MAGIC), None
+    fields = decode_header(page[HEADER_OFFSET:])
+    header = fields.header
+    rest = (size - HEADER_PAGE_SIZE) % PAGE_SIZE
+    checks = (
+        (
+            rest == 0,
+            FileState.NOT_WHOLE_PAGES,
+            f"{size} bytes, {rest} after the last whole page",
+            f"{HEADER_PAGE_SIZE} plus a multiple of {PAGE_SIZE}",
+        ),
+        (
+            fields.packet_type == PACKET_HEADER,
+            FileState.WRONG_PACKET_TYPE,
+            str(fields.packet_type),
+            str(PACKET_HEADER),
+        ),
+        (
+            fields.header_size == HEADER_SIZE,
+            FileState.WRONG_HEADER_SIZE,
+            str(fields.header_size),
+            str(HEADER_SIZE),
+        ),
+        (
+            header.stream_type == stream_type,
+            FileState.WRONG_STREAM_TYPE,
+            str(header.stream_type),
+            str(stream_type),
+        ),
+        (
+            HEADER_PAGE_SIZE <= header.total_length <= size,
+            FileState.TOTAL_LENGTH_OUT_OF_FILE,
+            str(header.total_length),
+            f"{HEADER_PAGE_SIZE} to {size}, the file's size",
+        ),
+    )
+    for sound, state, found, expected in checks:
+        if not sound:
+            return state, found, expected, None
+    return FileState.CONSISTENT, "", "", fields
+
+
+class StreamFile:
+    """A stream file whose header is sound; `load` it before reading.
+
+    Args:
+        path: its name, for errors.
+        disk: the open file.
+        header: what `inspect` returned.
+    """
+
+    def __init__(self, path: Path, disk: Disk, header: StreamHeader) -> None:
+        self.path = path
+        self.disk = disk
+        self.version = header.version
+        self.system_id = header.system_id
+        self.stream_type = header.stream_type
+        self.committed = Committed(header.total_length, header.total_entries)
+        self.index = PageIndex()
+
+    @staticmethod
+    def inspect(path: Path, disk: Disk, stream_type: int) -> StreamHeader:
+        """Read the header page and check it with the file's size.
+
+        Raises:
+            StreamFileRefused: the class says what is wrong.
+        """
+        page = disk.pread(HEADER_OFFSET + HEADER_SIZE, 0)
+        state, found, expected, fields = _judge(disk.size(), page, stream_type)
+        if fields is None:
+            raise REFUSALS[state](path, found, expected)
+        return fields.header
+
+    # --- opening -----------------------------------------------------------------------------------------
+
+    def load(self) -> None:
+        """Learn the pages: check each page's head, walk the last page, and all pages of a small file.
+
+        Raises:
+            EntriesDisagree: the entries do not lead exactly to the header's totals.
+        """
+        total_length, total_entries = self.committed
+        page_count = pages_used(total_length)
+        if page_count == 0:
+            if total_entries:
+                found = f"TotalEntries {total_entries}"
+                raise EntriesDisagree(
+                    self.path, 0, total_length, found, f"0, as TotalLength is {total_length}"
+                )
+            return
+        for page_number in range(page_count):
+            self.index.add_page(page_number, self._check_page_head(page_number))
+        walk_from = 0 if page_count <= FULL_CHECK_PAGES_MAX else page_count - 1
+        for page_number in range(walk_from, page_count):
+            walk = self.walk(page_number)
+        self.index.fill_page(page_count - 1, walk.checkpoints)
+
+    def _check_page_head(self, page_number: int) -> int:
+        """Return the number of the page's first entry; it must follow from the page before."""
+        offset = page_start(page_number)
+        head = self.disk.pread(ENTRY_HEAD_SIZE, offset)
+        number: int
+        packet_type, _, _, number = ENTRY_HEAD.unpack(head)
+        firsts = self.index.first_numbers
+        lowest = firsts[page_number - 1] + 1 if page_number else 0
+        highest = lowest - 1 + _ENTRIES_PER_PAGE_MAX if page_number else 0
+        highest = min(highest, self.committed.total_entries - 1)
+        if packet_type != PACKET_DATA:
+            found = f"packet type {packet_type}"
+            raise EntriesDisagree(
+                self.path, lowest, offset, found, f"packet type {PACKET_DATA}, as a page begins with an entry"
+            )
+        if not lowest <= number <= highest:
+            expected = f"{lowest} to {highest} of {self.committed.total_entries}"
+            raise EntriesDisagree(self.path, lowest, offset, f"entry number {number}", expected)
+        return number
+
+    def walk(self, page_number: int) -> PageWalk:
+        """Walk a used page, remember what was learned, and return it.
+
+        Raises:
+            EntriesDisagree: the page's entries do not lead to the next page, or to the end of the stream.
+        """
+        total_length, total_entries = self.committed
+        start = page_start(page_number)
+        end = min(total_length - start, PAGE_SIZE)
+        firsts = self.index.first_numbers
+        try:
+            walk = walk_page(self.disk.pread(end, start), firsts[page_number], end)
+        except PageFault as fault:
+            raise self._disagree(fault, start) from fault
+        is_last = page_number + 1 >= pages_used(total_length)
+        following = total_entries if is_last else firsts[page_number + 1]
+        if walk.entries_end != following:
+            what = "TotalEntries" if is_last else "the next page begins with"
+            found = f"the page's end after {walk.entries_end} entries"
+            offset = start + walk.data_end
+            raise EntriesDisagree(self.path, walk.entries_end, offset, found, f"{what} {following}")
+        if end == PAGE_SIZE:
+            self.index.set_data_end(page_number, start + walk.data_end)
+            if not is_last:
+                self.index.set_table(page_number, walk.checkpoints)
+        return walk
+
+    def tail_state(self) -> TailState:
+        """Look whether anything but zeros lies past `total_length`."""
+        total_length = self.committed.total_length
+        rest_end = page_end(page_number_of(total_length))
+        rest = self.disk.pread(rest_end - total_length, total_length)
+        if rest.count(0) != len(rest):
+            return TailState.NOT_ZERO
+        if rest_end < self.disk.size() and self.disk.has_data(rest_end):
+            return TailState.NOT_ZERO
+        return TailState.ZERO
+
+    def _disagree(self, fault: PageFault, start: int) -> EntriesDisagree:
+        return EntriesDisagree(self.path, fault.number, start + fault.position, fault.found, fault.expected)
+
+    # --- reading: any thread -----------------------------------------------------------------------------
+
+    def header_bytes(self, committed: Committed) -> bytes:
+        """Return the header entry (38 bytes) with these totals."""
+        return encode_header(self.header(committed))
+
+    def header(self, committed: Committed) -> StreamHeader:
+        """Return the header with these totals."""
+        return StreamHeader(self.version, self.system_id, self.stream_type, *committed)
+
+    def data_end(self, page_number: int, limit: int) -> int:
+        """Return the offset just past the last entry of a page, as far as `limit`.
+
+        Args:
+            limit: an offset at which an entry ends, at most the committed `total_length`.
+        """
+        if limit < page_end(page_number):
+            return limit
+        return self.index.data_end(page_number) or page_start(page_number) + self.walk(page_number).data_end
+
+    def offset_of(self, number: int) -> int:
+        """Return where entry `number` begins; for `total_entries`, where the stream ends.
+
+        Raises:
+            EntryNotFound: `number` is greater than `total_entries`.
+            EntriesDisagree: the page is damaged.
+        """
+        committed = self.committed
+        if number == committed.total_entries:
+            return committed.total_length
+        offset, _, _ = self._find(number, committed)
+        return offset
+
+    def read_entry(self, number: int) -> Entry:
+        """Return entry `number`.
+
+        Raises:
+            EntryNotFound: there is no such entry.
+            EntriesDisagree: the page is damaged.
+        """
+        _, data, position = self._find(number, self.committed)
+        return decode_entry(data, position)
+
+    def _find(self, number: int, committed: Committed) -> tuple[int, bytes, int]:
+        """Return (offset of the entry, bytes around it, its position in them)."""
+        if not 0 <= number < committed.total_entries:
+            raise EntryNotFound(number, committed.total_entries)
+        page_number = self.index.page_of_entry(number)
+        start = page_start(page_number)
+        table = self.index.table(page_number)
+        if table is None:
+            table = self.walk(page_number).checkpoints
+        near, position, following = self.index.nearest(page_number, table, number)
+        if following is None:
+            following = self.data_end(page_number, committed.total_length) - start
+        data = self.disk.pread(following - position, start + position)
+        try:
+            found = find_position(data, near, number)
+        except PageFault as fault:
+            raise self._disagree(fault, start + position) from fault
+        return start + position + found, data, found
+
+    def entries(self, from_number: int, to_number: int | None = None) -> Iterator[Entry]:
+        """Yield the entries from `from_number` up to, not including, `to_number`; None: all committed ones.
+
+        Raises:
+            BadEntryRange: not 0 <= from <= to <= committed entries.
+            EntriesDisagree: a page is damaged.
+        """
+        committed = self.committed
+        end_number = committed.total_entries if to_number is None else to_number
+        if not 0 <= from_number <= end_number <= committed.total_entries:
+            raise BadEntryRange(from_number, end_number, committed.total_entries)
+        return self._entries(from_number, end_number, committed)
+
+    def _entries(self, number: int, end_number: int, committed: Committed) -> Iterator[Entry]:
+        unpack_head = ENTRY_HEAD.unpack_from
+        while number < end_number:
+            offset, _, _ = self._find(number, committed)
+            end = self.data_end(page_number_of(offset), committed.total_length)
+            data = self.disk.pread(end - offset, offset)
+            position = 0
+            while position < len(data) and number < end_number:
+                packet_type, size, entry_type, got = unpack_head(data, position)
+                if packet_type != PACKET_DATA or got != number or size < ENTRY_HEAD_SIZE:
+                    found = f"packet type {packet_type}, number {got}, length {size}"
+                    raise EntriesDisagree(self.path, number, offset + position, found, f"entry {number}")
+                next_position = position + size
+                yield Entry(entry_type, number, data[position + ENTRY_HEAD_SIZE : next_position])
+                position = next_position
+                number += 1
+
+    def boundary_from(self, offset: int) -> int:
+        """Return the first offset at or after `offset` where an entry begins, or where its page's data ends.
+
+        Args:
+            offset: of a committed byte, or where the data of a page or of the stream ends.
+        """
+        total_length = self.committed.total_length
+        page_number = page_number_of(offset)
+        start = page_start(page_number)
+        if offset == start or offset >= total_length:
+            return offset
+        end = self.data_end(page_number, total_length)
+        if offset >= end:
+            return offset
+        table = self.index.table(page_number)
+        if table is None:
+            table = self.walk(page_number).checkpoints
+        near, position = self.index.nearest_position(page_number, table, offset - start)
+        data = self.disk.pread(end - start - position, start + position)
+        try:
+            _, found = find_entry(data, near, offset - start - position)
+        except PageFault as fault:
+            raise self._disagree(fault, start + position) from fault
+        return start + position + found
