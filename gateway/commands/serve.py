@@ -75,7 +75,7 @@ def _log_start(resolved: Resolved) -> None:
     """Log which settings are not the defaults, and variables that may have been meant as settings."""
     for setting in SETTINGS:
         if (origin := resolved.origins[setting.name]) != "default":
-            value = setting.kind.to_toml(getattr(resolved.settings, setting.attribute))
+            value = setting.kind.to_toml(getattr(resolved.settings, setting.attribute)).strip('"')
             log.info("setting", extra=fields(name=setting.name, value=value, origin=origin))
     for name in resolved.unknown_environment:
         log.warning("environment variable is no setting", extra=fields(variable=name))

@@ -88,7 +88,7 @@ def test_what_differs_from_the_defaults_is_logged(
     monkeypatch.setenv("SLUICE_VERIFY", "hash")
     assert cli.main(["serve", "--first-block", "any"]) == 0
     first, second = capsys.readouterr().err.splitlines()
-    assert first.endswith('setting  name=first_block value="\\"any\\"" origin="flag --first-block"')
+    assert first.endswith('setting  name=first_block value=any origin="flag --first-block"')
     assert "WARNING" in second
     assert second.endswith("environment variable is no setting  variable=SLUICE_VERIFY")
 
