@@ -101,9 +101,9 @@ command = _ServeCommand(
     help=(
         "Run one node: publishers over gRPC, verified blocks to data-streamer clients over TCP.\n\n"
         "Every option is also a key of the TOML file and a variable of the environment: "
-        "publish.max_block_bytes is max_block_bytes in [publish], and SLUICE_PUBLISH_MAX_BLOCK_BYTES. Flags "
-        "go before the environment, the environment before the file. Sizes may be written 8MiB or 1GiB; a time "
-        "limit of 0 means no limit."
+        "publish.max_block_bytes is max_block_bytes in [publish], and SLUICE_PUBLISH_MAX_BLOCK_BYTES. "
+        "Flags go before the environment, the environment before the file. "
+        "Sizes may be written 8MiB or 1GiB; a time limit of 0 means no limit."
     ),
     short_help="Run one node.",
 )
