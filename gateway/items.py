@@ -83,11 +83,14 @@ class Field(NamedTuple):
     """An unsigned integer for VARINT; the bytes for LEN (without the length), FIXED64 and FIXED32."""
 
 
-# First byte of an item -> field number, 0 where the byte alone does not say (two-byte tag, other wire type).
+# First byte of an item -> field number, 0 where that byte does not say (two-byte tag, other wire type).
 _KIND_OF_TAG: Final = tuple(tag >> 3 if tag < 0x80 and tag & 7 == WireType.LEN else 0 for tag in range(256))
-# The most bytes of an item that has a tag of one byte, and a length of one byte or two.
+# The sizes of an item that has a tag of one byte, and a length of one byte or of two. No item has 130 bytes
+# and a tag of one: 127 after the length need a length of one byte, 128 would need two.
 _SIZE_MAX_LENGTH_1: Final = 1 + 1 + 0x7F
+_SIZE_MIN_LENGTH_2: Final = 1 + 2 + 0x80
 _SIZE_MAX_LENGTH_2: Final = 1 + 2 + 0x3FFF
+assert (_SIZE_MAX_LENGTH_1, _SIZE_MIN_LENGTH_2, _SIZE_MAX_LENGTH_2) == (129, 131, 16_386)  # as in kinds_of
 
 
 def kind_of(item: bytes) -> int:
@@ -103,7 +106,7 @@ def kind_of(item: bytes) -> int:
     if size <= _SIZE_MAX_LENGTH_1:
         if size > 1 and item[1] == size - 2 and (kind := _KIND_OF_TAG[item[0]]):
             return kind
-    elif size <= _SIZE_MAX_LENGTH_2:
+    elif _SIZE_MIN_LENGTH_2 <= size <= _SIZE_MAX_LENGTH_2:
         length = size - 3
         if item[1] == length & 0x7F | 0x80 and item[2] == length >> 7 and (kind := _KIND_OF_TAG[item[0]]):
             return kind
@@ -125,11 +128,13 @@ def kinds_of(items: Sequence[bytes], first_index: int = 0) -> list[int]:
     kind_of_tag = _KIND_OF_TAG
     for item in items:
         size = len(item)
-        if size <= 129:  # _SIZE_MAX_LENGTH_1; a global costs more than the comparison
+        if (
+            size <= 129
+        ):  # with a length of one byte; the names of these numbers would cost more than comparing
             if size > 1 and item[1] == size - 2 and (kind := kind_of_tag[item[0]]):
                 append(kind)
                 continue
-        elif size <= 16386:  # _SIZE_MAX_LENGTH_2
+        elif 131 <= size <= 16_386:  # with a length of two bytes
             length = size - 3
             if item[1] == length & 0x7F | 0x80 and item[2] == length >> 7 and (kind := kind_of_tag[item[0]]):
                 append(kind)

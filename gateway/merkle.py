@@ -103,7 +103,17 @@ class StreamingTree:
     def push(self, leaf: bytes) -> None:
         """Append one leaf: a hash of 48 bytes."""
         assert len(leaf) == HASH_SIZE
-        self.extend((leaf,))
+        peaks = self._peaks
+        node, height = leaf, 0
+        while height < len(peaks) and (peak := peaks[height]) is not None:
+            peaks[height] = None
+            node = inner_hash(peak, node)
+            height += 1
+        if height == len(peaks):
+            peaks.append(node)
+        else:
+            peaks[height] = node
+        self._count += 1
 
     def extend(self, leaves: Sequence[bytes]) -> None:
         """Append leaves, 48 bytes each, in order: the same as pushing each, merged level by level."""

@@ -94,6 +94,8 @@ _SUBTREE_OF_REMAINDER: Final[Mapping[int, int]] = {
 }
 # Kinds that may stand between header and footer, again and again; the usual case needs no other question.
 _BODY_KINDS: Final = frozenset(_SUBTREE_OF_KIND) - {ItemKind.BLOCK_HEADER, ItemKind.RECORD_FILE}
+# Below this count of items in one call, pushing leaves one by one is faster than gathering them by subtree.
+_FEW_ITEMS: Final = 16
 # The root of eight empty subtrees: the right half of layout 16 in every block so far, cf7e7647f57807….
 _EMPTY_EXTENSION_HALF: Final = tree_root([EMPTY_HASH] * 8)
 # What an absent state root counts as in layout 8 (proofs.md section 3.3); layout 16 takes EMPTY_HASH (3.2).
@@ -352,6 +354,12 @@ def _hash_into(
     kinds: Sequence[int],
 ) -> None:
     """Append the leaf of each item to its kind's tree."""
+    if len(items) < _FEW_ITEMS:
+        for kind, item in zip(kinds, items, strict=True):
+            subtree = subtree_of_kind[kind]
+            if subtree != NOT_HASHED:
+                trees[subtree].push(leaf_hash(item))
+        return
     leaves: list[list[bytes]] = [[] for _ in range(SUBTREE_COUNT + 1)]  # NOT_HASHED, -1, is the last
     append_of_kind = {kind: leaves[subtree].append for kind, subtree in subtree_of_kind.items()}
     for kind, leaf in zip(kinds, leaf_hashes(items), strict=True):

@@ -1,0 +1,69 @@
+"""Tests of `gateway.errors`."""
+
+from __future__ import annotations
+
+import inspect
+import re
+
+import pytest
+
+from gateway import errors
+from gateway.verdict import Refusal, RefusalKind
+
+CLASSES = {
+    name: cls
+    for name, cls in vars(errors).items()
+    if inspect.isclass(cls) and issubclass(cls, Exception) and cls.__module__ == "gateway.errors"
+}
+
+
+def test_the_hierarchy_in_the_docstring_is_the_real_one() -> None:
+    parents = {}
+    path: list[str] = []
+    for line in (errors.__doc__ or "").splitlines():
+        match = re.match(r"    ((?:│   |    )*)(?:├── |└── )?([A-Z]\w+)  ", line + "  ")
+        if match is None:
+            continue
+        depth = 0 if line.startswith("    G") else len(match[1]) // 4 + 1
+        path[depth:] = [match[2]]
+        parents[match[2]] = path[depth - 1] if depth else "Exception"
+    assert parents == {name: cls.__bases__[0].__name__ for name, cls in CLASSES.items()}
+
+
+def test_every_error_is_public() -> None:
+    assert set(errors.__all__) == set(CLASSES)
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (errors.ItemError("item", "no bytes", "one field"), "item: got no bytes, expected one field"),
+        (errors.ItemError("item", "a", "b", where="item 3"), "item 3: item: got a, expected b"),
+        (
+            errors.BlockRefused(Refusal(RefusalKind.MISSING_ITEM, "block", "no footer", "one")),
+            "missing item: block: got no footer, expected one",
+        ),
+        (errors.LayoutError("block 1", "a", "b"), "block 1: got a, expected b"),
+        (errors.ChainStateError("chain state", "a", "b"), "chain state: got a, expected b"),
+        (errors.ChainMisuse(7, 5), "chain: got block 7, expected block 5"),
+        (
+            errors.LedgerKeyError("ledger keys", got="none", expected="one"),
+            "ledger keys: got none, expected one",
+        ),
+        (errors.KeyFileError("k.pem", got="a", expected="b"), "k.pem: got a, expected b"),
+    ],
+)
+def test_an_error_says_object_got_and_expected(error: errors.GatewayError, text: str) -> None:
+    assert str(error) == text
+
+
+def test_a_refused_block_holds_its_refusal() -> None:
+    refusal = Refusal(RefusalKind.MISSING_ITEM, "block", "no footer", "one")
+    error = errors.BlockRefused(refusal)
+    assert error.refusal is refusal
+    assert (error.what, error.got, error.expected) == ("block", "no footer", "one")
+
+
+def test_what_the_operator_told_it_ends_with_status_2() -> None:
+    assert errors.LedgerKeyError.exit_status == errors.SettingError.exit_status == 2
+    assert errors.BlockRefused.exit_status == errors.KeyFileError.exit_status == 1
