@@ -150,7 +150,7 @@ class PublisherMachine:
             Step.STOP_CLOSED: self._stop_closed,
             Step.DEPART: self._depart,
             Step.FINISHED: lambda event: self._finish(Outcome.DONE, None),
-            Step.CLOSE: lambda event: [CloseStream("the gateway ended the stream")],
+            Step.CLOSE: self._close,
         }
 
     # --- what the shell asks --------------------------------------------------------------------------------
@@ -329,6 +329,10 @@ class PublisherMachine:
         self.state = State.STOPPING
         self._close_by_ns = self._now_ns + self._limits.stop_timeout_ns
         return []
+
+    def _close(self, event: Event) -> list[Action]:
+        self._parting.clear()
+        return [CloseStream("the gateway ended the stream")]
 
     def _stop_closed(self, event: Event) -> list[Action]:
         self._start_leaving(_Departure("stopped", outcome=Outcome.STOPPED))
@@ -533,7 +537,7 @@ class PublisherMachine:
         if not self._is_past(self._close_by_ns):
             return []
         self._close_by_ns = self._now_ns + self._limits.close_timeout_ns
-        return [CloseStream("the gateway did not end the stream")]
+        return [CloseStream("the gateway did not end the stream", force=True)]
 
     def _is_past(self, at_ns: int | None) -> bool:
         return at_ns is not None and self._now_ns >= at_ns

@@ -267,9 +267,11 @@ class HalfClose:
 
 @dataclass(frozen=True, slots=True)
 class CloseStream:
-    """End the call, by force if the gateway does not; answer `Disconnected`."""
+    """End the call; answer `Disconnected` when it is over."""
 
     reason: str
+    force: bool = False
+    """False: send nothing more, and let the gateway end it. True: cancel it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -278,7 +278,7 @@ def test_a_gateway_that_does_not_end_the_stream_is_cut_off() -> None:
     publisher.ack(0)
     assert publisher.machine.wake_at_ns == publisher.now_ns + int(limits.CLOSE_TIMEOUT_SECONDS * SECOND_NS)
     assert publisher.wait(limits.CLOSE_TIMEOUT_SECONDS - 0.1) == []
-    assert publisher.wait(0.1) == [CloseStream("the gateway did not end the stream")]
+    assert publisher.wait(0.1) == [CloseStream("the gateway did not end the stream", force=True)]
     assert publisher.lose() == [Finish(Outcome.DONE)]
 
 
@@ -700,7 +700,9 @@ def test_stopping_does_not_wait_for_a_blocked_stream() -> None:
     publisher = Publisher().streaming([5], set_count=3)
     publisher.write()
     publisher.stop()
-    assert publisher.wait(limits.STOP_TIMEOUT_SECONDS) == [CloseStream("the gateway did not end the stream")]
+    assert publisher.wait(limits.STOP_TIMEOUT_SECONDS) == [
+        CloseStream("the gateway did not end the stream", force=True)
+    ]
     assert publisher.lose() == [Finish(Outcome.STOPPED)]
 
 

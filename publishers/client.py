@@ -1,0 +1,390 @@
+"""Publishes blocks to gateways over gRPC: the asyncio shell around the publish machine.
+
+Four tasks share one machine in one event loop, so nothing is locked:
+
+    feeder   takes blocks from the source while the machine wants them
+    driver   opens the streams that the machine asks for, and hands it what they answer
+    writer   sends what the machine gives, one message at a time, as fast as flow control lets it
+    ticker   tells the machine the time when it asked to be woken
+
+All decisions are in machine.py; this file has none about block numbers.
+Source: wire.md section 6; design.md, "The house".
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import grpc
+import grpc.aio
+from tenacity import RetryCallState, wait_exponential_jitter
+from tenacity.asyncio import AsyncRetrying
+from tenacity.wait import wait_base
+
+from gateway.api import publish_pb2, publish_pb2_grpc
+from gateway.block import Block
+from publishers import limits
+from publishers.errors import PublishFailed
+from publishers.item_sets import split_items
+from publishers.machine import MachineLimits, PublisherMachine
+from publishers.report import PublishReport
+from publishers.signals import (
+    Action,
+    BlockReady,
+    Clock,
+    CloseStream,
+    Connect,
+    Connected,
+    Disconnected,
+    Event,
+    Finish,
+    HalfClose,
+    Outcome,
+    SendEndOfBlock,
+    SendEndStream,
+    SendItems,
+    SourceEnded,
+    SourceFailed,
+    Stop,
+    Writable,
+)
+from publishers.wire import event_of, request_of
+
+__all__ = ["ClientOptions", "PublishClient", "publish_blocks", "retry_wait"]
+
+log = logging.getLogger(__name__)
+
+PUBLISHER_ID_METADATA: Final = "publisher-id"
+"""Metadata that names the publisher, so that a node knows it again when it comes back."""
+
+SECOND_NS: Final = 1_000_000_000
+_CLOCK_PAUSE_SECONDS: Final = 0.01  # between two looks at the clock at least, whatever the machine asks for
+
+_CHANNEL_OPTIONS: Final = (
+    ("grpc.max_send_message_length", limits.MESSAGE_BYTES_MAX),
+    ("grpc.max_receive_message_length", limits.MESSAGE_BYTES_MAX),
+    # A connection of one's own for each publisher, and no waits of the library under those of the machine.
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 500),
+    ("grpc.enable_http_proxy", 0),
+)
+
+_Call = grpc.aio.StreamStreamCall[publish_pb2.PublishStreamRequest, publish_pb2.PublishStreamResponse]
+
+
+def retry_wait() -> wait_base:
+    """Give the retry policy: 1 s, doubled, with jitter, at most 30 s."""
+    return wait_exponential_jitter(
+        initial=limits.RETRY_SECONDS_FIRST,
+        max=limits.RETRY_SECONDS_MAX,
+        jitter=limits.RETRY_JITTER_SECONDS,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ClientOptions:
+    """How a client publishes."""
+
+    machine: MachineLimits = field(default_factory=MachineLimits)
+    """Window, cache, timeouts, deadline."""
+    set_bytes_max: int = limits.ITEM_SET_BYTES_DEFAULT
+    """Size of an item set; a larger item goes alone."""
+    connect_timeout_seconds: float = limits.CONNECT_TIMEOUT_SECONDS
+    """For a gateway to accept the connection."""
+    wait: wait_base = field(default_factory=retry_wait)
+    """How long before the k-th retry."""
+
+
+async def publish_blocks(
+    source: AsyncIterable[Block],
+    gateways: Sequence[str],
+    publisher_id: str,
+    options: ClientOptions | None = None,
+) -> PublishReport:
+    """Publish all blocks of a source; see `PublishClient.publish`."""
+    return await PublishClient(gateways, publisher_id, options).publish(source)
+
+
+class PublishClient:
+    """Publishes one source once."""
+
+    def __init__(
+        self,
+        gateways: Sequence[str],
+        publisher_id: str,
+        options: ClientOptions | None = None,
+        now_ns: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        """Name the gateways; nothing is connected yet.
+
+        Args:
+            gateways: `host:port` each, the preferred one first; at least one.
+            publisher_id: the name by which nodes know this publisher.
+            options: bounds and policy.
+            now_ns: a monotonic clock.
+        """
+        self._gateways = tuple(gateways)
+        self._publisher_id = publisher_id
+        self._options = options or ClientOptions()
+        self._now_ns = now_ns
+        self._machine = PublisherMachine(publisher_id, len(self._gateways), self._options.machine)
+        self._channels: dict[int, grpc.aio.Channel] = {}
+        self._call: _Call | None = None
+        self._is_closing = False
+        self._connect: Connect | None = None
+        self._finish: Finish | None = None
+        self._source_error: Exception | None = None
+        self._clock_at_ns: int | None = None
+        self._room = asyncio.Event()  # wakes the feeder
+        self._turn = asyncio.Event()  # wakes the driver
+        self._work = asyncio.Event()  # wakes the writer
+        self._clock = asyncio.Event()  # wakes the ticker
+
+    def report(self) -> PublishReport:
+        """Say what was done so far; for a progress display."""
+        return self._machine.report()
+
+    async def publish(self, source: AsyncIterable[Block]) -> PublishReport:
+        """Publish all blocks of `source`, and return when every one is known to be stored.
+
+        Cancellation finishes the block that is being sent, says goodbye (EndStream RESET) and then goes on.
+
+        Args:
+            source: blocks with consecutive numbers. It is read as far ahead as the cache allows.
+
+        Returns:
+            What was done.
+
+        Raises:
+            PublishFailed: a gateway refused a block for good, or the deadline passed; it holds the report.
+            ItemTooLarge, BlockOrderError: the source gave a block that cannot be published; those before it
+            may     be unacknowledged.
+            Exception: whatever the source itself raised.
+        """
+        driver = asyncio.create_task(self._drive(source))
+        try:
+            await asyncio.shield(driver)
+        except asyncio.CancelledError:
+            if not driver.done():
+                self._hear(Stop())
+            await asyncio.wait({driver}, timeout=limits.STOP_TIMEOUT_SECONDS + limits.CLOSE_TIMEOUT_SECONDS)
+            await _cancel(driver)
+            raise
+        if self._source_error is not None:
+            raise self._source_error
+        report = self._machine.report()
+        assert self._finish is not None, "the driver ends with a Finish"
+        if self._finish.outcome is Outcome.FAILED:
+            raise PublishFailed(self._finish.reason or "no reason", report)
+        return report
+
+    # --- tasks -------------------------------------------------------------------------------------------
+
+    async def _drive(self, source: AsyncIterable[Block]) -> None:
+        helpers = [asyncio.create_task(self._feed(source)), asyncio.create_task(self._tick())]
+        try:
+            while self._finish is None:
+                if self._connect is None:
+                    self._turn.clear()
+                    await self._or_broken(self._turn.wait(), helpers)
+                    continue
+                connect, self._connect = self._connect, None
+                stream = asyncio.create_task(self._stream(connect))
+                while not stream.done() and self._finish is None:
+                    self._turn.clear()
+                    await self._or_broken(self._turn.wait(), [*helpers, stream])
+                await _cancel(stream)
+        finally:
+            await _cancel(*helpers)
+            for gateway in tuple(self._channels):
+                await self._drop_channel(gateway)
+
+    async def _or_broken(
+        self, awaited: Coroutine[Any, Any, Any], tasks: Sequence[asyncio.Task[None]]
+    ) -> None:
+        """Await something, but raise at once what one of our tasks raised: that is a bug of ours."""
+        waiter = asyncio.create_task(awaited)
+        pending = [task for task in tasks if not task.done()]
+        try:
+            await asyncio.wait({waiter, *pending}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            waiter.cancel()
+        for task in tasks:
+            if task.done() and not task.cancelled() and (error := task.exception()) is not None:
+                raise error
+
+    async def _feed(self, source: AsyncIterable[Block]) -> None:
+        blocks = aiter(source)
+        try:
+            while True:
+                while not self._machine.wants_block:
+                    self._room.clear()
+                    await self._room.wait()
+                try:
+                    block = await anext(blocks)
+                except StopAsyncIteration:
+                    self._hear(SourceEnded())
+                    return
+                sets = split_items(block.number, block.items, self._options.set_bytes_max)
+                self._hear(BlockReady(block.number, sets, block.size_bytes))
+        except Exception as error:
+            # Also an item that is too large and a number out of order: the source's fault, and the caller's
+            # to hear as they are.
+            self._source_error = error
+            self._hear(SourceFailed(str(error)))
+        finally:
+            if isinstance(blocks, AsyncIterator) and hasattr(blocks, "aclose"):
+                with contextlib.suppress(Exception):
+                    await blocks.aclose()
+
+    async def _tick(self) -> None:
+        while True:
+            self._clock.clear()
+            at_ns = self._clock_at_ns = self._machine.wake_at_ns
+            if at_ns is None:
+                await self._clock.wait()
+                continue
+            wait_seconds = max(_CLOCK_PAUSE_SECONDS, (at_ns - self._now_ns()) / SECOND_NS)
+            try:
+                async with asyncio.timeout(wait_seconds):
+                    await self._clock.wait()
+            except TimeoutError:
+                self._hear(Clock())
+
+    async def _stream(self, connect: Connect) -> None:
+        """Open one stream and live through it."""
+        if connect.attempt:
+            await asyncio.sleep(self._wait_seconds(connect.attempt))
+        address = self._gateways[connect.gateway]
+        channel = self._channel(connect.gateway)
+        try:
+            async with asyncio.timeout(self._options.connect_timeout_seconds):
+                await channel.channel_ready()
+        except TimeoutError:
+            await self._drop_channel(connect.gateway)
+            self._hear(Disconnected(f"cannot connect to {address}"))
+            return
+        stub = publish_pb2_grpc.BlockStreamPublishServiceStub(channel)
+        call = stub.publishBlockStream(metadata=((PUBLISHER_ID_METADATA, self._publisher_id),))
+        self._call, self._is_closing = call, False
+        self._hear(Connected())
+        writer = asyncio.create_task(self._write(call))
+        writer.add_done_callback(lambda task: _cancel_if_broken(task, call))
+        try:
+            reason = await self._read(call)
+        finally:
+            self._call = None
+            await _cancel(writer)
+            call.cancel()
+        if not writer.cancelled() and (error := writer.exception()) is not None:
+            raise error
+        if reason is not None:
+            await self._drop_channel(connect.gateway)
+        self._hear(Disconnected(f"{address}: {reason or 'the gateway ended the stream'}"))
+
+    async def _read(self, call: _Call) -> str | None:
+        """Hand over answers until the stream is over; say what was wrong, None if it ended well."""
+        try:
+            async for response in call:
+                event = event_of(response)
+                if event is not None:
+                    log.debug("%s hears %s", self._publisher_id, event)
+                    self._hear(event)
+            status = await call.code()
+            if status is grpc.StatusCode.OK:
+                return None
+            return f"{status.name}: {await call.details() or 'no details'}"
+        except grpc.aio.AioRpcError as error:
+            return f"{error.code().name}: {error.details() or 'no details'}"
+        except asyncio.CancelledError:
+            # The call was cancelled: by `_close`, or because this task is (then `cancelling` counts it).
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            return "closed from this side"
+
+    async def _write(self, call: _Call) -> None:
+        """Send what the machine gives until it closes the sending side."""
+        # What is raised when the call is over is for the reader to report.
+        with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
+            while not self._is_closing:
+                actions = self._hear(Writable())
+                if not actions:
+                    self._work.clear()
+                    await self._work.wait()
+                for action in actions:
+                    if isinstance(action, HalfClose):
+                        await call.done_writing()
+                        return
+                    assert isinstance(action, SendItems | SendEndOfBlock | SendEndStream)
+                    await call.write(request_of(action))
+            await call.done_writing()
+
+    # --- between the tasks and the machine ---------------------------------------------------------------
+
+    def _hear(self, event: Event) -> list[Action]:
+        """Give an event to the machine, do what is to be done at once, and return the sends."""
+        sends: list[Action] = []
+        for action in self._machine.handle(event, self._now_ns()):
+            if isinstance(action, Connect):
+                self._connect = action
+                self._turn.set()
+            elif isinstance(action, Finish):
+                self._finish = action
+                self._turn.set()
+            elif isinstance(action, CloseStream):
+                self._close(action)
+            else:
+                sends.append(action)
+        self._room.set()
+        self._work.set()
+        wake_at_ns = self._machine.wake_at_ns
+        if wake_at_ns is not None and (self._clock_at_ns is None or wake_at_ns < self._clock_at_ns):
+            self._clock.set()
+        return sends
+
+    def _close(self, action: CloseStream) -> None:
+        log.info("%s closes its stream: %s", self._publisher_id, action.reason)
+        self._is_closing = True
+        if action.force and self._call is not None:
+            self._call.cancel()
+
+    def _wait_seconds(self, attempt: int) -> float:
+        """Ask the retry policy for the wait before the k-th retry."""
+        state = RetryCallState(AsyncRetrying(wait=self._options.wait), None, (), {})
+        state.attempt_number = attempt
+        return self._options.wait(state)
+
+    def _channel(self, gateway: int) -> grpc.aio.Channel:
+        if gateway not in self._channels:
+            self._channels[gateway] = grpc.aio.insecure_channel(
+                self._gateways[gateway], options=_CHANNEL_OPTIONS
+            )
+        return self._channels[gateway]
+
+    async def _drop_channel(self, gateway: int) -> None:
+        channel = self._channels.pop(gateway, None)
+        if channel is not None:
+            await channel.close()
+
+
+def _cancel_if_broken(task: asyncio.Task[None], call: _Call) -> None:
+    """End a call whose writer broke, so that the reader does not wait for answers to nothing."""
+    if not task.cancelled() and task.exception() is not None:
+        call.cancel()
+
+
+async def _cancel(*tasks: asyncio.Task[None]) -> None:
+    """Cancel tasks and wait until they are over; what they raised was seen, or is of no interest any more."""
+    for task in tasks:
+        task.cancel()
+    awaitables: Sequence[Awaitable[Any]] = tasks
+    await asyncio.gather(*awaitables, return_exceptions=True)

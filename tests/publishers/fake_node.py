@@ -1,0 +1,181 @@
+"""A node that does what a script says, over real gRPC on a port of its own."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from typing import Any, Self
+
+import grpc
+import grpc.aio
+
+from gateway.api import publish_pb2, publish_pb2_grpc
+from gateway.block import Block
+from gateway.items import ItemKind, block_number_of, kind_of
+
+Response = publish_pb2.PublishStreamResponse
+Code = publish_pb2.PublishStreamResponse.EndOfStream.Code
+NO_BLOCK = 2**64 - 1
+
+
+class StreamOver(Exception):
+    """The publisher closed its side."""
+
+
+class FakeStream:
+    """One publish stream as its script sees it."""
+
+    def __init__(self, node: FakeNode, requests: AsyncIterator[Any], context: Any) -> None:
+        self.node = node
+        self._requests = requests
+        self._context = context
+        metadata = dict(context.invocation_metadata() or ())
+        self.publisher_id = metadata.get("publisher-id")
+
+    async def receive(self) -> publish_pb2.PublishStreamRequest:
+        """The next message."""
+        async for request in self._requests:
+            assert isinstance(request, publish_pb2.PublishStreamRequest)
+            self.node.message_sizes.append(request.ByteSize())
+            return request
+        raise StreamOver
+
+    async def header(self) -> tuple[int, list[bytes]]:
+        """The next block's number and the items of its first set; other messages before it are refused."""
+        request = await self.receive()
+        if request.HasField("end_stream"):
+            end = request.end_stream
+            name = publish_pb2.PublishStreamRequest.EndStream.Code.Name(end.end_code)
+            self.node.words.append(f"{name}({end.earliest_block_number}, {end.latest_block_number})")
+            raise StreamOver
+        items = list(request.block_items.block_items)
+        assert items, f"expected a header, got {request.WhichOneof('request')}"
+        assert kind_of(items[0]) == ItemKind.BLOCK_HEADER
+        return block_number_of(items[0]), items
+
+    async def rest(self, number: int, items: list[bytes]) -> Block:
+        """The rest of a block, up to its end."""
+        while True:
+            request = await self.receive()
+            if request.HasField("end_of_block"):
+                assert request.end_of_block.block_number == number
+                block = Block(number, tuple(items))
+                self.node.received.append(block)
+                return block
+            more = list(request.block_items.block_items)
+            assert more
+            assert kind_of(more[0]) != ItemKind.BLOCK_HEADER
+            items += more
+
+    async def block(self) -> Block:
+        """The next block, whole."""
+        return await self.rest(*await self.header())
+
+    async def drain(self) -> None:
+        """Read to the end of the publisher's side, noting an EndStream."""
+        try:
+            while True:
+                request = await self.receive()
+                if request.HasField("end_stream"):
+                    end = request.end_stream
+                    name = publish_pb2.PublishStreamRequest.EndStream.Code.Name(end.end_code)
+                    self.node.words.append(f"{name}({end.earliest_block_number}, {end.latest_block_number})")
+        except StreamOver:
+            return
+
+    async def acknowledge(self, number: int) -> None:
+        await self._send(Response(acknowledgement=Response.BlockAcknowledgement(block_number=number)))
+
+    async def skip(self, number: int) -> None:
+        await self._send(Response(skip_block=Response.SkipBlock(block_number=number)))
+
+    async def resend(self, number: int) -> None:
+        await self._send(Response(resend_block=Response.ResendBlock(block_number=number)))
+
+    async def behind(self, last: int) -> None:
+        await self._send(Response(node_behind_publisher=Response.BehindPublisher(block_number=last)))
+
+    async def end(self, code: str, last: int, proximate: int = 0) -> None:
+        status = Code.Value(code)
+        await self._send(
+            Response(
+                end_stream=Response.EndOfStream(
+                    status=status, block_number=last, proximate_block_number=proximate
+                )
+            )
+        )
+
+    async def abort(self, details: str) -> None:
+        """Break the stream with an error status."""
+        await self._context.abort(grpc.StatusCode.INTERNAL, details)
+
+    async def _send(self, response: Response) -> None:
+        await self._context.write(response)
+
+
+Script = Callable[[FakeStream], Awaitable[None]]
+
+
+async def polite(stream: FakeStream) -> None:
+    """Take every next block, acknowledge it; answer the others as the protocol says."""
+    node = stream.node
+    while True:
+        number, items = await stream.header()
+        if number <= node.last:
+            await stream.end("DUPLICATE_BLOCK", node.last)
+            return
+        assert number == node.last + 1, f"block {number} after {node.last}"
+        await stream.rest(number, items)
+        node.last = number
+        await stream.acknowledge(number)
+
+
+class FakeNode(publish_pb2_grpc.BlockStreamPublishServiceServicer):
+    """Runs one script per stream, in the order of the streams; `polite` when there are no more."""
+
+    def __init__(self, scripts: Iterable[Script] = (), last: int = -1) -> None:
+        self.scripts = list(scripts)
+        self.last = last
+        self.received: list[Block] = []
+        self.words: list[str] = []
+        self.publisher_ids: list[str | None] = []
+        self.message_sizes: list[int] = []
+        self.failures: list[BaseException] = []
+        self.address = ""
+        self._port = 0
+
+    @property
+    def stream_count(self) -> int:
+        return len(self.publisher_ids)
+
+    async def publishBlockStream(  # type: ignore[override]
+        self, request_iterator: AsyncIterator[Any], context: Any
+    ) -> None:
+        stream = FakeStream(self, request_iterator, context)
+        self.publisher_ids.append(stream.publisher_id)
+        script = self.scripts.pop(0) if self.scripts else polite
+        try:
+            await script(stream)
+        except StreamOver:
+            return
+        except (grpc.aio.AbortError, grpc.aio.UsageError):
+            raise
+        except Exception as error:
+            self.failures.append(error)
+            raise
+
+    def at(self, port: int) -> Self:
+        """Listen at this port, not at a free one."""
+        self._port = port
+        return self
+
+    async def __aenter__(self) -> Self:
+        self._server = grpc.aio.server(options=(("grpc.max_receive_message_length", 8 << 20),))
+        publish_pb2_grpc.add_BlockStreamPublishServiceServicer_to_server(self, self._server)
+        port = self._server.add_insecure_port(f"127.0.0.1:{self._port}")
+        self.address = f"127.0.0.1:{port}"
+        await self._server.start()
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self._server.stop(0)
+        assert not self.failures, self.failures

@@ -1,0 +1,374 @@
+"""The client over real sockets, against a node that follows a script."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable
+from dataclasses import replace
+
+import pytest
+from tenacity import wait_none
+
+from gateway.block import Block
+from gateway.items import field_item
+from publishers import limits
+from publishers.client import ClientOptions, PublishClient, publish_blocks, retry_wait
+from publishers.errors import BlockOrderError, ItemTooLarge, PublishFailed
+from publishers.machine import SECOND_NS, MachineLimits
+from publishers.maker import BlockMaker, MakerOptions, key_of_seed
+from publishers.report import PublishReport
+from tests.publishers.fake_node import NO_BLOCK, FakeNode, FakeStream, polite
+
+SMALL = MakerOptions(rounds_per_block=1, events_per_round=2, transactions_per_block=3, item_bytes=300)
+BLOCKS = list(BlockMaker(1, key_of_seed(1), SMALL).blocks(20))
+QUICK = ClientOptions(
+    machine=MachineLimits(deadline_ns=20 * SECOND_NS, close_timeout_ns=SECOND_NS // 2), wait=wait_none()
+)
+TINY_SETS = replace(QUICK, set_bytes_max=100)
+
+
+async def source_of(blocks: Iterable[Block]) -> AsyncIterator[Block]:
+    for block in blocks:
+        yield block
+
+
+def publish(
+    node: FakeNode, blocks: Iterable[Block] = BLOCKS, options: ClientOptions = QUICK
+) -> PublishReport:
+    async def run() -> PublishReport:
+        async with node:
+            return await publish_blocks(source_of(blocks), [node.address], "alice", options)
+
+    return asyncio.run(run())
+
+
+# --- it works ---------------------------------------------------------------------------------------------
+
+
+def test_a_chain_arrives_whole_and_in_order() -> None:
+    node = FakeNode()
+    report = publish(node)
+    assert node.received == BLOCKS
+    assert node.publisher_ids == ["alice"]
+    assert (report.blocks, report.won, report.acknowledged, report.unacknowledged) == (20, 20, 20, 0)
+    assert (report.reconnects, report.safe_through, len(report.latency_ns)) == (0, 19, 20)
+    assert report.bytes_sent == sum(block.size_bytes for block in BLOCKS)
+
+
+def test_blocks_are_cut_into_sets_and_large_items_go_alone() -> None:
+    node = FakeNode()
+    large = field_item(4, bytes(limits.MAKER_ITEM_BYTES_MAX))
+    block = Block(20, (*BLOCKS[0].items[:2], large, *BLOCKS[0].items[2:]))
+    header = BlockMaker(1, key_of_seed(1), SMALL).blocks(1, first_number=20)
+    block = replace(block, items=(next(header).items[0], *block.items[1:]))
+    node.last = 19
+    publish(node, [block])
+    assert node.received == [block]
+    assert max(node.message_sizes) <= limits.MESSAGE_BYTES_MAX
+    assert sum(size > limits.ITEM_SET_BYTES_DEFAULT + 64 for size in node.message_sizes) == 1
+
+
+def test_an_empty_source_opens_nothing() -> None:
+    node = FakeNode()
+    assert publish(node, []).blocks == 0
+    assert node.stream_count == 0
+
+
+def test_publishing_again_takes_one_stream_and_stores_nothing() -> None:
+    node = FakeNode(last=19)
+    report = publish(node)
+    assert node.received == []
+    assert node.stream_count == 1
+    assert (report.duplicate, report.acknowledged) == (20, 0)
+
+
+def test_a_chain_that_is_half_stored_is_completed() -> None:
+    node = FakeNode(last=9)
+    report = publish(node)
+    assert node.received == BLOCKS[10:]
+    assert node.stream_count == 2
+    assert (report.duplicate, report.won) == (10, 10)
+
+
+def test_the_cache_bounds_what_is_read_ahead() -> None:
+    taken: list[int] = []
+    held: list[int] = []
+
+    async def source() -> AsyncIterator[Block]:
+        for block in BLOCKS:
+            taken.append(block.number)
+            yield block
+
+    async def slow(stream: FakeStream) -> None:
+        while True:
+            block = await stream.block()
+            held.append(len(taken) - block.number)
+            await stream.acknowledge(block.number)
+
+    cache_bytes = 3 * max(block.size_bytes for block in BLOCKS)
+    options = replace(QUICK, machine=MachineLimits(cache_bytes_max=cache_bytes))
+
+    async def run() -> None:
+        async with FakeNode([slow]) as node:
+            await publish_blocks(source(), [node.address], "alice", options)
+
+    asyncio.run(run())
+    assert len(held) == 20
+    assert max(held) <= 6
+
+
+# --- answers ------------------------------------------------------------------------------------------------
+
+
+def test_a_skipped_block_is_broken_off_and_a_resend_brings_it_back() -> None:
+    async def script(stream: FakeStream) -> None:
+        number, _ = await stream.header()
+        assert number == 0
+        await stream.skip(0)
+        while True:  # what is left of block 0, then the header of 1
+            request = await stream.receive()
+            first = request.block_items.block_items[0]
+            if first == BLOCKS[1].items[0]:
+                break
+        await stream.resend(0)
+        while True:
+            request = await stream.receive()
+            if request.HasField("end_of_block"):
+                continue
+            if request.block_items.block_items[0] == BLOCKS[0].items[0]:
+                break
+        block = await stream.rest(0, list(request.block_items.block_items))
+        stream.node.last = block.number
+        await stream.acknowledge(0)
+        await polite(stream)
+
+    node = FakeNode([script])
+    report = publish(node, options=TINY_SETS)
+    assert node.received == BLOCKS
+    assert (report.skipped, report.resent, report.won, report.reconnects) == (1, 1, 20, 0)
+
+
+def test_a_laggard_passes_over_what_others_brought() -> None:
+    async def script(stream: FakeStream) -> None:
+        await stream.header()
+        await stream.acknowledge(14)
+        stream.node.last = 14
+        while True:
+            request = await stream.receive()
+            items = list(request.block_items.block_items)
+            if items and items[0] == BLOCKS[15].items[0]:
+                break
+        await stream.rest(15, items)
+        stream.node.last = 15
+        await stream.acknowledge(15)
+        await polite(stream)
+
+    node = FakeNode([script])
+    report = publish(node, options=replace(TINY_SETS, machine=MachineLimits(window_blocks_max=1)))
+    assert node.received == BLOCKS[15:]
+    assert (report.acknowledged, report.won) == (20, 5)
+
+
+def test_a_node_that_has_nothing_is_filled_from_the_first_block() -> None:
+    async def script(stream: FakeStream) -> None:
+        await stream.header()
+        await stream.behind(NO_BLOCK)
+        await stream.drain()
+
+    node = FakeNode([script], last=4)
+    report = publish(node, BLOCKS[5:])
+    assert node.words == ["TOO_FAR_BEHIND(5, 19)"]
+    assert node.received == BLOCKS[5:]
+    assert (report.too_far_behind, report.reconnects) == (1, 1)
+
+
+@pytest.mark.parametrize("code", ["SUCCESS", "ERROR", "TIMEOUT", "PERSISTENCE_FAILED", "UNKNOWN"])
+def test_after_the_end_of_a_stream_everything_unacknowledged_is_offered_again(code: str) -> None:
+    async def script(stream: FakeStream) -> None:
+        await stream.block()
+        await stream.block()
+        await stream.acknowledge(0)
+        stream.node.last = 0
+        await stream.end(code, 0)
+
+    node = FakeNode([script])
+    report = publish(node)
+    assert [block.number for block in node.received] == [0, 1, *range(1, 20)]
+    assert (report.acknowledged, report.reconnects) == (20, 1)
+
+
+def test_a_broken_stream_is_opened_again() -> None:
+    async def script(stream: FakeStream) -> None:
+        await stream.header()
+        await stream.abort("boom")
+
+    node = FakeNode([script, script])
+    report = publish(node)
+    assert node.received == BLOCKS
+    assert report.reconnects == 2
+
+
+def test_a_refused_block_fails_with_its_number_and_the_count() -> None:
+    async def script(stream: FakeStream) -> None:
+        block = await stream.block()
+        while block.number < 2:
+            await stream.acknowledge(block.number)
+            block = await stream.block()
+        await stream.end("BAD_BLOCK_PROOF", 1, proximate=2)
+        await stream.drain()
+
+    with pytest.raises(PublishFailed) as caught:
+        publish(FakeNode([script] * 3))
+    assert str(caught.value) == "publisher alice: block 2 was refused 3 times with BAD_BLOCK_PROOF"
+    report = caught.value.report
+    assert (report.acknowledged, report.safe_through, report.failure) == (2, 1, caught.value.reason)
+
+
+def test_the_next_gateway_takes_over() -> None:
+    async def leave(stream: FakeStream) -> None:
+        for number in range(3):
+            await stream.block()
+            await stream.acknowledge(number)
+        await stream.end("SUCCESS", 2)
+
+    async def run() -> tuple[FakeNode, FakeNode, PublishReport]:
+        async with FakeNode([leave]) as one, FakeNode(last=2) as two:
+            gateways = [one.address, two.address]
+            return one, two, await publish_blocks(source_of(BLOCKS), gateways, "alice", QUICK)
+
+    one, two, report = asyncio.run(run())
+    assert (one.stream_count, two.stream_count) == (1, 1)
+    assert two.received == BLOCKS[3:]
+    assert report.acknowledged == 20
+
+
+def test_an_unreachable_gateway_fails_at_the_deadline() -> None:
+    options = replace(QUICK, machine=MachineLimits(deadline_ns=SECOND_NS // 2), connect_timeout_seconds=0.2)
+
+    async def run() -> None:
+        async with FakeNode() as gone:
+            address = gone.address
+        with pytest.raises(PublishFailed) as caught:
+            await publish_blocks(source_of(BLOCKS), [address], "alice", options)
+        assert caught.value.reason == (
+            f"block 0 was not acknowledged within 0.5 s (cannot connect to {address})"
+        )
+
+    asyncio.run(run())
+
+
+def test_a_node_that_comes_up_later_is_found() -> None:
+    async def run() -> PublishReport:
+        async with FakeNode() as first:
+            address = first.address
+        client = PublishClient([address], "alice", replace(QUICK, connect_timeout_seconds=0.1))
+        publishing = asyncio.create_task(client.publish(source_of(BLOCKS)))
+        await asyncio.sleep(0)
+        async with FakeNode().at(int(address.rpartition(":")[2])):
+            return await publishing
+
+    assert asyncio.run(run()).acknowledged == 20
+
+
+# --- the source ---------------------------------------------------------------------------------------------
+
+
+def test_a_source_that_breaks_is_told_and_raised() -> None:
+    class DiskError(Exception):
+        pass
+
+    async def run() -> FakeNode:
+        heard = asyncio.Event()
+
+        async def source() -> AsyncIterator[Block]:
+            yield BLOCKS[0]
+            await heard.wait()
+            raise DiskError("5.blk: gone")
+
+        async def script(stream: FakeStream) -> None:
+            await stream.block()
+            heard.set()
+            await stream.drain()
+
+        async with FakeNode([script]) as node:
+            with pytest.raises(DiskError, match=r"^5\.blk: gone$"):
+                await publish_blocks(source(), [node.address], "alice", QUICK)
+            return node
+
+    assert asyncio.run(run()).words == ["ERROR(0, 0)"]
+
+
+def test_a_gap_in_the_source_is_raised() -> None:
+    with pytest.raises(BlockOrderError, match="block 1 is missing: block 2 came after block 0"):
+        publish(FakeNode([FakeStream.drain]), [BLOCKS[0], BLOCKS[2]])
+
+
+def test_an_item_too_large_for_any_message_is_raised_before_it_is_sent() -> None:
+    block = Block(0, (BLOCKS[0].items[0], field_item(4, bytes(limits.ITEM_BYTES_MAX))))
+    node = FakeNode()
+    with pytest.raises(ItemTooLarge):
+        publish(node, [block])
+    assert node.stream_count == 0
+
+
+# --- stopping -----------------------------------------------------------------------------------------------
+
+
+def test_cancellation_finishes_the_block_and_says_goodbye() -> None:
+    async def run() -> FakeNode:
+        in_block = asyncio.Event()
+
+        async def script(stream: FakeStream) -> None:
+            number, items = await stream.header()
+            in_block.set()
+            await stream.rest(number, items)
+            await stream.drain()
+
+        options = replace(TINY_SETS, machine=replace(QUICK.machine, window_blocks_max=1))
+        async with FakeNode([script]) as node:
+            client = PublishClient([node.address], "alice", options)
+            publishing = asyncio.create_task(client.publish(source_of(BLOCKS)))
+            await in_block.wait()
+            publishing.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await publishing
+            return node
+
+    node = asyncio.run(run())
+    assert [block.number for block in node.received] == [0]
+    assert len(node.words) == 1
+    assert node.words[0].startswith("RESET(0, ")
+
+
+def test_cancellation_while_connecting_ends_at_once() -> None:
+    async def run() -> None:
+        client = PublishClient(["127.0.0.1:1"], "alice", QUICK)
+        publishing = asyncio.create_task(client.publish(source_of(BLOCKS)))
+        await asyncio.sleep(0)
+        publishing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await publishing
+
+    asyncio.run(asyncio.wait_for(run(), 2))
+
+
+def test_a_node_that_never_answers_is_given_up() -> None:
+    options = replace(
+        QUICK, machine=replace(QUICK.machine, deadline_ns=SECOND_NS // 5, close_timeout_ns=SECOND_NS // 10)
+    )
+
+    async def mute(stream: FakeStream) -> None:
+        await stream.drain()
+        await asyncio.Event().wait()
+
+    node = FakeNode([mute])
+    with pytest.raises(PublishFailed, match=r"block 0 was not acknowledged within 0\.2 s"):
+        publish(node, options=options)
+    assert node.words == ["TIMEOUT(0, 19)"]
+
+
+def test_the_retry_policy_doubles_up_to_its_limit() -> None:
+    client = PublishClient(["127.0.0.1:1"], "alice", ClientOptions(wait=retry_wait()))
+    for attempt, least in ((1, 1), (2, 2), (3, 4), (4, 8), (5, 16), (6, 30), (60, 30)):
+        seconds = client._wait_seconds(attempt)
+        assert least <= seconds <= min(least + limits.RETRY_JITTER_SECONDS, limits.RETRY_SECONDS_MAX)
