@@ -1,0 +1,147 @@
+"""Tests of `gateway.proofs`: which kind a proof is, and what becomes of a block."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from gateway.api import block_pb2
+from gateway.errors import LedgerKeyError
+from gateway.items import ItemKind, field_item
+from gateway.ledger_keys import LedgerKeys
+from gateway.proofs import ProofKind, ProofVerifier, kind_of_proof
+from gateway.root_hash import BlockSummary
+from gateway.verdict import Refusal, RefusalKind
+from tests.gateway.blocks import KEY, PUBLIC_KEY, block_items, proof_item, summary_of
+
+KEYS = LedgerKeys((PUBLIC_KEY,))
+FULL = ProofVerifier(KEYS, "full")
+
+
+def with_proofs(*proofs: bytes) -> BlockSummary:
+    """A valid block whose proofs are others."""
+    return replace(summary_of(block_items(3)), proofs=proofs)
+
+
+def good_proof() -> bytes:
+    return summary_of(block_items(3)).proofs[0]
+
+
+def state_proof() -> bytes:
+    message = block_pb2.BlockProof(block=3, block_state_proof=b"x")
+    return field_item(ItemKind.BLOCK_PROOF, message.SerializeToString())
+
+
+def record_file_proof() -> bytes:
+    message = block_pb2.BlockProof(block=3, signed_record_file_proof=b"x")
+    return field_item(ItemKind.BLOCK_PROOF, message.SerializeToString())
+
+
+LATER_KIND = field_item(ItemKind.BLOCK_PROOF, bytes.fromhex("08032a0101"))
+
+
+@pytest.mark.parametrize(
+    ("proof", "kind"),
+    [
+        ({"signed_block_proof": {"block_signature": bytes(64)}}, ProofKind.ED25519),
+        ({"signed_block_proof": {"block_signature": bytes(2920)}}, ProofKind.TSS),
+        ({"signed_block_proof": {"block_signature": bytes(3432)}}, ProofKind.TSS),
+        ({"signed_block_proof": {"block_signature": bytes(65)}}, ProofKind.UNKNOWN_SIGNATURE),
+        ({"signed_block_proof": {}}, ProofKind.UNKNOWN_SIGNATURE),
+        ({"block_state_proof": b"x"}, ProofKind.STATE),
+        ({"signed_record_file_proof": b"x"}, ProofKind.RECORD_FILE),
+        ({}, ProofKind.UNKNOWN),
+    ],
+)
+def test_the_content_tells_the_kind(proof: dict[str, object], kind: ProofKind) -> None:
+    assert kind_of_proof(block_pb2.BlockProof(**proof)) is kind  # type: ignore[arg-type]
+
+
+def test_a_signed_block_is_accepted() -> None:
+    assert FULL.verify(summary_of(block_items(3))) is None
+    assert FULL.mode == "full"
+
+
+def test_the_wrong_key_is_refused() -> None:
+    summary = summary_of(block_items(3, key=Ed25519PrivateKey.from_private_bytes(b"\x09" * 32)))
+    refusal = FULL.verify(summary)
+    assert refusal is not None
+    assert refusal.kind is RefusalKind.BAD_PROOF
+    assert refusal.expected == f"a signature of block root {summary.root_hash.hex()}"
+
+
+def test_every_known_proof_must_hold_and_one_must_be_there() -> None:
+    assert FULL.verify(with_proofs(good_proof(), good_proof())) is None
+    assert FULL.verify(with_proofs(LATER_KIND, good_proof())) is None
+    for bad in (proof_item(3), state_proof(), proof_item(3, bytes(2920))):
+        for proofs in ((bad,), (good_proof(), bad), (bad, good_proof())):
+            assert FULL.verify(with_proofs(*proofs)) == FULL.verify(with_proofs(bad))
+            assert FULL.verify(with_proofs(*proofs)) is not None
+    assert FULL.verify(with_proofs(LATER_KIND)) == Refusal(
+        RefusalKind.BAD_PROOF, "block proofs", "only unknown kinds", "at least one of a known kind"
+    )
+
+
+@pytest.mark.parametrize(
+    ("proof", "name"),
+    [
+        (proof_item(3, bytes(2920)), "TSS block proof"),
+        (proof_item(3, bytes(3432)), "TSS block proof"),
+        (state_proof(), "state proof"),
+        (record_file_proof(), "RSA record-file proof"),
+    ],
+)
+def test_kinds_that_cannot_be_verified_yet_are_refused_by_name(proof: bytes, name: str) -> None:
+    assert FULL.verify(with_proofs(proof)) == Refusal(
+        RefusalKind.UNSUPPORTED,
+        name,
+        "a proof that this version cannot verify",
+        "an Ed25519 block proof, or verification mode hash",
+    )
+
+
+def test_a_signature_of_no_known_size_is_refused_not_passed_over() -> None:
+    refusal = Refusal(
+        RefusalKind.BAD_PROOF,
+        "signed block proof",
+        "a signature of 63 bytes",
+        "64 (Ed25519), 2920 or 3432 (TSS)",
+    )
+    assert FULL.verify(with_proofs(proof_item(3, bytes(63)))) == refusal
+    assert FULL.verify(with_proofs(good_proof(), proof_item(3, bytes(63)))) == refusal
+
+
+def test_a_proof_that_does_not_parse_is_refused() -> None:
+    refusal = FULL.verify(with_proofs(field_item(ItemKind.BLOCK_PROOF, b"\xff")))
+    assert refusal is not None
+    assert refusal.kind is RefusalKind.CANNOT_PARSE
+
+
+def test_mode_hash_checks_no_signature() -> None:
+    verifier = ProofVerifier(LedgerKeys(), "hash")
+    assert verifier.mode == "hash"
+    for proof in (proof_item(3), proof_item(3, b""), proof_item(3, bytes(2920)), LATER_KIND):
+        assert verifier.verify(with_proofs(proof)) is None
+
+
+def test_mode_full_without_a_key_is_an_error_at_start() -> None:
+    with pytest.raises(LedgerKeyError, match=r"^ledger keys: got none, expected at least one --ledger-key "):
+        ProofVerifier(LedgerKeys(), "full")
+
+
+def test_the_signature_decides_between_the_layouts() -> None:
+    """A block of HAPI 0.77 in layout 16, which the header's version does not tell."""
+    items = block_items(3, minor=77, root_layout=16)
+    summary = summary_of(items)
+    other = summary.in_other_layout()
+    assert summary.root_layout == 8
+    assert FULL.verify(summary) is not None
+    assert other is not None
+    assert FULL.verify(other) is None
+
+
+def test_the_key_of_the_tests_signs_a_root() -> None:
+    summary = summary_of(block_items(3))
+    assert summary.proofs == (proof_item(3, KEY.sign(summary.root_hash)),)

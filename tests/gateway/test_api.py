@@ -1,0 +1,229 @@
+"""Tests of `gateway.api`: that the stubs are those of `proto/`, and that `proto/` is the wire."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from google.protobuf import descriptor_pool
+from google.protobuf.message import Message
+
+from gateway.api import __main__ as generator
+from gateway.api import block_items_pb2, block_pb2, node_pb2, publish_pb2, subscribe_pb2
+
+FOLDER = Path(generator.__file__).parent
+BY_HAND = {"README.md", "__init__.py", "__main__.py"}
+U64_MAX = (1 << 64) - 1
+
+
+def test_the_committed_stubs_are_those_of_the_proto_files(tmp_path: Path) -> None:
+    pytest.importorskip("grpc_tools", reason="needs the extra dev")
+    generated = generator.generate(tmp_path)
+    committed = {path.name for path in FOLDER.iterdir() if path.is_file()} - BY_HAND
+    assert {path.name for path in generated} == committed
+    stale = [path.name for path in generated if path.read_bytes() != (FOLDER / path.name).read_bytes()]
+    assert stale == [], "run: make proto"
+
+
+Request = publish_pb2.PublishStreamRequest
+Response = publish_pb2.PublishStreamResponse
+Subscription = subscribe_pb2.SubscribeStreamResponse
+
+# Each message with all its fields set, and its bytes, spelled out from the numbers of wire.md section 6.
+WIRE: dict[str, tuple[Message, str]] = {
+    "BlockItemSet": (
+        block_items_pb2.BlockItemSet(block_items=[b"\x0a\x01h", b"\x22\x00"]),
+        "0a030a0168 0a022200",
+    ),
+    "BlockEnd": (block_items_pb2.BlockEnd(block_number=300), "08ac02"),
+    "PublishStreamRequest.block_items": (
+        Request(block_items=block_items_pb2.BlockItemSet(block_items=[b"\x22\x00"])),
+        "0a04 0a022200",
+    ),
+    "PublishStreamRequest.end_stream": (
+        Request(
+            end_stream=Request.EndStream(
+                end_code=Request.EndStream.TOO_FAR_BEHIND, earliest_block_number=1, latest_block_number=2
+            )
+        ),
+        "1206 0804 1001 1802",
+    ),
+    "PublishStreamRequest.end_of_block": (
+        Request(end_of_block=block_items_pb2.BlockEnd(block_number=5)),
+        "1a02 0805",
+    ),
+    "PublishStreamResponse.acknowledgement": (
+        Response(acknowledgement=Response.BlockAcknowledgement(block_number=5)),
+        "0a02 0805",
+    ),
+    "PublishStreamResponse.end_stream": (
+        Response(
+            end_stream=Response.EndOfStream(
+                status=Response.EndOfStream.PERSISTENCE_FAILED,
+                block_number=U64_MAX,
+                proximate_block_number=3,
+            )
+        ),
+        "120f 0807 10ffffffffffffffffff01 1803",
+    ),
+    "PublishStreamResponse.skip_block": (
+        Response(skip_block=Response.SkipBlock(block_number=5)),
+        "1a02 0805",
+    ),
+    "PublishStreamResponse.resend_block": (
+        Response(resend_block=Response.ResendBlock(block_number=5)),
+        "2202 0805",
+    ),
+    "PublishStreamResponse.node_behind_publisher": (
+        Response(node_behind_publisher=Response.BehindPublisher(block_number=5)),
+        "2a02 0805",
+    ),
+    "SubscribeStreamRequest": (
+        subscribe_pb2.SubscribeStreamRequest(start_block_number=1, end_block_number=2),
+        "0801 1002",
+    ),
+    "SubscribeStreamResponse.status": (Subscription(status=Subscription.NOT_AVAILABLE), "0806"),
+    "SubscribeStreamResponse.block_items": (
+        Subscription(block_items=block_items_pb2.BlockItemSet(block_items=[b"\x22\x00"])),
+        "1204 0a022200",
+    ),
+    "SubscribeStreamResponse.end_of_block": (
+        Subscription(end_of_block=block_items_pb2.BlockEnd(block_number=5)),
+        "1a02 0805",
+    ),
+    "ServerStatusRequest": (node_pb2.ServerStatusRequest(), ""),
+    "ServerStatusResponse": (
+        node_pb2.ServerStatusResponse(
+            first_available_block=1, last_available_block=2, only_latest_state=True, next_expected_block=3
+        ),
+        "0801 1002 1801 2003",
+    ),
+    "ServerStatusDetailResponse": (
+        node_pb2.ServerStatusDetailResponse(
+            version_information=node_pb2.BlockNodeVersions(
+                stream_proto_version=block_pb2.SemanticVersion(minor=78),
+                block_node_version=block_pb2.SemanticVersion(major=1),
+            ),
+            available_ranges=[node_pb2.BlockRange(range_start=1, range_end=2)],
+            stored_ranges=[node_pb2.BlockRange(range_end=9)],
+        ),
+        "0a08 0a02104e 12020801 1204 0801 1002 2a02 1009",
+    ),
+    "BlockRequest.block_number": (node_pb2.BlockRequest(block_number=0), "0800"),
+    "BlockRequest.retrieve_latest": (node_pb2.BlockRequest(retrieve_latest=True), "1001"),
+    "BlockResponse": (
+        node_pb2.BlockResponse(
+            status=node_pb2.BlockResponse.SUCCESS, block=block_pb2.Block(items=[b"\x22\x00"])
+        ),
+        "0801 1204 0a022200",
+    ),
+    "BlockHeader": (
+        block_pb2.BlockHeader(
+            hapi_proto_version=block_pb2.SemanticVersion(major=1, minor=2, patch=3, pre="p", build="b"),
+            software_version=block_pb2.SemanticVersion(minor=78),
+            number=5,
+            block_timestamp=block_pb2.Timestamp(seconds=-1, nanos=7),
+            hash_algorithm=block_pb2.SHA2_384,
+        ),
+        "0a0c 0801 1002 1803 220170 2a0162  1202 104e  1805  220d 08ffffffffffffffffff01 1007",
+    ),
+    "BlockFooter": (
+        block_pb2.BlockFooter(
+            previous_block_root_hash=b"a",
+            root_hash_of_all_block_hashes_tree=b"b",
+            start_of_block_state_root_hash=b"c",
+        ),
+        "0a0161 120162 1a0163",
+    ),
+    "BlockProof.signed_block_proof": (
+        block_pb2.BlockProof(block=5, signed_block_proof=block_pb2.SignedBlockProof(block_signature=b"s")),
+        "0805 1203 0a0173",
+    ),
+    "BlockProof.block_state_proof": (block_pb2.BlockProof(block=5, block_state_proof=b"s"), "0805 1a0173"),
+    "BlockProof.signed_record_file_proof": (
+        block_pb2.BlockProof(block=5, signed_record_file_proof=b"s"),
+        "0805 220173",
+    ),
+    "BlockItem.block_header": (
+        block_pb2.BlockItem(block_header=block_pb2.BlockHeader(number=5)),
+        "0a02 1805",
+    ),
+    "BlockItem.block_proof": (block_pb2.BlockItem(block_proof=block_pb2.BlockProof(block=5)), "4a02 0805"),
+    "BlockItem.block_footer": (block_pb2.BlockItem(block_footer=block_pb2.BlockFooter()), "6200"),
+}
+
+
+@pytest.mark.parametrize(("message", "spelled_out"), WIRE.values(), ids=WIRE)
+def test_the_bytes_on_the_wire(message: Message, spelled_out: str) -> None:
+    encoded = bytes.fromhex(spelled_out.replace(" ", ""))
+    assert message.SerializeToString(deterministic=True) == encoded
+    assert type(message).FromString(encoded) == message
+
+
+def test_every_message_has_its_bytes_checked() -> None:
+    """A message counts by its own name; those that are only parts of others are in them above."""
+    parts = {
+        "Block",
+        "BlockItem",
+        "SignedBlockProof",
+        "SemanticVersion",
+        "Timestamp",
+        "BlockNodeVersions",
+        "BlockRange",
+    }
+    modules = (block_items_pb2, block_pb2, node_pb2, publish_pb2, subscribe_pb2)
+    messages = {name for module in modules for name in module.DESCRIPTOR.message_types_by_name}
+    assert messages - parts == {name.partition(".")[0] for name in WIRE} - parts
+
+
+ENUMS = {
+    "org.hiero.block.api.PublishStreamRequest.EndStream.Code": "UNKNOWN RESET TIMEOUT ERROR TOO_FAR_BEHIND",
+    "org.hiero.block.api.PublishStreamResponse.EndOfStream.Code": (
+        "UNKNOWN SUCCESS INVALID_REQUEST ERROR TIMEOUT DUPLICATE_BLOCK BAD_BLOCK_PROOF PERSISTENCE_FAILED"
+    ),
+    "org.hiero.block.api.SubscribeStreamResponse.Code": (
+        "UNKNOWN SUCCESS INVALID_REQUEST ERROR "
+        "INVALID_START_BLOCK_NUMBER INVALID_END_BLOCK_NUMBER NOT_AVAILABLE"
+    ),
+    "org.hiero.block.api.BlockResponse.Code": "UNKNOWN SUCCESS INVALID_REQUEST ERROR NOT_FOUND NOT_AVAILABLE",
+    "com.hedera.hapi.block.stream.BlockHashAlgorithm": "SHA2_384",
+}
+
+
+@pytest.mark.parametrize(("name", "values"), ENUMS.items())
+def test_enum_values_count_from_0(name: str, values: str) -> None:
+    numbers = {
+        value.name: value.number for value in descriptor_pool.Default().FindEnumTypeByName(name).values
+    }
+    assert numbers == {value: number for number, value in enumerate(values.split())}
+
+
+@pytest.mark.parametrize(
+    ("method", "request_name", "response_name", "streams"),
+    [
+        (
+            "BlockStreamPublishService.publishBlockStream",
+            "PublishStreamRequest",
+            "PublishStreamResponse",
+            "both",
+        ),
+        (
+            "BlockStreamSubscribeService.subscribeBlockStream",
+            "SubscribeStreamRequest",
+            "SubscribeStreamResponse",
+            "response",
+        ),
+        ("BlockNodeService.serverStatus", "ServerStatusRequest", "ServerStatusResponse", "none"),
+        ("BlockNodeService.serverStatusDetail", "ServerStatusRequest", "ServerStatusDetailResponse", "none"),
+        ("BlockAccessService.getBlock", "BlockRequest", "BlockResponse", "none"),
+    ],
+)
+def test_services_have_the_names_of_the_wire(
+    method: str, request_name: str, response_name: str, streams: str
+) -> None:
+    package = "org.hiero.block.api"
+    found = descriptor_pool.Default().FindMethodByName(f"{package}.{method}")
+    assert found.input_type.full_name == f"{package}.{request_name}"
+    assert found.output_type.full_name == f"{package}.{response_name}"
+    assert found.client_streaming == (streams == "both")
+    assert found.server_streaming == (streams != "none")
