@@ -83,6 +83,11 @@ class Field(NamedTuple):
     """An unsigned integer for VARINT; the bytes for LEN (without the length), FIXED64 and FIXED32."""
 
 
+# Plain numbers for the loops below; a member of an enum takes longer to look up and to compare.
+_VARINT, _FIXED64, _LEN, _FIXED32 = (
+    wire_type.value for wire_type in (WireType.VARINT, WireType.FIXED64, WireType.LEN, WireType.FIXED32)
+)
+_WIRE_TYPES: Final = {wire_type.value: wire_type for wire_type in WireType}
 # First byte of an item -> field number, 0 where that byte does not say (two-byte tag, other wire type).
 _KIND_OF_TAG: Final = tuple(tag >> 3 if tag < 0x80 and tag & 7 == WireType.LEN else 0 for tag in range(256))
 # The sizes of an item that has a tag of one byte, and a length of one byte or of two. No item has 130 bytes
@@ -230,27 +235,26 @@ def fields_of(message: bytes) -> Iterator[Field]:
     """
     offset, size = 0, len(message)
     while offset < size:
-        at = f"field at byte {offset}"
-        number, wire_type, offset = _read_tag(message, offset, f"tag of {at}")
+        at = offset
+        number, wire_type, offset = _read_tag(message, offset, "tag", at)
         value: int | bytes
-        if wire_type == WireType.VARINT:
-            value, offset = _read_varint(message, offset, f"value of {at}")
+        if wire_type == _VARINT:
+            value, offset = _read_varint(message, offset, "value", at)
         else:
-            if wire_type == WireType.LEN:
-                length, offset = _read_varint(message, offset, f"length of {at}")
-            elif wire_type == WireType.FIXED64:
+            if wire_type == _LEN:
+                length, offset = _read_varint(message, offset, "length", at)
+            elif wire_type == _FIXED64:
                 length = 8
-            elif wire_type == WireType.FIXED32:
+            elif wire_type == _FIXED32:
                 length = 4
             else:
-                raise ItemError(f"wire type of {at}", str(wire_type), "0, 1, 2 or 5")
+                raise ItemError(_named("wire type", at), str(wire_type), "0, 1, 2 or 5")
             if length > size - offset:
-                raise ItemError(
-                    f"length of {at}", f"{length} bytes", f"at most {size - offset}, all that follow"
-                )
+                expected = f"at most {size - offset}, all that follow"
+                raise ItemError(_named("length", at), f"{length} bytes", expected)
             value = message[offset : offset + length]
             offset += length
-        yield Field(number, WireType(wire_type), value)
+        yield Field(number, _WIRE_TYPES[wire_type], value)
 
 
 def varint(value: int) -> bytes:
@@ -270,29 +274,38 @@ def field_item(kind: int, payload: bytes) -> bytes:
     return varint(kind << 3 | WireType.LEN) + varint(len(payload)) + payload
 
 
-def _read_tag(data: bytes, offset: int, what: str) -> tuple[int, int, int]:
+def _read_tag(data: bytes, offset: int, what: str, at: int | None = None) -> tuple[int, int, int]:
     """Return (field number, wire type, offset after the tag)."""
-    tag, offset = _read_varint(data, offset, what)
+    tag, offset = _read_varint(data, offset, what, at)
     number = tag >> 3
     if not 1 <= number <= FIELD_NUMBER_MAX:
-        raise ItemError(what, f"field number {number}", f"1 to {FIELD_NUMBER_MAX}")
+        raise ItemError(_named(what, at), f"field number {number}", f"1 to {FIELD_NUMBER_MAX}")
     return number, tag & 7, offset
 
 
-def _read_varint(data: bytes, offset: int, what: str) -> tuple[int, int]:
+def _read_varint(data: bytes, offset: int, what: str, at: int | None = None) -> tuple[int, int]:
     """Return (value, offset after it) of the varint at `offset`, which must be in its shortest form."""
+    if offset < len(data) and data[offset] < 0x80:
+        return data[offset], offset + 1
     value = 0
     for size in range(1, VARINT_SIZE_MAX + 1):
         if offset + size > len(data):
-            raise ItemError(what, f"a varint cut off after {size - 1} bytes", "a whole varint")
+            raise ItemError(_named(what, at), f"a varint cut off after {size - 1} bytes", "a whole varint")
         byte = data[offset + size - 1]
         value |= (byte & 0x7F) << 7 * (size - 1)
-        if byte < 0x80:
-            if byte == 0 and size > 1:
-                raise ItemError(
-                    what, f"{data[offset : offset + size].hex()}", f"{varint(value).hex()}, the shortest form"
-                )
-            if value >= 1 << 64:
-                raise ItemError(what, f"{value}", "less than 2^64")
-            return value, offset + size
-    raise ItemError(what, f"a varint of more than {VARINT_SIZE_MAX} bytes", f"at most {VARINT_SIZE_MAX}")
+        if byte >= 0x80:
+            continue
+        if value >= 1 << 64:
+            raise ItemError(_named(what, at), f"{value}", "less than 2^64")
+        if byte == 0:
+            expected = f"{varint(value).hex()}, the shortest form"
+            raise ItemError(_named(what, at), data[offset : offset + size].hex(), expected)
+        return value, offset + size
+    raise ItemError(
+        _named(what, at), f"a varint of more than {VARINT_SIZE_MAX} bytes", f"at most {VARINT_SIZE_MAX}"
+    )
+
+
+def _named(what: str, at: int | None) -> str:
+    """Name a part of a field for an error; put together only then, since most fields are well."""
+    return what if at is None else f"{what} of field at byte {at}"

@@ -25,8 +25,9 @@ __all__ = [
 
 # --- blocks and their verification --------------------------------------------------------------------------
 
-HEADER_SIZE_MAX: Final = 65_536
-"""Bytes of a block header item. Real ones have about 50; each of its fields is walked through in Python."""
+HEADER_SIZE_MAX: Final = 4096
+"""Bytes of a block header item. Real ones have about 50; each of its fields is walked through in Python,
+which takes some 3 ms for the worst header of this size."""
 
 PROOFS_PER_BLOCK_MAX: Final = 16
 """Proofs in one block. Real blocks carry one. Each costs a signature check, and a copy of a good proof is a
@@ -57,7 +58,7 @@ INLINE_HASH_BYTES_MAX: Final = 256 * 1024
 """Bytes of one item set that are hashed in the event loop, about 0.5 ms; a larger set goes to a thread, so
 that no other publisher waits for it."""
 
-DRAIN_SECONDS: Final = 2.0
+DRAIN_SECONDS: Final = 1.0
 """How long the other side of a stream that the node has ended is still read, so that the publisher gets to
 read the answer; a publisher that goes on for longer is cut off."""
 
