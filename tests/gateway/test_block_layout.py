@@ -116,7 +116,7 @@ def test_blocks_read_back(blocks: list[tuple[int, list[bytes]]]) -> None:
 @settings(max_examples=15, deadline=None)
 @given(st.lists(st.integers(DATA_SIZE_MAX - 8, 3 * DATA_SIZE_MAX), min_size=1, max_size=3))
 def test_long_items_read_back(sizes: list[int]) -> None:
-    items = [item_of_size(1 + index, size) for index, size in enumerate(sizes)]
+    items = [field_item(1 + index, bytes(size)) for index, size in enumerate(sizes)]
     assert decoded(encode(1, items, ROOT_HASH)) == [StoredBlock(1, tuple(items), ROOT_HASH)]
 
 
