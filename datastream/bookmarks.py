@@ -52,7 +52,7 @@ def _open_leveldb(folder: str) -> Any:
 
 
 def bookmarks_folder(stream_path: Path) -> Path:
-    """Return the folder of a stream file's bookmarks: the path up to the first `.` in the name, plus `.db`."""
+    """Return the folder of a stream's bookmarks: the path up to the first `.` in the name, plus `.db`."""
     return stream_path.with_name(stream_path.name.split(".", 1)[0] + ".db")
 
 

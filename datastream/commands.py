@@ -184,7 +184,7 @@ class StreamView(Protocol):
         ...
 
     def offset_of(self, number: int) -> int:
-        """Return where an entry begins; for the number after the last, the stream's end; else NotFoundError."""
+        """Return where an entry begins, or the stream's end for the number after the last."""
         ...
 
     def get_entry(self, number: int) -> Entry:

@@ -92,13 +92,13 @@ class PageIndex:
                 self._tables.popitem(last=False)
 
     def add_checkpoint(self, offset: int) -> None:
-        """Take in the offset of an entry with a multiple of 64 as number, on the page that is being filled."""
+        """Take in the offset of an entry with a multiple of 64 as number, on the page being filled."""
         page_number, table = self._last
         assert page_number == page_number_of(offset)
         table.append(offset - page_start(page_number))
 
     def nearest(self, page_number: int, table: array[int], number: int) -> tuple[int, int, int | None]:
-        """Return (number, position) of the last checkpoint at or before entry `number`, and where the next is.
+        """Return (number, position) of the last checkpoint up to entry `number`, and where the next is.
 
         The next position is None when no later checkpoint is known.
         """

@@ -435,7 +435,7 @@ def _recover(file: StreamFile, bookmarks: BookmarkIndex, growth_pages: int) -> A
 
 
 def _bookmarks_from(file: StreamFile, covered: int) -> Iterator[tuple[list[tuple[bytes, int]], int]]:
-    """Walk the pages from entry `covered` on; yield each page's bookmarks and how many entries are covered."""
+    """Walk the pages from entry `covered` on; yield each one's bookmarks and how many entries are covered."""
     if covered == file.committed.total_entries:
         yield [], covered
         return

@@ -1,0 +1,63 @@
+"""Small streams for tests, and the words to talk about them."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from datastream.layout import BOOKMARK_TYPE, Entry
+from datastream.streamer import DataStreamer
+
+SAMPLE = Path(__file__).parents[3] / "shared" / "data" / "zkevm-stream" / "sample.bin.gz"
+
+Item = tuple[int, bytes]
+"""(entry type, data); type 0xb0 is a bookmark."""
+
+
+def bookmark(number: int) -> Item:
+    """Return a bookmark of 9 bytes."""
+    return BOOKMARK_TYPE, b"\0" + number.to_bytes(8, "big")
+
+
+def add(streamer: DataStreamer, items: Sequence[Item]) -> list[int]:
+    """Add items to the open operation; return their entry numbers."""
+    return [
+        streamer.add_stream_bookmark(data) if kind == BOOKMARK_TYPE else streamer.add_stream_entry(kind, data)
+        for kind, data in items
+    ]
+
+
+def commit(streamer: DataStreamer, *items: Item, flush: bool = False) -> list[int]:
+    """Commit one operation; return the entry numbers."""
+    streamer.start_atomic_op()
+    numbers = add(streamer, items)
+    streamer.commit_atomic_op(flush=flush)
+    return numbers
+
+
+def entries(*items: Item) -> list[Entry]:
+    """Return the entries that a stream of these items holds."""
+    return [Entry(kind, number, data) for number, (kind, data) in enumerate(items)]
+
+
+def operation(number: int) -> tuple[Item, ...]:
+    """Return a small operation like those of the demo app: two bookmarks, three events."""
+    return (
+        bookmark(number),
+        (BOOKMARK_TYPE, b"\1" + number.to_bytes(8, "big")),
+        (1, f"start {number}".encode()),
+        (2, b"x" * (number % 97)),
+        (3, f"end {number}".encode()),
+    )
+
+
+def sample_file(folder: Path) -> Path:
+    """Unpack the zkEVM sample into `folder`; skip the test where the data is absent."""
+    if not SAMPLE.exists():
+        pytest.skip(f"no {SAMPLE.name} in ../shared/data")
+    path = folder / "sample.bin"
+    path.write_bytes(gzip.decompress(SAMPLE.read_bytes()))
+    return path

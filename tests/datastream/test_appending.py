@@ -1,0 +1,168 @@
+"""Commits on a disk that fails: at every step, what is visible, what is on disk, and that it goes on."""
+
+from __future__ import annotations
+
+import errno
+import random
+from pathlib import Path
+
+import pytest
+
+from datastream.appending import COMMIT_STEPS, CommitStep
+from datastream.errors import CommitFailed
+from datastream.layout import DATA_SIZE_MAX, PAGE_SIZE, Entry, file_size_of
+from datastream.streamer import DataStreamer
+from tests.datastream.fake_disk import FailingDisk, MemoryDisk
+from tests.datastream.streams import bookmark, commit, entries
+
+FIRST = (bookmark(1), (1, b"first" * 10), (2, b""))
+BIG = ((1, b"a" * DATA_SIZE_MAX), (1, b"b" * 500_000), (1, b"c" * 900_000))
+
+
+def open_on(tmp_path: Path, disk: MemoryDisk | FailingDisk, pages: int = 2) -> DataStreamer:
+    return DataStreamer.open(tmp_path / "s.bin", disk=disk, initial_pages=pages, growth_pages=1)
+
+
+def zero_past_the_end(disk: MemoryDisk, streamer: DataStreamer) -> bool:
+    end = streamer.committed.total_length
+    return disk.cache.count(0, end) == len(disk.cache) - end
+
+
+FAULTS = [
+    ("growth", "truncate", [errno.ENOSPC], BIG, CommitStep.GROW),
+    ("entries, full disk", "pwrite", [errno.ENOSPC], BIG[:1], CommitStep.ENTRIES),
+    ("entries, broken disk", "pwrite", [errno.EIO], ((1, b"x"),), CommitStep.ENTRIES),
+    ("first flush", "fdatasync", [errno.EIO], BIG, CommitStep.FLUSH_ENTRIES),
+    ("header", "pwrite", [None, errno.EIO], BIG, CommitStep.HEADER),
+    ("second flush", "fdatasync", [None, errno.EIO], BIG, CommitStep.FLUSH_HEADER),
+    (
+        "second flush and the repair's",
+        "fdatasync",
+        [None, errno.EIO, errno.EIO],
+        BIG,
+        CommitStep.FLUSH_HEADER,
+    ),
+    ("full disk for long", "pwrite", [errno.ENOSPC] * 3, ((1, b"y" * 9000),), CommitStep.ENTRIES),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "method", "plan", "items", "step"), FAULTS, ids=[fault[0] for fault in FAULTS]
+)
+def test_a_failed_commit(
+    tmp_path: Path,
+    name: str,
+    method: str,
+    plan: list[int | None],
+    items: tuple[tuple[int, bytes], ...],
+    step: CommitStep,
+) -> None:
+    memory = MemoryDisk()
+    disk = FailingDisk(memory)
+    streamer = open_on(tmp_path, disk)
+    commit(streamer, *FIRST, flush=True)
+    before = streamer.committed
+    number = next(number for number in plan if number is not None)
+    disk.plan[method] = list(plan)
+    with pytest.raises(CommitFailed) as caught:
+        commit(streamer, bookmark(2), *items, flush=True)
+    assert caught.value.step == step.value
+    assert caught.value.os_error.errno == number
+    assert str(caught.value).startswith(f"{tmp_path}/s.bin: commit failed at step {step.value}: ")
+    assert streamer.committed == before
+    assert list(streamer.read_entries(0)) == entries(*FIRST)
+
+    disk.plan.clear()
+    commit(streamer, bookmark(3), (5, b"after"), flush=True)
+    expected = entries(*FIRST, bookmark(3), (5, b"after"))
+    assert list(streamer.read_entries(0)) == expected
+    assert zero_past_the_end(memory, streamer)
+    assert memory.size() % PAGE_SIZE == 4096
+    assert memory.image_after_crash("none", random.Random(1)) == bytes(memory.cache)
+    streamer.close()
+    streamer = open_on(tmp_path, memory)
+    assert list(streamer.read_entries(0)) == expected
+    streamer.close()
+
+
+def test_after_a_failed_flush_unflushed_commits_are_written_again(tmp_path: Path) -> None:
+    """Linux marks pages clean whose flush failed: a second flush alone succeeds and writes nothing."""
+    memory = MemoryDisk()
+    failures = iter([OSError(errno.EIO, "Input/output error")])
+    streamer = open_on(tmp_path, memory)
+    commit(streamer, *FIRST)
+    memory.fail = lambda step: next(failures, None) if step == "fdatasync" else None
+    with pytest.raises(CommitFailed):
+        commit(streamer, (1, b"lost"), flush=True)
+    commit(streamer, (1, b"after"), flush=True)
+    streamer.close()
+    on_disk = MemoryDisk.of(memory.image_after_crash("none", random.Random(1)))
+    streamer = open_on(tmp_path, on_disk)
+    assert list(streamer.read_entries(0)) == entries(*FIRST, (1, b"after"))
+    streamer.close()
+
+
+def test_a_failed_commit_drops_sealed_operations_too(tmp_path: Path) -> None:
+    disk = FailingDisk(MemoryDisk())
+    streamer = open_on(tmp_path, disk)
+    streamer.start_atomic_op()
+    streamer.add_stream_entry(1, b"sealed")
+    streamer.seal_atomic_op()
+    disk.plan["fdatasync"] = [errno.EIO]
+    with pytest.raises(CommitFailed):
+        streamer.commit_atomic_op()
+    streamer.start_atomic_op()
+    assert streamer.add_stream_entry(1, b"next") == 0
+    streamer.commit_atomic_op()
+    assert list(streamer.read_entries(0)) == [Entry(1, 0, b"next")]
+    streamer.close()
+
+
+def test_calls_of_one_commit(tmp_path: Path) -> None:
+    """One write of the entries, a flush, one write of the header, a flush; a group shares them."""
+    disk = FailingDisk(MemoryDisk())
+    streamer = open_on(tmp_path, disk)
+    disk.calls.clear()
+    for number in range(5):
+        streamer.start_atomic_op()
+        streamer.add_stream_entry(1, bytes([number]))
+        streamer.seal_atomic_op()
+    streamer.commit_atomic_op()
+    assert disk.calls == ["pwrite", "fdatasync", "pwrite", "fdatasync"]
+    disk.calls.clear()
+    commit(streamer, (1, b"quick"), flush=False)
+    assert disk.calls == ["pwrite", "pwrite"]
+    disk.calls.clear()
+    commit(streamer, flush=False)  # nothing to write
+    assert disk.calls == []
+    commit(streamer, flush=True)  # makes the one before durable
+    assert disk.calls == ["fdatasync", "fdatasync"]
+    disk.calls.clear()
+    commit(streamer, flush=True)
+    assert disk.calls == []
+    streamer.close()
+
+
+@pytest.mark.parametrize(("growth_pages", "pages"), [(1, 4), (10, 11)])
+def test_growth(tmp_path: Path, growth_pages: int, pages: int) -> None:
+    memory = MemoryDisk()
+    path = tmp_path / "s.bin"
+    streamer = DataStreamer.open(path, disk=memory, initial_pages=1, growth_pages=growth_pages)
+    assert memory.size() == file_size_of(1)
+    commit(streamer, *[(1, bytes([65 + number]) * DATA_SIZE_MAX) for number in range(4)])
+    assert memory.size() == file_size_of(pages)
+    assert [entry.data[:1] for entry in streamer.read_entries(0)] == [b"A", b"B", b"C", b"D"]
+    streamer.close()
+
+
+def test_a_file_without_pages_grows_at_once(tmp_path: Path) -> None:
+    memory = MemoryDisk()
+    streamer = open_on(tmp_path, memory, pages=0)
+    assert memory.size() == 4096
+    commit(streamer, (1, b"x"))
+    assert memory.size() == file_size_of(1)
+    streamer.close()
+
+
+def test_the_steps_are_all_described() -> None:
+    assert list(COMMIT_STEPS) == list(CommitStep)

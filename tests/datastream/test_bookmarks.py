@@ -1,0 +1,219 @@
+"""The bookmark index: locks, overlay, batches, failing databases, and the folder's name."""
+
+from __future__ import annotations
+
+import fcntl
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import plyvel
+import pytest
+
+from datastream.bookmarks import COVERED_KEY, BookmarkIndex, bookmarks_folder
+from datastream.errors import BookmarksUnavailable, StreamInUse
+
+OPEN_WITH_LEVELDB = """
+import plyvel, sys
+try:
+    plyvel.DB(sys.argv[1], create_if_missing=True)
+except plyvel.IOError as error:
+    sys.exit(7)
+"""
+OPEN_WITH_US = """
+import sys
+from pathlib import Path
+from datastream.bookmarks import BookmarkIndex
+from datastream.errors import StreamInUse
+try:
+    BookmarkIndex(Path(sys.argv[1]))
+except StreamInUse as error:
+    sys.stdout.write(str(error))
+    sys.exit(7)
+"""
+
+
+def run(program: str, argument: Path) -> tuple[int, str]:
+    """Run a program in its own process; return its status and output."""
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(argument)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    return done.returncode, done.stdout
+
+
+@pytest.mark.parametrize(
+    ("name", "folder"),
+    [
+        ("datastream.bin", "datastream.db"),
+        ("a.b.c", "a.db"),
+        ("plain", "plain.db"),
+        ("dotted.folder/s.x.bin", "dotted.folder/s.db"),
+        (".hidden.bin", ".db"),
+    ],
+)
+def test_folder_name(tmp_path: Path, name: str, folder: str) -> None:
+    assert bookmarks_folder(tmp_path / name) == tmp_path / folder
+
+
+def test_values_are_found_before_and_after_they_are_written(tmp_path: Path) -> None:
+    index = BookmarkIndex(tmp_path / "s.bin")
+    assert index.covered is None
+    assert index.get(b"a") is None
+    index.record([(b"a", 1), (b"b", 2), (b"a", 3)], 4)
+    assert (index.get(b"a"), index.get(b"b"), index.pending_count) == (3, 2, 2)
+    index.write_pending()
+    assert (index.get(b"a"), index.get(b"b"), index.pending_count) == (3, 2, 0)
+    assert [index.covered] == [4]
+    assert index.highest_number(10) == 3
+    index.close()
+    database = plyvel.DB(str(tmp_path / "s.db"))
+    assert dict(database) == {
+        b"a": (3).to_bytes(8, "big"),
+        b"b": (2).to_bytes(8, "big"),
+        COVERED_KEY: (4).to_bytes(8, "big"),
+    }
+    database.close()
+
+
+def test_a_second_opener_in_this_process_is_refused_and_unlocks_nothing(tmp_path: Path) -> None:
+    index = BookmarkIndex(tmp_path / "s.bin")
+    for _ in range(2):
+        with pytest.raises(StreamInUse) as caught:
+            BookmarkIndex(tmp_path / "s.bin")
+        lock = tmp_path / "s.db" / "LOCK"
+        assert str(caught.value) == (
+            f"{tmp_path}/s.bin: the stream is in use by another program or opener (lock {lock})"
+        )
+    # The refused opener closed no descriptor of LOCK: that would have dropped the first one's fcntl lock.
+    assert run(OPEN_WITH_LEVELDB, tmp_path / "s.db")[0] == 7
+    index.close()
+    assert run(OPEN_WITH_LEVELDB, tmp_path / "s.db")[0] == 0
+
+
+def test_a_second_opener_in_another_process_is_refused(tmp_path: Path) -> None:
+    index = BookmarkIndex(tmp_path / "s.bin")
+    status, output = run(OPEN_WITH_US, tmp_path / "s.bin")
+    assert status == 7
+    assert output.endswith(f"in use by another program or opener (lock {tmp_path}/s.db/LOCK)")
+    index.close()
+    assert run(OPEN_WITH_US, tmp_path / "s.bin")[0] == 0
+
+
+@pytest.mark.parametrize("after", ["open", "recover", "wipe"])
+def test_both_locks_are_held(tmp_path: Path, after: str) -> None:
+    """`flock` is what the Go server looks at, `fcntl` what LevelDB's own library does."""
+    index = BookmarkIndex(tmp_path / "s.bin")
+    if after == "recover":
+        index.recover()
+    elif after == "wipe":
+        index.wipe()
+    assert run(OPEN_WITH_LEVELDB, tmp_path / "s.db")[0] == 7
+    go = "import fcntl, sys; fcntl.flock(open(sys.argv[1]), fcntl.LOCK_EX | fcntl.LOCK_NB)"
+    assert run(go, tmp_path / "s.db" / "LOCK")[0] == 1
+    index.close()
+
+
+@pytest.mark.parametrize("lock", [fcntl.flock, fcntl.lockf])
+def test_what_another_program_locked_is_not_opened(tmp_path: Path, lock: Callable[..., None]) -> None:
+    (tmp_path / "s.db").mkdir()
+    program = (
+        "import fcntl, sys; held = open(sys.argv[1], 'w');"
+        f"fcntl.{lock.__name__}(held, fcntl.LOCK_EX); print('held', flush=True); sys.stdin.read()"
+    )
+    holder = subprocess.Popen(
+        [sys.executable, "-c", program, str(tmp_path / "s.db" / "LOCK")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    assert holder.stdout is not None
+    assert holder.stdout.readline() == b"held\n"
+    with pytest.raises(StreamInUse):
+        BookmarkIndex(tmp_path / "s.bin")
+    holder.communicate(timeout=60)
+    BookmarkIndex(tmp_path / "s.bin").close()
+
+
+def test_a_damaged_database_is_made_anew(tmp_path: Path) -> None:
+    index = BookmarkIndex(tmp_path / "s.bin")
+    index.record([(b"a", 1)], 2)
+    index.write_pending()
+    index.close()
+    current = tmp_path / "s.db" / "CURRENT"
+    current.write_bytes(b"nonsense")
+    index = BookmarkIndex(tmp_path / "s.bin")
+    assert index.covered is None
+    assert index.get(b"a") is None
+    index.record([(b"a", 1)], 2)
+    index.write_pending()
+    index.close()
+
+
+def test_a_folder_that_cannot_be(tmp_path: Path) -> None:
+    (tmp_path / "s.db").write_text("a file")
+    with pytest.raises(BookmarksUnavailable, match=r"s\.db: bookmark DB: "):
+        BookmarkIndex(tmp_path / "s.bin")
+
+
+def test_wipe(tmp_path: Path) -> None:
+    index = BookmarkIndex(tmp_path / "s.bin")
+    index.record([(b"a", 1)], 2)
+    index.write_pending()
+    index.wipe()
+    assert (index.get(b"a"), index.covered, index.highest_number(9)) == (None, None, None)
+    index.close()
+    with pytest.raises(BookmarksUnavailable, match="the bookmark DB is closed"):
+        index.get(b"a")
+    index.close()
+
+
+class FailingDatabase:
+    """A LevelDB whose batches fail while told to."""
+
+    def __init__(self, folder: str, state: dict[str, bool]) -> None:
+        if state["open_fails"]:
+            raise plyvel.IOError("no room")
+        self._below = plyvel.DB(folder, create_if_missing=True)
+        self._state = state
+
+    def write_batch(self) -> Any:
+        if self._state["write_fails"]:
+            raise plyvel.IOError("no room")
+        return self._below.write_batch()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._below, name)
+
+
+def test_a_failing_database(tmp_path: Path) -> None:
+    state = {"open_fails": False, "write_fails": True}
+    index = BookmarkIndex(tmp_path / "s.bin", lambda folder: FailingDatabase(folder, state))
+    index.record([(b"a", 1)], 2)
+    with pytest.raises(BookmarksUnavailable) as caught:
+        index.write_pending()
+    assert str(caught.value) == f"{tmp_path}/s.db: bookmark DB: no room"
+    assert index.failed
+    assert index.get(b"a") == 1
+    state["open_fails"] = True
+    with pytest.raises(BookmarksUnavailable):
+        index.recover()
+    assert index.failed
+    assert index.get(b"a") == 1
+    state.update(open_fails=False, write_fails=False)
+    index.recover()
+    assert not index.failed
+    assert (index.get(b"a"), index.covered, index.pending_count) == (1, 2, 0)
+    index.close()
+
+
+def test_the_lock_file_of_a_failed_opening_is_free(tmp_path: Path) -> None:
+    state = {"open_fails": True, "write_fails": False}
+    with pytest.raises(BookmarksUnavailable):
+        BookmarkIndex(tmp_path / "s.bin", lambda folder: FailingDatabase(folder, state))
+    BookmarkIndex(tmp_path / "s.bin").close()
+    assert list(tmp_path.iterdir()) == [tmp_path / "s.db"]

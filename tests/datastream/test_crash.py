@@ -1,0 +1,186 @@
+"""Power failures: a small workload is stopped before every write and flush, and what was unflushed is torn.
+
+After reopening, every operation whose commit returned is there, the one under way is there whole or not at all,
+nothing else is, the bookmarks agree, and the next append works.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import plyvel
+import pytest
+
+from datastream.bookmarks import COVERED_KEY
+from datastream.layout import DATA_SIZE_MAX, HEADER_PAGE_SIZE, PAGE_SIZE, Entry
+from datastream.streamer import DataStreamer
+from tests.datastream.fake_disk import MemoryDisk, PowerLost
+from tests.datastream.streams import Item, add, bookmark, commit, entries, operation
+
+WORKLOAD: tuple[tuple[tuple[Item, ...], str], ...] = (
+    (operation(1), "commit"),
+    ((bookmark(2), (1, b"a" * 600_000)), "commit"),
+    ((bookmark(3), (1, b"b" * 600_000), (2, b"")), "seal"),  # turns the page, and the file grows
+    (operation(4), "commit"),  # a group of two
+    (((1, b"c" * 300_000),), "rollback"),
+    (
+        (bookmark(5), (1, b"d" * DATA_SIZE_MAX), (1, b"e" * 900_000), bookmark(1)),
+        "commit",
+    ),  # two pages at once
+    (operation(6), "commit"),
+)
+"""(items, what becomes of the operation)."""
+
+
+@dataclass
+class Run:
+    """What a run of the workload had done when the power failed."""
+
+    acknowledged: list[Item] = field(default_factory=list)
+    """Items of commits that returned."""
+    offered: list[Item] = field(default_factory=list)
+    """With those of the commit that was under way."""
+
+
+@contextmanager
+def opened(path: Path, disk: MemoryDisk) -> Iterator[DataStreamer]:
+    """Open a stream; let go of its locks whatever happens, without the writes of an orderly end."""
+    streamer = DataStreamer.open(path, disk=disk, initial_pages=1, growth_pages=1)
+    try:
+        yield streamer
+    finally:
+        streamer._bookmarks.close()
+
+
+def work(streamer: DataStreamer, run: Run) -> None:
+    """Do the workload from its beginning."""
+    for items, end in WORKLOAD:
+        streamer.start_atomic_op()
+        add(streamer, items)
+        if end == "rollback":
+            streamer.rollback_atomic_op()
+            continue
+        run.offered.extend(items)
+        if end == "seal":
+            streamer.seal_atomic_op()
+            continue
+        streamer.commit_atomic_op()
+        run.acknowledged = list(run.offered)
+
+
+def step_count(path: Path) -> int:
+    """Return how many writes and flushes the workload makes after the stream was created."""
+    disk = MemoryDisk()
+    with opened(path, disk) as streamer:
+        disk.steps.clear()
+        work(streamer, Run())
+    shutil.rmtree(path.with_name("s.db"))
+    return len(disk.steps)
+
+
+def check(path: Path, disk: MemoryDisk, run: Run, where: str) -> None:
+    """Reopen after a crash and check everything that must hold."""
+    with opened(path, disk) as streamer:
+        found = list(streamer.read_entries(0))
+        assert found in (entries(*run.acknowledged), entries(*run.offered)), where
+        newest = {entry.data: entry.number for entry in found if entry.is_bookmark}
+        for data, number in newest.items():
+            assert streamer.get_bookmark(data) == number, where
+        end = streamer.committed.total_length
+        assert disk.cache.count(0, end) == len(disk.cache) - end, where
+        assert len(disk.cache) % PAGE_SIZE == HEADER_PAGE_SIZE, where
+        number = commit(streamer, bookmark(99), (1, b"after"), flush=True)[0]
+        assert streamer.get_bookmark(bookmark(99)[1]) == number == len(found), where
+        assert list(streamer.read_entries(number)) == [
+            Entry(0xB0, number, bookmark(99)[1]),
+            Entry(1, number + 1, b"after"),
+        ]
+    database = plyvel.DB(str(path.with_name("s.db")))
+    stored = {key: int.from_bytes(value, "big") for key, value in database}
+    database.close()
+    assert stored == {**newest, bookmark(99)[1]: number, COVERED_KEY: number + 2}, where
+
+
+@pytest.mark.parametrize("how", ["none", "all", "prefix", "sectors"])
+def test_every_boundary(tmp_path: Path, how: str) -> None:
+    path = tmp_path / "s.bin"
+    rng = random.Random(f"crash {how}")
+    steps = step_count(path)
+    assert steps > 20
+    for crash_at in range(steps + 1):
+        run, disk = Run(), MemoryDisk()
+        with opened(path, disk) as streamer:
+            disk.steps.clear()
+            disk.crash_at = crash_at
+            try:
+                work(streamer, run)
+            except PowerLost:
+                pass
+            else:
+                assert crash_at == steps
+        keep_index = path.with_name("s.kept")
+        shutil.copytree(path.with_name("s.db"), keep_index)
+        for index in ("as it was", "lost"):
+            where = f"crash before step {crash_at} ({how}), index {index}"
+            shutil.rmtree(path.with_name("s.db"))
+            if index == "as it was":
+                shutil.copytree(keep_index, path.with_name("s.db"))
+            check(path, MemoryDisk.of(disk.image_after_crash(how, rng)), run, where)
+        shutil.rmtree(path.with_name("s.db"))
+        shutil.rmtree(keep_index)
+
+
+def test_a_crash_while_putting_right(tmp_path: Path) -> None:
+    """Opening after a crash is stopped too, at each of its writes; the next opening finds the same stream."""
+    path = tmp_path / "s.bin"
+    run, disk = Run(), MemoryDisk()
+    with opened(path, disk) as streamer:
+        disk.steps.clear()
+        disk.crash_at = step_count_until_last_header(path.with_name("other.bin"))
+        with pytest.raises(PowerLost):
+            work(streamer, run)
+    image = disk.image_after_crash("all", random.Random(1))
+    crash_at = 0
+    while True:
+        repaired = MemoryDisk.of(image)
+        repaired.crash_at = crash_at
+        try:
+            with opened(path, repaired):
+                break
+        except PowerLost:
+            check(
+                path,
+                MemoryDisk.of(repaired.image_after_crash("prefix", random.Random(2))),
+                run,
+                f"{crash_at}",
+            )
+            shutil.rmtree(path.with_name("s.db"))
+        crash_at += 1
+    assert crash_at > 2  # the tail was trimmed in several steps
+
+
+def step_count_until_last_header(path: Path) -> int:
+    """Return the step before the header of the workload's big commit is written."""
+    disk = MemoryDisk()
+    with opened(path, disk) as streamer:
+        disk.steps.clear()
+        work(streamer, Run())
+    # The last commit has 4 steps, the big one before it a growth and 4; its header is its last but one.
+    return len(disk.steps) - 4 - 2
+
+
+def test_unflushed_commits_that_a_power_failure_lost(tmp_path: Path) -> None:
+    """Their bookmarks may have reached the index: it is ahead of the stream, and is rebuilt."""
+    path = tmp_path / "s.bin"
+    disk = MemoryDisk()
+    with opened(path, disk) as streamer:
+        commit(streamer, bookmark(1), (1, b"flushed"), flush=True)
+        commit(streamer, bookmark(2), (1, b"lost"), flush=False)
+        streamer._bookmarks.write_pending()
+    run = Run([bookmark(1), (1, b"flushed")], [bookmark(1), (1, b"flushed")])
+    check(path, MemoryDisk.of(disk.image_after_crash("none", random.Random(1))), run, "unflushed")

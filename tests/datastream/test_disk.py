@@ -1,0 +1,66 @@
+"""The real file layer, and creation in one step."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from datastream.disk import RealDisk, create_file
+
+
+def test_reads_and_writes(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    create_file(path, b"head", 8192)
+    disk = RealDisk(path)
+    assert disk.size() == 8192
+    assert disk.pread(6, 0) == b"head\0\0"
+    disk.pwrite(bytearray(b"abc"), 8190 - 1)
+    assert disk.pread(100, 8180) == bytes(9) + b"abc"
+    disk.fdatasync()
+    disk.truncate(4096)
+    assert disk.size() == 4096
+    assert disk.pread(10, 4096) == b""
+    assert os.fstat(disk.fileno()).st_size == 4096
+    disk.close()
+    disk.close()
+
+
+def test_holes(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    create_file(path, b"head", 1 << 20)
+    disk = RealDisk(path)
+    assert not disk.has_data(1 << 19)
+    disk.pwrite(b"x", 3 << 18)
+    disk.fdatasync()
+    assert disk.has_data(1 << 19)
+    assert not disk.has_data(1 << 20)
+    disk.close()
+
+
+def test_read_only(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    create_file(path, b"head", 4096)
+    disk = RealDisk(path, writable=False)
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        disk.pwrite(b"x", 0)
+    disk.close()
+
+
+def test_a_file_appears_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "file"
+    (tmp_path / "file.new").write_bytes(b"left by a crash" * 1000)
+
+    def full(fd: int, data: bytes, offset: int) -> int:
+        assert not path.exists()
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwrite", full)
+        with pytest.raises(OSError, match="No space left"):
+            create_file(path, b"head", 4096)
+    assert list(tmp_path.iterdir()) == []
+    create_file(path, b"head", 4096)
+    assert path.read_bytes() == b"head".ljust(4096, b"\0")
+    assert list(tmp_path.iterdir()) == [path]

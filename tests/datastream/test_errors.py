@@ -1,0 +1,84 @@
+"""Every error says object, got and expected, and holds them as fields."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from datastream import errors
+from datastream.errors import DatastreamError
+
+PATH = Path("s.bin")
+FULL = OSError(28, "No space left on device")
+CASES: list[tuple[DatastreamError, str]] = [
+    (
+        errors.OperationAlreadyOpen("start_atomic_op"),
+        "start_atomic_op: an atomic operation is open already; commit, seal or roll it back first",
+    ),
+    (errors.NoOperationOpen("x"), "x: no atomic operation is open; start one first"),
+    (errors.CommitInProgress("x"), "x: a commit is in progress in another thread; wait for it"),
+    (errors.StreamClosed("x"), "x: the stream is closed"),
+    (errors.EntryTooLong(9, 8), "entry data: got 9 bytes, at most 8 fit on a data page"),
+    (errors.EntryTypeReserved(0xB0, "is a bookmark"), "entry type 0xb0: is a bookmark"),
+    (errors.BookmarkSizeWrong(17, 16), "bookmark: got 17 bytes, expected 1 to 16"),
+    (
+        errors.OperationTooLarge(11, 10),
+        "uncommitted operations: 11 bytes with this entry, at most 10 are allowed",
+    ),
+    (
+        errors.BadEntryRange(2, 1, 5),
+        "entries 2 to 1: expected 0 <= from <= to <= 5, the number of committed entries",
+    ),
+    (errors.EntryNotFound(5, 5), "entry 5: not found; the stream has 5 entries"),
+    (errors.EntryNotFound(5), "entry 5: not found"),
+    (errors.BookmarkNotFound(b"\1\2"), "bookmark 0102: not found"),
+    (errors.WrongMagic(PATH, "a", "b"), "s.bin: magic bytes: found a, expected b"),
+    (
+        errors.EntriesDisagree(PATH, 3, 4096, "packet type 9", "packet type 2"),
+        "s.bin: entries: found packet type 9 at entry 3, offset 4096, expected packet type 2",
+    ),
+    (
+        errors.StreamFileUnavailable(PATH, OSError(13, "Permission denied")),
+        "s.bin: cannot open the stream file: Permission denied",
+    ),
+    (
+        errors.StreamInUse(PATH, "s.db/LOCK"),
+        "s.bin: the stream is in use by another program or opener (lock s.db/LOCK)",
+    ),
+    (errors.BookmarksUnavailable("s.db", "broken"), "s.db: bookmark DB: broken"),
+    (
+        errors.CommitFailed(PATH, "1 entries", FULL),
+        "s.bin: commit failed at step 1 entries: No space left on device",
+    ),
+    (errors.AddressUnavailable("h", 1, OSError(98, "in use")), "h:1: cannot listen: in use"),
+    (errors.ServerSpokeWrongly("length", "1", "2"), "server: length: got 1, expected 2"),
+    (errors.ConnectionEnded("streaming"), "server: closed the connection while streaming"),
+    (errors.CommandRefused("Start", 3, "Bad from entry"), "server: Start: error 3 Bad from entry"),
+]
+
+
+@pytest.mark.parametrize(("error", "message"), CASES)
+def test_messages(error: DatastreamError, message: str) -> None:
+    assert str(error) == message
+
+
+def test_every_error_is_here() -> None:
+    raised = {type(error).__name__ for error, _ in CASES}
+    bases = {
+        "DatastreamError",
+        "MisuseError",
+        "NotFoundError",
+        "StreamFileRefused",
+        "EnvironmentFault",
+        "PeerError",
+    }
+    same_form = {
+        "ShorterThanHeaderPage",
+        "NotWholePages",
+        "WrongPacketType",
+        "WrongHeaderSize",
+        "WrongStreamType",
+        "TotalLengthOutOfFile",
+    }
+    assert raised | bases | same_form == set(errors.__all__)

@@ -1,0 +1,163 @@
+"""The states of an atomic operation, every (state, call); the page rule in the buffer."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+
+from datastream import errors
+from datastream.layout import (
+    BOOKMARK_TYPE,
+    DATA_SIZE_MAX,
+    ENTRY_HEAD_SIZE,
+    HEADER_PAGE_SIZE,
+    PAGE_SIZE,
+    Committed,
+    Entry,
+    encode_entry,
+    page_start,
+)
+from datastream.operation import CALL_NAMES, TRANSITIONS, Call, OperationGroup, State, Wrong, next_state
+from datastream.pages import walk_page
+
+NEW = Committed(HEADER_PAGE_SIZE, 0)
+
+
+@pytest.mark.parametrize(("state", "call"), list(product(State, Call)))
+def test_every_state_and_call(state: State, call: Call) -> None:
+    following = TRANSITIONS[state][call]
+    if isinstance(following, State):
+        assert next_state(state, call) is following
+        return
+    with pytest.raises(following.value) as caught:
+        next_state(state, call)
+    assert str(caught.value).startswith(CALL_NAMES[call] + ": ")
+
+
+def test_each_wrong_state_has_its_own_error() -> None:
+    assert len({wrong.value for wrong in Wrong}) == len(Wrong) == 4
+
+
+def test_the_buffer_is_what_the_file_will_hold() -> None:
+    group = OperationGroup(Committed(HEADER_PAGE_SIZE + 100, 7))
+    group.begin()
+    assert group.add_bookmark(b"b") == 7
+    assert group.add_entry(3, b"data") == 8
+    expected = [Entry(BOOKMARK_TYPE, 7, b"b"), Entry(3, 8, b"data")]
+    assert group.buffer == b"".join(map(encode_entry, expected))
+    assert group.end == Committed(HEADER_PAGE_SIZE + 100 + 18 + 21, 9)
+    assert group.bookmarks == [(b"b", 7)]
+    assert group.page_starts == []
+
+
+@pytest.mark.parametrize("gap", [0, 1, 16, 17, 40])
+def test_page_rule(gap: int) -> None:
+    group = OperationGroup(NEW)
+    group.begin()
+    group.add_entry(1, b"a" * (PAGE_SIZE - ENTRY_HEAD_SIZE - gap))
+    group.add_entry(2, b"b" * 24)  # 41 bytes: never fits
+    assert len(group.buffer) == PAGE_SIZE + 41
+    assert group.buffer[PAGE_SIZE - gap : PAGE_SIZE] == bytes(gap)
+    assert group.page_starts == [(0, 0), (1, 1)]
+    assert group.page_ends == [(0, page_start(1) - gap)]
+    assert walk_page(bytes(group.buffer[:PAGE_SIZE]), 0).data_end == PAGE_SIZE - gap
+
+
+def test_an_entry_that_just_fits_stays_on_the_page() -> None:
+    group = OperationGroup(Committed(page_start(1) - 20, 5))
+    group.begin()
+    group.add_entry(1, b"abc")
+    assert group.page_starts == []
+    group.add_entry(1, b"")
+    assert group.page_starts == [(1, 6)]
+    assert group.page_ends == [(0, page_start(1))]
+
+
+def test_a_border_that_the_group_did_not_write() -> None:
+    group = OperationGroup(Committed(page_start(1), 5))
+    group.begin()
+    group.add_entry(1, b"")
+    assert group.page_starts == [(1, 5)]
+    assert group.page_ends == []  # where page 0 ends is for the file to learn
+
+
+@pytest.mark.parametrize("size", [DATA_SIZE_MAX, 0, 1])
+def test_sizes_that_fit(size: int) -> None:
+    group = OperationGroup(NEW)
+    group.begin()
+    group.add_entry(1, bytes(size))
+    assert len(group.buffer) == ENTRY_HEAD_SIZE + size
+
+
+@pytest.mark.parametrize(
+    ("entry_type", "data", "error", "message"),
+    [
+        (
+            1,
+            bytes(DATA_SIZE_MAX + 1),
+            errors.EntryTooLong,
+            "entry data: got 1048560 bytes, at most 1048559 fit",
+        ),
+        (0xB0, b"", errors.EntryTypeReserved, "entry type 0xb0: is a bookmark; use add_stream_bookmark"),
+        (0xFFFFFFFF, b"", errors.EntryTypeReserved, "entry type 0xffffffff: means 'not found' to clients"),
+        (-1, b"", errors.EntryTypeReserved, "entry type -0x1: is not an unsigned 32-bit number"),
+        (1 << 32, b"", errors.EntryTypeReserved, "entry type 0x100000000: is not an unsigned 32-bit number"),
+    ],
+)
+def test_refused_entries(entry_type: int, data: bytes, error: type[Exception], message: str) -> None:
+    group = OperationGroup(NEW)
+    group.begin()
+    group.add_entry(1, b"before")
+    before = (bytes(group.buffer), group.end, list(group.page_starts))
+    with pytest.raises(error) as caught:
+        group.add_entry(entry_type, data)
+    assert str(caught.value).startswith(message)
+    assert (bytes(group.buffer), group.end, group.page_starts) == before
+    assert group.add_entry(1, b"after") == 1
+
+
+@pytest.mark.parametrize("size", [0, 17])
+def test_refused_bookmarks(size: int) -> None:
+    group = OperationGroup(NEW)
+    with pytest.raises(errors.BookmarkSizeWrong, match=f"bookmark: got {size} bytes, expected 1 to 16"):
+        group.add_bookmark(bytes(size))
+    assert group.end == NEW
+    assert group.add_bookmark(bytes(16)) == 0
+
+
+def test_one_past_the_size_limit() -> None:
+    group = OperationGroup(NEW, size_max=2 * PAGE_SIZE)
+    group.begin()
+    group.add_entry(1, bytes(DATA_SIZE_MAX))
+    group.add_entry(1, bytes(DATA_SIZE_MAX))
+    with pytest.raises(errors.OperationTooLarge) as caught:
+        group.add_entry(1, b"")
+    assert str(caught.value) == (
+        "uncommitted operations: 2097169 bytes with this entry, at most 2097152 are allowed"
+    )
+    assert group.number_next == 2
+
+
+def test_rollback_leaves_what_was_sealed() -> None:
+    group = OperationGroup(NEW)
+    group.begin()
+    group.add_bookmark(b"kept")
+    sealed = (bytes(group.buffer), group.end, list(group.page_starts), list(group.checkpoints))
+    group.begin()
+    group.add_bookmark(b"dropped")
+    group.add_entry(1, bytes(DATA_SIZE_MAX))
+    group.rollback()
+    assert (bytes(group.buffer), group.end, group.page_starts, group.checkpoints) == sealed
+    assert group.bookmarks == [(b"kept", 0)]
+    assert group.page_ends == []
+    group.begin()
+    assert group.add_entry(1, b"next") == 1
+
+
+def test_checkpoints_are_offsets_of_every_64th_entry() -> None:
+    group = OperationGroup(Committed(HEADER_PAGE_SIZE + 20, 63))
+    group.begin()
+    for _ in range(130):
+        group.add_entry(1, b"abc")
+    assert group.checkpoints == [HEADER_PAGE_SIZE + 20 + 20 * position for position in (1, 65, 129)]

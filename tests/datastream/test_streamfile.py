@@ -1,0 +1,301 @@
+"""Opening a stream file: each refusal with its error, others' files, and finding entries."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from datastream import errors
+from datastream.errors import StreamFileRefused
+from datastream.layout import (
+    HEADER_PAGE_SIZE,
+    PAGE_SIZE,
+    Committed,
+    Entry,
+    StreamHeader,
+    encode_entry,
+    encode_header_page,
+    page_end,
+    page_start,
+)
+from datastream.recovery import TailState
+from datastream.streamfile import StreamFile
+from tests.datastream.fake_disk import MemoryDisk
+
+PATH = Path("s.bin")
+Change = Callable[[bytearray], None]
+
+
+def image(*pages: list[int], fill: bytes = b"\0", spare_pages: int = 1) -> bytearray:
+    """Return a file whose pages hold entries with so many bytes of data, and padding of `fill`."""
+    number = 0
+    data = bytearray()
+    total_length = HEADER_PAGE_SIZE
+    for page_number, sizes in enumerate(pages):
+        page = b""
+        for size in sizes:
+            page += encode_entry(Entry(1, number, bytes([number % 251]) * size))
+            number += 1
+        total_length = page_start(page_number) + len(page)
+        data += (page + b"\0"[: PAGE_SIZE - len(page)]).ljust(PAGE_SIZE, fill)
+    header = encode_header_page(StreamHeader(1, 137, 1, total_length, number))
+    return bytearray(header + data + bytes(spare_pages * PAGE_SIZE))
+
+
+def load(content: bytes) -> StreamFile:
+    """Inspect and load."""
+    disk = MemoryDisk.of(content)
+    file = StreamFile(PATH, disk, StreamFile.inspect(PATH, disk, 1))
+    file.load()
+    assert disk.steps == []  # reading changes nothing
+    return file
+
+
+def put(offset: int, data: bytes) -> Change:
+    """Return a change that overwrites."""
+
+    def change(content: bytearray) -> None:
+        content[offset : offset + len(data)] = data
+
+    return change
+
+
+def cut(size: int) -> Change:
+    """Return a change that cuts the file."""
+
+    def change(content: bytearray) -> None:
+        del content[size:]
+
+    return change
+
+
+def extend(data: bytes) -> Change:
+    """Return a change that appends."""
+
+    def change(content: bytearray) -> None:
+        content.extend(data)
+
+    return change
+
+
+U64 = 8
+REFUSALS: list[tuple[str, Change, type[StreamFileRefused], str]] = [
+    ("empty", cut(0), errors.ShorterThanHeaderPage, "file size: found 0 bytes, expected at least 4096"),
+    ("short", cut(4095), errors.ShorterThanHeaderPage, "file size: found 4095 bytes, expected at least 4096"),
+    (
+        "cut",
+        cut(HEADER_PAGE_SIZE + 3 * PAGE_SIZE - 1),
+        errors.NotWholePages,
+        "file size: found 3149823 bytes, 1048575 after the last whole page, expected 4096 plus a multiple",
+    ),
+    (
+        "one more byte",
+        extend(b"\0"),
+        errors.NotWholePages,
+        "file size: found 3149825 bytes, 1 after the last whole",
+    ),
+    (
+        "magic",
+        put(0, b"P"),
+        errors.WrongMagic,
+        "magic bytes: found b'PolygonDATSTREAM', expected b'polygonDATSTREAM'",
+    ),
+    (
+        "packet type",
+        put(16, b"\2"),
+        errors.WrongPacketType,
+        "packet type of the header entry: found 2, expected 1",
+    ),
+    (
+        "header length",
+        put(20, b"\x27"),
+        errors.WrongHeaderSize,
+        "length of the header entry: found 39, expected 38",
+    ),
+    ("stream type", put(37, b"\5"), errors.WrongStreamType, "stream type: found 5, expected 1"),
+    (
+        "beyond the file",
+        put(38, (HEADER_PAGE_SIZE + 3 * PAGE_SIZE + 1).to_bytes(U64, "big")),
+        errors.TotalLengthOutOfFile,
+        "TotalLength: found 3149825, expected 4096 to 3149824, the file's size",
+    ),
+    (
+        "inside the header",
+        put(38, (4095).to_bytes(U64, "big")),
+        errors.TotalLengthOutOfFile,
+        "TotalLength: found 4095, expected 4096 to 3149824, the file's size",
+    ),
+    (
+        "one entry more",
+        put(46, (6).to_bytes(U64, "big")),
+        errors.EntriesDisagree,
+        "found the page's end after 5 entries at entry 5, offset 1052763, expected TotalEntries 6",
+    ),
+    (
+        "one entry less",
+        put(46, (4).to_bytes(U64, "big")),
+        errors.EntriesDisagree,
+        "found the page's end after 5 entries at entry 5, offset 1052763, expected TotalEntries 4",
+    ),
+    (
+        "no entries but a length",
+        put(46, bytes(U64)),
+        errors.EntriesDisagree,
+        "found entry number 0 at entry 0, offset 4096, expected 0 to -1 of 0",
+    ),
+    (
+        "entries but no length",
+        put(38, (4096).to_bytes(U64, "big")),
+        errors.EntriesDisagree,
+        "found TotalEntries 5 at entry 0, offset 4096, expected 0, as TotalLength is 4096",
+    ),
+    (
+        "length inside an entry",
+        put(38, (page_start(1) + 90).to_bytes(U64, "big")),
+        errors.EntriesDisagree,
+        "found length 57 at entry 4, offset 1052706, expected a length of at most 56",
+    ),
+    (
+        "head of a page",
+        put(page_start(1), b"\3"),
+        errors.EntriesDisagree,
+        "found packet type 3 at entry 1, offset 1052672, expected packet type 2, as a page begins",
+    ),
+    (
+        "number of a page",
+        put(page_start(1) + 16, b"\0"),
+        errors.EntriesDisagree,
+        "found entry number 0 at entry 1, offset 1052672, expected 1 to 4 of 5",
+    ),
+    (
+        "number inside",
+        put(page_start(0) + 37 + 16, b"\7"),
+        errors.EntriesDisagree,
+        "found entry number 7 at entry 1, offset 4133, expected entry number 1",
+    ),
+    (
+        "length inside",
+        put(page_start(0) + 4, b"\x10"),
+        errors.EntriesDisagree,
+        "found length 16 at entry 0, offset 4096, expected a length of at least 17",
+    ),
+    (
+        "page ends early",
+        put(page_start(0) + 37 * 2, b"\0"),
+        errors.EntriesDisagree,
+        "found the page's end after 2 entries at entry 2, offset 4170, expected the next page begins with 3",
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "change", "error", "message"), REFUSALS, ids=[case[0] for case in REFUSALS])
+def test_refusals(name: str, change: Change, error: type[StreamFileRefused], message: str) -> None:
+    content = image([20, 20, 20], [17, 40])
+    load(bytes(content))
+    change(content)
+    with pytest.raises(error) as caught:
+        load(bytes(content))
+    assert str(caught.value).startswith("s.bin: ")
+    assert message in str(caught.value)
+
+
+def test_an_empty_stream() -> None:
+    file = load(bytes(image()))
+    assert file.committed == Committed(4096, 0)
+    assert list(file.entries(0)) == []
+    assert file.offset_of(0) == 4096
+    assert file.boundary_from(4096) == 4096
+
+
+@pytest.mark.parametrize("fill", [b"\0", b"\xff", b"\2"])
+@pytest.mark.parametrize("page_count", [2, 12])
+def test_entries_and_their_places(fill: bytes, page_count: int) -> None:
+    sizes = [[5 + (7 * entry + page) % 60 for entry in range(150)] for page in range(page_count)]
+    content = bytes(image(*sizes, fill=fill))
+    file = load(content)
+    found = list(file.entries(0))
+    assert [len(entry.data) for entry in found] == [size for page in sizes for size in page]
+    assert [entry.number for entry in found] == list(range(150 * page_count))
+    offset = HEADER_PAGE_SIZE
+    for entry in found:
+        if entry.number % 150 == 0:
+            offset = page_start(entry.number // 150)
+        assert file.offset_of(entry.number) == offset
+        assert file.boundary_from(offset) == offset
+        size = 17 + len(entry.data)
+        assert file.boundary_from(offset + 1) == file.boundary_from(offset + size - 1) == offset + size
+        offset += size
+    assert [file.read_entry(entry.number) for entry in found[::7]] == found[::7]
+    assert (
+        list(file.entries(140, 310 if page_count > 2 else 160)) == found[140 : 310 if page_count > 2 else 160]
+    )
+
+
+def test_padding_is_no_data() -> None:
+    file = load(bytes(image([100] * 3, [100], fill=b"\xff")))
+    end = page_start(0) + 3 * 117
+    assert file.data_end(0, file.committed.total_length) == end
+    assert file.boundary_from(end) == end
+    assert file.boundary_from(end + 50) == end + 50
+    assert file.data_end(1, file.committed.total_length) == file.committed.total_length
+
+
+def test_exactly_full_pages() -> None:
+    file = load(bytes(image([PAGE_SIZE - 17], [PAGE_SIZE - 17], spare_pages=0)))
+    assert file.committed == Committed(HEADER_PAGE_SIZE + 2 * PAGE_SIZE, 2)
+    assert file.disk.size() == file.committed.total_length
+    assert file.data_end(1, file.committed.total_length) == page_end(1)
+    assert file.offset_of(2) == page_end(1)
+    assert file.tail_state() is TailState.ZERO
+
+
+def test_a_length_that_counts_the_padding() -> None:
+    content = image([10, 10])
+    content[38:46] = page_end(0).to_bytes(8, "big")
+    file = load(bytes(content))
+    assert file.data_end(0, page_end(0)) == page_start(0) + 54
+    assert [entry.number for entry in file.entries(0)] == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("name", "offset", "state"),
+    [("just past", 27, TailState.NOT_ZERO), ("end of the page", PAGE_SIZE - 1, TailState.NOT_ZERO)],
+)
+def test_tail_on_the_last_page(name: str, offset: int, state: TailState) -> None:
+    content = image([10])
+    assert load(bytes(content)).tail_state() is TailState.ZERO
+    content[page_start(0) + offset] = 1
+    assert load(bytes(content)).tail_state() is state
+
+
+def test_tail_on_later_pages() -> None:
+    content = image([10], spare_pages=3)
+    content[page_start(2) + 5000] = 1
+    assert load(bytes(content)).tail_state() is TailState.NOT_ZERO
+
+
+def test_a_big_file_is_not_walked() -> None:
+    content = image(*[[50] * 20 for _ in range(12)])
+    content[page_start(5) + 67] = 9  # damage in the middle of a page
+    file = load(bytes(content))
+    assert file.read_entry(0).number == 0
+    with pytest.raises(errors.EntriesDisagree, match="found packet type 9 at entry 101, offset 5247043"):
+        file.read_entry(110)
+    with pytest.raises(errors.EntriesDisagree):
+        list(file.entries(95))
+
+
+@pytest.mark.parametrize("number", [-1, 5, 1 << 63])
+def test_entries_that_are_not_there(number: int) -> None:
+    file = load(bytes(image([1] * 5)))
+    with pytest.raises(errors.EntryNotFound, match=f"entry {number}: not found; the stream has 5 entries"):
+        file.read_entry(number)
+
+
+@pytest.mark.parametrize(("from_number", "to_number"), [(-1, None), (6, None), (3, 2), (0, 6)])
+def test_ranges_that_are_not_there(from_number: int, to_number: int | None) -> None:
+    file = load(bytes(image([1] * 5)))
+    with pytest.raises(errors.BadEntryRange):
+        file.entries(from_number, to_number)
