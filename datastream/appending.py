@@ -174,7 +174,7 @@ class Appender:
 
     def trim_tail(self) -> None:
         """Write zeros over everything past `total_length`."""
-        pass
+        self._zero(self._file.committed.total_length, self._size)
 
     def _grow(self, total_length: int) -> None:
         grown = self._size + self._growth_pages * PAGE_SIZE

@@ -1,6 +1,6 @@
 """Power failures: a small workload is stopped before every write and flush, and what was unflushed is torn.
 
-After reopening, every operation whose commit returned is there, the one under way is there whole or not at all,
+After reopening, every operation whose commit returned is there, the one under way whole or not at all,
 nothing else is, the bookmarks agree, and the next append works.
 """
 
