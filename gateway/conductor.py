@@ -26,7 +26,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
-from datastream import CommitFailed
+from datastream.errors import CommitFailed
 from gateway.chain import Chain
 from gateway.errors import BlockRefused
 from gateway.ledger import Ledger, VerifiedBlock
@@ -68,7 +68,7 @@ class Outbox:
     Args:
         publisher_id: whose they are.
         name: who that is, for people.
-        responses_max: how many may wait; one more and `overflowed` is set.
+        responses_max: how many may wait; one more and `overflow` is set.
     """
 
     def __init__(self, publisher_id: PublisherId, name: str, responses_max: int) -> None:
@@ -76,8 +76,8 @@ class Outbox:
         self.name = name
         self.closed = False
         """Nothing more will be put in."""
-        self.overflowed = False
-        """The publisher does not read; its stream is to be broken off."""
+        self.overflow = asyncio.Event()
+        """Set when the publisher does not read: its stream is to be broken off."""
         self._responses: deque[Response] = deque()
         self._responses_max = responses_max
         self._changed = asyncio.Event()
@@ -85,7 +85,7 @@ class Outbox:
     def put(self, response: Response) -> None:
         """Queue a response."""
         if len(self._responses) >= self._responses_max:
-            self.overflowed = True
+            self.overflow.set()
         else:
             self._responses.append(response)
         self._changed.set()
@@ -97,7 +97,7 @@ class Outbox:
 
     async def get(self) -> list[Response]:
         """Wait for responses and take all that are there; none means that the stream is over."""
-        while not self._responses and not self.closed and not self.overflowed:
+        while not self._responses and not self.closed:
             self._changed.clear()
             await self._changed.wait()
         taken = list(self._responses)

@@ -101,19 +101,26 @@ class PublishService:
         """Serve one stream: start both loops and end when both directions are over."""
         outbox = self._conductor.connect(publisher_name(context))
         reader = asyncio.ensure_future(self._read(outbox, context))
+        writer = asyncio.ensure_future(self._write(outbox, context))
+        overflow = asyncio.ensure_future(outbox.overflow.wait())
         reason = "cancelled, or the connection was lost"
         try:
-            await self._write(outbox, context)
-            if outbox.overflowed:
+            await asyncio.wait({writer, overflow}, return_when=asyncio.FIRST_COMPLETED)
+            if overflow.done():
                 reason = "the publisher does not read its responses"
+                self._conductor.disconnect(outbox, reason)
+                # gRPC has no reset: the status waits behind what the publisher has not read.
                 await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, reason)
+            writer.result()
             await asyncio.wait({reader}, timeout=DRAIN_SECONDS)
             reason = "the stream is over"
         finally:
-            reader.cancel()
+            for task in (reader, writer, overflow):
+                task.cancel()
             self._conductor.disconnect(outbox, reason)
 
     async def _write(self, outbox: Outbox, context: aio.ServicerContext[Any, Any]) -> None:
+        await context.send_initial_metadata(())  # so that a publisher knows that it is heard
         while responses := await outbox.get():
             for response in responses:
                 await context.write(to_wire(response))

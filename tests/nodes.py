@@ -1,0 +1,218 @@
+"""Real nodes for tests: in this process on free ports, and raw gRPC publishers that send what a test says."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from grpc import aio
+
+from datastream.layout import HEADER_PAGE_SIZE, PAGE_SIZE
+from gateway.addresses import Address
+from gateway.api import block_items_pb2, node_pb2, node_pb2_grpc, publish_pb2, publish_pb2_grpc
+from gateway.block import Block
+from gateway.key_files import public_key_hex
+from gateway.node import Node
+from gateway.race_tables import BlockState
+from gateway.settings import Settings
+from publishers.maker import BlockMaker, MakerOptions, key_of_seed
+
+LOOPBACK = Address("127.0.0.1", 0)
+KEY = key_of_seed(7)
+SMALL = MakerOptions(rounds_per_block=1, events_per_round=2, transactions_per_block=3, item_bytes=256)
+ANSWER_SECONDS = 20.0
+"""How long a test waits for an answer before it fails."""
+
+Request = publish_pb2.PublishStreamRequest
+Response = publish_pb2.PublishStreamResponse
+
+
+def make_blocks(count: int, *, seed: int = 7, key: Ed25519PrivateKey = KEY) -> list[Block]:
+    """Blocks 0 to count - 1 of a small chain."""
+    return list(BlockMaker(seed, key, SMALL).blocks(count))
+
+
+def ledger_key(key: Ed25519PrivateKey = KEY) -> str:
+    """The key as `--ledger-key` takes it."""
+    return f"ed25519:{public_key_hex(key)}"
+
+
+def node_settings(data_dir: Path, **changes: Any) -> Settings:
+    """Settings of a node on free ports that knows KEY."""
+    values: dict[str, Any] = {
+        "data_dir": data_dir,
+        "grpc_address": LOOPBACK,
+        "tcp_address": LOOPBACK,
+        "http_address": LOOPBACK,
+        "ledger_keys": (ledger_key(),),
+        "shutdown_grace_seconds": 2.0,
+    }
+    return Settings(**(values | changes))
+
+
+@asynccontextmanager
+async def running_node(data_dir: Path, **changes: Any) -> AsyncIterator[Node]:
+    """A node that is started, and stopped at the end."""
+    node = Node(node_settings(data_dir, **changes))
+    await node.start()
+    try:
+        yield node
+    finally:
+        await node.stop()
+
+
+class Publisher:
+    """One publish stream, message by message."""
+
+    def __init__(self, call: aio.StreamStreamCall[Any, Any]) -> None:
+        self.call = call
+        self.polite = True
+        """Close the sending side when the node has ended the stream."""
+
+    async def items(self, *items: bytes) -> None:
+        """Send one item set."""
+        request = Request()
+        request.block_items.block_items.extend(items)
+        await self.call.write(request)
+
+    async def end(self, number: int) -> None:
+        """Send end_of_block."""
+        await self.call.write(Request(end_of_block=block_items_pb2.BlockEnd(block_number=number)))
+
+    async def block(self, *blocks: Block) -> None:
+        """Send whole blocks, each in one item set."""
+        for block in blocks:
+            await self.items(*block.items)
+            await self.end(block.number)
+
+    async def end_stream(self, code: int, earliest: int = 0, latest: int = 0) -> None:
+        """Send EndStream."""
+        message = Request.EndStream(
+            end_code=code,  # type: ignore[arg-type]
+            earliest_block_number=earliest,
+            latest_block_number=latest,
+        )
+        await self.call.write(Request(end_stream=message))
+
+    async def answer(self) -> str:
+        """Wait for the next response, as a short text; "closed" when the stream is over."""
+        response = await asyncio.wait_for(self.call.read(), ANSWER_SECONDS)
+        if response is aio.EOF:
+            return "closed"
+        assert isinstance(response, Response)
+        text = text_of(response)
+        if text.startswith("end ") and self.polite:
+            await self.call.done_writing()
+        return text
+
+    async def answers(self, count: int) -> list[str]:
+        """Wait for that many responses."""
+        return [await self.answer() for _ in range(count)]
+
+    async def expect(self, *texts: str) -> None:
+        """Assert the next responses."""
+        got = [await self.answer() for _ in texts]
+        assert got == list(texts)
+
+
+def text_of(response: publish_pb2.PublishStreamResponse) -> str:
+    """`ack 9`, `skip 9`, `resend 9`, `behind 8`, `end TIMEOUT last 8 about 9`; none for 2^64 - 1."""
+
+    def number(value: int) -> str:
+        return "none" if value == (1 << 64) - 1 else str(value)
+
+    match response.WhichOneof("response"):
+        case "acknowledgement":
+            return f"ack {response.acknowledgement.block_number}"
+        case "skip_block":
+            return f"skip {response.skip_block.block_number}"
+        case "resend_block":
+            return f"resend {response.resend_block.block_number}"
+        case "node_behind_publisher":
+            return f"behind {number(response.node_behind_publisher.block_number)}"
+        case "end_stream":
+            end = response.end_stream
+            status = Response.EndOfStream.Code.Name(end.status)
+            return f"end {status} last {number(end.block_number)} about {end.proximate_block_number}"
+        case other:
+            return f"nothing known: {other}"
+
+
+class Wire:
+    """gRPC connections to one node; each publisher has a channel of its own, as in life."""
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        self._channels: list[aio.Channel] = []
+
+    def channel(self) -> aio.Channel:
+        """Open another channel."""
+        options = (
+            # Small windows, so that a test sees what pushes back without sending megabytes.
+            ("grpc.http2.bdp_probe", 0),
+            ("grpc.http2.lookahead_bytes", 1024),
+            ("grpc.max_receive_message_length", -1),
+            ("grpc.max_send_message_length", -1),
+            ("grpc.use_local_subchannel_pool", 1),
+        )
+        channel = aio.insecure_channel(str(self.node.grpc_address), options=options)
+        self._channels.append(channel)
+        return channel
+
+    async def publisher(self, name: str | None = None) -> Publisher:
+        """Open a publish stream, and wait until the node knows of it."""
+        stub = publish_pb2_grpc.BlockStreamPublishServiceStub(self.channel())
+        metadata = None if name is None else (("publisher-id", name),)
+        publisher = Publisher(stub.publishBlockStream(metadata=metadata))
+        await asyncio.wait_for(publisher.call.initial_metadata(), ANSWER_SECONDS)
+        return publisher
+
+    async def begun(self, number: int) -> None:
+        """Wait until some publisher has won block `number`."""
+        async with asyncio.timeout(ANSWER_SECONDS):
+            blocks = self.node.conductor.arbiter.blocks
+            while number not in blocks or blocks[number].state is BlockState.OPEN:  # noqa: ASYNC110
+                await asyncio.sleep(0.002)
+
+    async def status(self) -> node_pb2.ServerStatusResponse:
+        """Ask serverStatus."""
+        stub = node_pb2_grpc.BlockNodeServiceStub(self.channel())
+        return await stub.serverStatus(node_pb2.ServerStatusRequest(), timeout=ANSWER_SECONDS)
+
+    async def get_block(self, number: int) -> node_pb2.BlockResponse:
+        """Ask getBlock."""
+        stub = node_pb2_grpc.BlockAccessServiceStub(self.channel())
+        return await stub.getBlock(node_pb2.BlockRequest(block_number=number), timeout=ANSWER_SECONDS)
+
+    async def close(self) -> None:
+        """Close all channels."""
+        for channel in self._channels:
+            await channel.close()
+
+
+@asynccontextmanager
+async def wire_to(node: Node) -> AsyncIterator[Wire]:
+    """Connections that are closed at the end."""
+    wire = Wire(node)
+    try:
+        yield wire
+    finally:
+        await wire.close()
+
+
+def stream_bytes(data_dir: Path) -> bytes:
+    """The stream file up to the end of its last used data page; what follows is a hole."""
+    with (data_dir / "datastream.bin").open("rb") as file:
+        header_page = file.read(HEADER_PAGE_SIZE)
+        total_length = int.from_bytes(header_page[38:46], "big")
+        page_count = -(-(total_length - HEADER_PAGE_SIZE) // PAGE_SIZE)
+        return header_page + file.read(page_count * PAGE_SIZE)
+
+
+def split(items: Sequence[bytes], size: int) -> Iterable[Sequence[bytes]]:
+    """Cut items into runs of `size`."""
+    return [items[start : start + size] for start in range(0, len(items), size)]
