@@ -189,6 +189,7 @@ class Conductor:
         """The stream is gone, in whatever way."""
         if self._outboxes.pop(outbox.publisher_id, None) is None:
             return
+        outbox.close()
         log.info(
             "publisher left", extra=fields(publisher=outbox.name, stream=outbox.publisher_id, reason=reason)
         )
@@ -212,8 +213,9 @@ class Conductor:
             return
         waiting: deque[Action] = deque(actions)
         while waiting:
-            # What an action leads to at once goes before the rest, as if the arbiter had said it there.
-            waiting.extendleft(reversed(self._perform_one(waiting.popleft())))
+            # What an action leads to goes behind those that the arbiter asked for before: a Drop that comes of
+            # a Verify must not overtake the Begin of the attempt that it drops.
+            waiting.extend(self._perform_one(waiting.popleft()))
         self._metrics.inflight_bytes.set(self.arbiter.inflight_bytes)
         self._metrics.publishers.set(self.arbiter.publisher_count)
         self._room.set()
@@ -331,7 +333,8 @@ class Conductor:
                 await loop.run_in_executor(self._hash_threads, attempt.hasher.add, attempt.unhashed.popleft())
         except BlockRefused as refused:
             attempt.hashing = None
-            self.perform(self._refused(attempt, refused))
+            if attempt.attempt_id in self._attempts:  # it may have been dropped meanwhile
+                self.perform(self._refused(attempt, refused))
             return
         attempt.hashing = None
         if attempt.ended and attempt.attempt_id in self._attempts:

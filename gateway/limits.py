@@ -11,6 +11,7 @@ __all__ = [
     "DISK_PROBE_SECONDS",
     "DRAIN_SECONDS",
     "FIELD_CHARACTERS_MAX",
+    "HALF_CLOSE_SECONDS",
     "HARD_MESSAGE_FACTOR",
     "HEADER_SIZE_MAX",
     "HEALTH_CHECK_SECONDS",
@@ -61,6 +62,10 @@ that no other publisher waits for it."""
 DRAIN_SECONDS: Final = 1.0
 """How long the other side of a stream that the node has ended is still read, so that the publisher gets to
 read the answer; a publisher that goes on for longer is cut off."""
+
+HALF_CLOSE_SECONDS: Final = 0.02
+"""How long after the end of a publisher's messages the stream has to live to count as closed in order. gRPC
+reports the end of a broken stream in the same way, and says that it is broken some 0.1 ms later."""
 
 HARD_MESSAGE_FACTOR: Final = 4
 """A message up to this many times `grpc.max_message_bytes` is received, so that it can be answered with

@@ -32,7 +32,7 @@ from gateway.api import publish_pb2
 from gateway.conductor import Conductor, Outbox
 from gateway.errors import ItemError
 from gateway.item_set import inspect
-from gateway.limits import DRAIN_SECONDS, PUBLISHER_NAME_CHARACTERS_MAX
+from gateway.limits import DRAIN_SECONDS, HALF_CLOSE_SECONDS, PUBLISHER_NAME_CHARACTERS_MAX
 from gateway.logs import fields
 from gateway.race_actions import Acknowledgement, Action, Behind, EndOfStream, Resend, Response, Skip
 from gateway.race_tables import EndStatus
@@ -126,7 +126,10 @@ class PublishService:
                 await context.write(to_wire(response))
 
     async def _read(self, outbox: Outbox, context: aio.ServicerContext[Any, Any]) -> None:
-        """Read until the publisher closes its side; what comes after the node's last word is dropped."""
+        """Read until the publisher closes its side; what comes after the node's last word is dropped.
+
+        A broken connection ends reading in the same way, and then cancels this task.
+        """
         conductor = self._conductor
         while (request := await context.read()) is not aio.EOF:
             if outbox.closed:
@@ -140,7 +143,9 @@ class PublishService:
                 conductor.perform(
                     conductor.arbiter.publisher_failed(outbox.publisher_id, reason, conductor.now_ns())
                 )
-        conductor.perform(conductor.arbiter.half_closed(outbox.publisher_id, conductor.now_ns()))
+        await asyncio.sleep(HALF_CLOSE_SECONDS)
+        if not outbox.closed:
+            conductor.perform(conductor.arbiter.half_closed(outbox.publisher_id, conductor.now_ns()))
 
     def _handle(self, outbox: Outbox, request: publish_pb2.PublishStreamRequest | BadMessage) -> None:
         """Turn one message into one event."""

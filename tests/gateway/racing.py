@@ -164,7 +164,7 @@ class Race:
         waiting = list(actions)
         self.arbiter.check()
         while waiting:
-            waiting[:0] = self._one(waiting.pop(0))
+            waiting.extend(self._one(waiting.pop(0)))
             self.arbiter.check()
 
     def _one(self, action: Action) -> Sequence[Action]:
