@@ -213,8 +213,8 @@ class Conductor:
             return
         waiting: deque[Action] = deque(actions)
         while waiting:
-            # What an action leads to goes behind those that the arbiter asked for before: a Drop that comes of
-            # a Verify must not overtake the Begin of the attempt that it drops.
+            # What an action leads to goes behind what the arbiter asked for before it: a Drop that comes of a
+            # Verify must not overtake the Begin of the attempt that it drops.
             waiting.extend(self._perform_one(waiting.popleft()))
         self._metrics.inflight_bytes.set(self.arbiter.inflight_bytes)
         self._metrics.publishers.set(self.arbiter.publisher_count)

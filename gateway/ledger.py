@@ -6,7 +6,8 @@ after a restart.
 
     data_dir/datastream.bin       the stream file
     data_dir/datastream.db/       its bookmarks
-    data_dir/chain.json           a snapshot of the chain's state, so that a start reads few root hashes
+    data_dir/chain.json           a snapshot of the chain's state, so that a start reads few root hashes:
+                                  {"chain": Chain.state(), "sha256": of that as JSON with sorted keys}
 
 Invariants
   - Blocks have consecutive numbers; the last committed entry is the end of a block.
@@ -17,15 +18,17 @@ Source: design.md "From block to stream", "Durability and speed".
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from datastream import DataStreamer, Entry
+from datastream.disk import Disk
 from datastream.layout import BOOKMARK_TYPE
 from gateway.block_layout import (
     BLOCK_END_TYPE,
@@ -74,8 +77,23 @@ class Ledger:
         self._snapshot_number = -1
 
     @classmethod
-    def open(cls, data_dir: Path, *, stream_type: int = 1, system_id: int = 137, version: int = 1) -> Ledger:
+    def open(
+        cls,
+        data_dir: Path,
+        *,
+        stream_type: int = 1,
+        system_id: int = 137,
+        version: int = 1,
+        disk: Disk | None = None,
+    ) -> Ledger:
         """Open the ledger in `data_dir`, or make an empty one there.
+
+        Args:
+            data_dir: made when it is not there.
+            stream_type: an existing stream must have it.
+            system_id: of a new stream.
+            version: of a new stream.
+            disk: the stream file, when it is not an ordinary one (tests).
 
         Raises:
             Fatal: the folder cannot be used, or its stream does not hold blocks.
@@ -84,7 +102,11 @@ class Ledger:
         try:
             data_dir.mkdir(parents=True, exist_ok=True)
             streamer = DataStreamer.open(
-                data_dir / STREAM_FILE_NAME, stream_type=stream_type, system_id=system_id, version=version
+                data_dir / STREAM_FILE_NAME,
+                stream_type=stream_type,
+                system_id=system_id,
+                version=version,
+                disk=disk,
             )
         except OSError as error:
             got = error.strerror or str(error)
@@ -220,7 +242,7 @@ class Ledger:
         assert self.first_number is not None
         path = self.data_dir / SNAPSHOT_NAME
         try:
-            chain = Chain.from_state(json.loads(path.read_text("utf-8")))
+            chain = Chain.from_state(_unpack(path.read_text("utf-8")))
             if chain.first_number == self.first_number and chain.last_number is not None:
                 number = chain.last_number
                 if number <= last_number and self._root_hash_of(number, last_number) == chain.last_root_hash:
@@ -264,9 +286,35 @@ class Ledger:
         path = self.data_dir / SNAPSHOT_NAME
         new_path = path.with_suffix(".new")
         try:
-            new_path.write_text(json.dumps(self.chain.state()), "utf-8")
+            new_path.write_text(_pack(self.chain.state()), "utf-8")
             new_path.replace(path)
         except OSError as error:
             log.warning("chain snapshot cannot be written", extra=fields(path=str(path), got=str(error)))
         assert self.last_number is not None
         self._snapshot_number = self.last_number  # also after a failure: not again for every block
+
+
+def _pack(state: Mapping[str, object]) -> str:
+    """Write the text of a snapshot."""
+    return json.dumps({"chain": state, "sha256": _digest(state)})
+
+
+def _unpack(text: str) -> Mapping[str, object]:
+    """Read a snapshot's state. A wrong tree would have every further block refused, hence the digest.
+
+    Raises:
+        ValueError, ChainStateError: the text is not a whole snapshot.
+    """
+    snapshot = json.loads(text)
+    if not isinstance(snapshot, dict) or not isinstance(state := snapshot.get("chain"), dict):
+        raise ChainStateError(
+            "chain snapshot", f"{len(text)} characters of JSON", "an object that has a chain"
+        )
+    digest = _digest(state)
+    if snapshot.get("sha256") != digest:
+        raise ChainStateError("chain snapshot: sha256", repr(snapshot.get("sha256")), digest)
+    return state
+
+
+def _digest(state: Mapping[str, object]) -> str:
+    return hashlib.sha256(json.dumps(state, sort_keys=True).encode("utf-8")).hexdigest()

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
+import socket
 from contextlib import AsyncExitStack
 from typing import Any
 
@@ -22,6 +23,8 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from datastream import DatastreamError, ServerLimits, StreamServer
+from datastream.disk import Disk
+from datastream.errors import AddressUnavailable
 from gateway.addresses import Address
 from gateway.api import node_pb2, node_pb2_grpc, publish_pb2
 from gateway.conductor import Conductor
@@ -54,8 +57,12 @@ SERVICE_NAMES = (
 class Node:
     """One node. `start` it, `stop` it; `broken` ends if it cannot go on."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, *, disk: Disk | None = None) -> None:
         """Check what can be checked before anything is opened.
+
+        Args:
+            settings: what the node is to do.
+            disk: the stream file, when it is not an ordinary one (tests).
 
         Raises:
             SettingError, LedgerKeyError: the settings ask for what this node cannot do.
@@ -80,6 +87,8 @@ class Node:
         self.grpc_address = settings.grpc_address
         self.tcp_address = settings.tcp_address
         self.http_address = settings.http_address
+        self._disk = disk
+        self._tcp_server: StreamServer
         self._stopping = False
         self._health = health.aio.HealthServicer()
         self._cleanup = AsyncExitStack()
@@ -129,6 +138,7 @@ class Node:
     async def stop(self) -> None:
         """Finish complete blocks, tell publishers, and close everything. Stopping twice does nothing."""
         self._stopping = True
+        await self._health.enter_graceful_shutdown()
         await self._cleanup.aclose()
         log.info("node stopped", extra=fields(last_block=self.ledger.last_number))
 
@@ -142,6 +152,7 @@ class Node:
             stream_type=settings.stream_type,
             system_id=settings.stream_system_id,
             version=settings.stream_version,
+            disk=self._disk,
         )
         self._cleanup.callback(self.ledger.close)
         self._make_conductor()
@@ -195,12 +206,10 @@ class Node:
         )
         try:
             await server.start()
-        except OSError as error:
-            expected = "an address that is free here"
-            raise Fatal(
-                f"tcp.address {address}", got=error.strerror or str(error), expected=expected
-            ) from error
+        except AddressUnavailable as error:
+            raise _not_free("tcp.address", address, error.os_error) from error
         self._cleanup.push_async_callback(server.close)
+        self._tcp_server = server
         self.metrics.tcp_clients.set_function(lambda: server.client_count)
         return Address(address.host, server.address[1])
 
@@ -224,22 +233,25 @@ class Node:
         if settings.grpc_reflection:
             names = (*SERVICE_NAMES, health_pb2.DESCRIPTOR.services_by_name["Health"].full_name)
             reflection.enable_server_reflection((*names, reflection.SERVICE_NAME), server)
+        await _try_address("grpc.address", address)
         try:
             port = server.add_insecure_port(str(address))
         except RuntimeError as error:
-            expected = "an address that is free here"
-            raise Fatal(f"grpc.address {address}", got="cannot listen there", expected=expected) from error
+            raise _not_free("grpc.address", address, OSError("cannot listen there")) from error
         await server.start()
         self._cleanup.push_async_callback(server.stop, settings.shutdown_grace_seconds)
         self._cleanup.push_async_callback(self.conductor.stop, settings.shutdown_grace_seconds)
-        watch = asyncio.ensure_future(self._watch_health())
+        watch = asyncio.ensure_future(self._watch())
         self._cleanup.callback(watch.cancel)
         return Address(address.host, port)
 
-    async def _watch_health(self) -> None:
-        """Keep the gRPC health service at what /readyz says."""
+    async def _watch(self) -> None:
+        """Keep the gRPC health service at what /readyz says, and count what the TCP server has sent."""
         serving: bool | None = None
+        sent_bytes = 0
         while True:
+            sent_before_bytes, sent_bytes = sent_bytes, self._tcp_server.bytes_sent
+            self.metrics.tcp_sent_bytes.inc(sent_bytes - sent_before_bytes)
             ready = not self.readiness()
             if ready != serving:
                 serving = ready
@@ -251,6 +263,31 @@ class Node:
                 for name in ("", *SERVICE_NAMES):
                     await self._health.set(name, status)
             await asyncio.sleep(HEALTH_CHECK_SECONDS)
+
+
+async def _try_address(setting: str, address: Address) -> None:
+    """Listen at an address for a moment: gRPC does not say why it cannot, but writes to standard error.
+
+    Raises:
+        Fatal: the address is taken, unknown or not allowed.
+    """
+    try:
+        found = await asyncio.get_running_loop().getaddrinfo(
+            address.host, address.port, type=socket.SOCK_STREAM
+        )
+        family, kind, protocol, _, where = found[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(where)
+            probe.listen()
+    except OSError as error:
+        raise _not_free(setting, address, error) from error
+
+
+def _not_free(setting: str, address: Address, error: OSError) -> Fatal:
+    """Say that an address cannot be listened at."""
+    got = error.strerror or str(error)
+    return Fatal(f"{setting} {address}", got=got, expected="an address that is free here")
 
 
 def run_node(settings: Settings) -> int:
