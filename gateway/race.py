@@ -288,7 +288,6 @@ class Arbiter(RaceFacts):
                 stream,
                 EndStatus.DUPLICATE_BLOCK,
                 f"got the header of block {number}, expected {self.next_number} or later",
-                proximate_number=number,
             )
 
     def _accept(
