@@ -1,0 +1,105 @@
+"""The bare loop that publishing is compared with: a grpcio server that does only the unavoidable work.
+
+It receives the same messages, hashes the same items with hashlib (once each, no tree), writes them to a file,
+flushes as often as the node did, and acknowledges. It checks nothing.
+
+    python -m benchmarks.bare_server FILE hash|echo BLOCKS_PER_FLUSH BLOCKS
+
+It prints its port, and ends with its standard input.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import sys
+from typing import Any
+
+import grpc
+import uvloop
+from grpc import aio
+
+from gateway.api import publish_pb2
+
+SERVICE = "org.hiero.block.api.BlockStreamPublishService"
+_Request = publish_pb2.PublishStreamRequest
+_Response = publish_pb2.PublishStreamResponse
+
+
+class BareServer:
+    """One publisher, no questions."""
+
+    def __init__(self, file: int, *, hashes: bool, blocks_per_flush: float, block_count: int) -> None:
+        self._block_count = block_count
+        self._file = file
+        self._hashes = hashes
+        self._blocks_per_flush = blocks_per_flush
+
+    async def publish(self, _: object, context: aio.ServicerContext[Any, Any]) -> None:
+        """Take blocks and acknowledge them, a group at a time."""
+        loop = asyncio.get_running_loop()
+        waiting: list[int] = []
+        parts: list[bytes] = []
+        sha384 = hashlib.sha384
+        due = self._blocks_per_flush
+        block_count = 0
+        while True:
+            request = await context.read()
+            if request is aio.EOF:
+                return
+            if request.HasField("block_items"):
+                items = list(request.block_items.block_items)
+                if self._hashes:
+                    for item in items:
+                        sha384(item).digest()
+                parts += items
+                continue
+            waiting.append(request.end_of_block.block_number)
+            block_count += 1
+            last = request.end_of_block.block_number + 1 == self._block_count
+            if block_count >= due or last:
+                due += self._blocks_per_flush
+                await loop.run_in_executor(None, self._commit, parts)
+                parts = []
+                for number in waiting:
+                    acknowledgement = _Response.BlockAcknowledgement(block_number=number)
+                    await context.write(_Response(acknowledgement=acknowledgement))
+                waiting = []
+
+    def _commit(self, parts: list[bytes]) -> None:
+        os.write(self._file, b"".join(parts))
+        os.fdatasync(self._file)
+        os.pwrite(self._file, bytes(38), 16)
+        os.fdatasync(self._file)
+
+
+async def serve(path: str, *, hashes: bool, blocks_per_flush: float, block_count: int) -> None:
+    """Serve until standard input ends."""
+    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+    bare = BareServer(file, hashes=hashes, blocks_per_flush=blocks_per_flush, block_count=block_count)
+    server = aio.server()
+    handler = grpc.stream_stream_rpc_method_handler(
+        bare.publish,
+        request_deserializer=_Request.FromString,
+        response_serializer=_Response.SerializeToString,
+    )
+    server.add_generic_rpc_handlers(
+        (grpc.method_handlers_generic_handler(SERVICE, {"publishBlockStream": handler}),)
+    )
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    print(port, flush=True)
+    await asyncio.to_thread(sys.stdin.read)
+    await server.stop(0)
+
+
+if __name__ == "__main__":
+    uvloop.run(
+        serve(
+            sys.argv[1],
+            hashes=sys.argv[2] == "hash",
+            blocks_per_flush=float(sys.argv[3]),
+            block_count=int(sys.argv[4]),
+        )
+    )

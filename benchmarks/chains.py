@@ -1,0 +1,94 @@
+"""Chains for benchmarks: blocks of a given number of items of a given size, ready to be sent.
+
+Valid in every respect (links, root hash, Ed25519 proof), so that a node does all of its work on them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from gateway.api import block_items_pb2, block_pb2, publish_pb2
+from gateway.items import ItemKind, field_item
+from gateway.key_files import public_key_hex
+from gateway.merkle import EMPTY_HASH, StreamingTree
+from gateway.root_hash import BlockHasher
+
+__all__ = ["Chain", "make_chain"]
+
+KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
+SET_BYTES = 64 * 1024
+_Request = publish_pb2.PublishStreamRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """A chain as the messages that publish it."""
+
+    messages: list[list[bytes]]
+    """For each block its serialized requests, end_of_block last."""
+    item_count: int
+    size_bytes: int
+    """Of all items."""
+    ledger_key: str
+
+
+def make_chain(block_count: int, items_per_block: int, item_bytes: int) -> Chain:
+    """Make blocks 0 to block_count - 1, each with `items_per_block` items of `item_bytes` as its body."""
+    tree, previous = StreamingTree(), EMPTY_HASH
+    messages, item_count, size_bytes = [], 0, 0
+    payload = bytes(item_bytes - (2 if item_bytes < 130 else 3))
+    for number in range(block_count):
+        stamp = number.to_bytes(8, "big")
+        items = [_header(number)]
+        items += [
+            field_item(ItemKind.SIGNED_TRANSACTION, stamp + index.to_bytes(4, "big") + payload[12:])
+            for index in range(items_per_block)
+        ]
+        footer = block_pb2.BlockFooter(
+            previous_block_root_hash=previous,
+            root_hash_of_all_block_hashes_tree=tree.root(),
+            start_of_block_state_root_hash=EMPTY_HASH,
+        )
+        items.append(field_item(ItemKind.BLOCK_FOOTER, footer.SerializeToString()))
+        hasher = BlockHasher()
+        hasher.add([*items, _proof(number, bytes(64))])
+        root = hasher.finish().root_hash
+        items.append(_proof(number, KEY.sign(root)))
+        tree.push(root)
+        previous = root
+        messages.append(_messages(number, items))
+        item_count += len(items)
+        size_bytes += sum(map(len, items))
+    return Chain(messages, item_count, size_bytes, f"ed25519:{public_key_hex(KEY)}")
+
+
+def _messages(number: int, items: list[bytes]) -> list[bytes]:
+    """Cut a block into item sets of at most SET_BYTES, and its end."""
+    sets: list[list[bytes]] = [[]]
+    size = 0
+    for item in items:
+        if sets[-1] and size + len(item) > SET_BYTES:
+            sets.append([])
+            size = 0
+        sets[-1].append(item)
+        size += len(item)
+    requests = [_Request(block_items=block_items_pb2.BlockItemSet(block_items=one)) for one in sets]
+    requests.append(_Request(end_of_block=block_items_pb2.BlockEnd(block_number=number)))
+    return [request.SerializeToString() for request in requests]
+
+
+def _header(number: int) -> bytes:
+    header = block_pb2.BlockHeader(
+        hapi_proto_version=block_pb2.SemanticVersion(minor=78),
+        number=number,
+        block_timestamp=block_pb2.Timestamp(seconds=1_767_225_600 + 2 * number),
+    )
+    return field_item(ItemKind.BLOCK_HEADER, header.SerializeToString())
+
+
+def _proof(number: int, signature: bytes) -> bytes:
+    signed = block_pb2.SignedBlockProof(block_signature=signature)
+    proof = block_pb2.BlockProof(block=number, signed_block_proof=signed)
+    return field_item(ItemKind.BLOCK_PROOF, proof.SerializeToString())
