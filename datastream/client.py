@@ -15,6 +15,7 @@ Source: wire.md 3 and 4.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 from collections import deque
 from collections.abc import AsyncIterator, Generator, Iterator
@@ -241,6 +242,11 @@ class BlockingStreamClient:
     def close(self) -> None:
         """Close the connection."""
         self._socket.close()
+
+    def shut_down(self) -> None:
+        """End the connection from another thread: a call that waits for bytes raises ConnectionEnded."""
+        with contextlib.suppress(OSError):  # it is closed already
+            self._socket.shutdown(socket.SHUT_RDWR)
 
     def header(self) -> StreamHeader:
         """Return the header of what is committed."""

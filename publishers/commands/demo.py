@@ -1,0 +1,225 @@
+"""`sluice demo`: the main job from end to end, in one command, with a progress display and a summary."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import signal
+import sys
+import tempfile
+from pathlib import Path
+from types import FrameType
+
+import click
+from rich.console import Console
+from rich.live import Live
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from gateway.addresses import parse_address
+from publishers.demo import DemoOptions, DemoProgress, DemoResult, run_demo
+from publishers.errors import PublisherError
+from publishers.limits import MAKER_BLOCKS_MAX
+from publishers.maker import MakerOptions
+
+__all__ = ["command"]
+
+
+class DemoFailed(PublisherError):
+    """The demo came to its end, and something in its summary is not as it should be."""
+
+
+@click.command("demo")
+@click.option(
+    "--blocks",
+    "block_count",
+    type=click.IntRange(1, MAKER_BLOCKS_MAX),
+    default=300,
+    show_default=True,
+    metavar="N",
+    help="How many blocks to make.",
+)
+@click.option(
+    "--source",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="Publish the block files of this folder instead of made ones. Their proofs are checked with "
+    "--ledger-key; without one the node runs in mode hash and leaves the signatures out.",
+)
+@click.option(
+    "--ledger-key",
+    "ledger_keys",
+    multiple=True,
+    metavar="KIND:KEY",
+    help="With --source: a key that its proofs are checked with. Repeatable.",
+)
+@click.option(
+    "--publishers", type=click.IntRange(1, 64), default=3, show_default=True, help="How many publishers race."
+)
+@click.option("--transactions-per-block", type=int, default=10, show_default=True, help="Of made blocks.")
+@click.option("--item-bytes", type=int, default=1024, show_default=True, help="Largest items of made blocks.")
+@click.option(
+    "--folder",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="Where blocks, the node's data and the logs go; must be empty. Default: a new temporary folder.",
+)
+@click.option("--master", default="local[*]", show_default=True, help="Spark master.")
+@click.option("--grpc", metavar="HOST:PORT", help="The node's gRPC address. Default: a free port.")
+@click.option("--tcp", metavar="HOST:PORT", help="The node's TCP address. Default: a free port.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of tables.")
+def command(
+    block_count: int,
+    source: Path | None,
+    ledger_keys: tuple[str, ...],
+    publishers: int,
+    transactions_per_block: int,
+    item_bytes: int,
+    folder: Path | None,
+    master: str,
+    grpc: str | None,
+    tcp: str | None,
+    as_json: bool,
+) -> None:
+    """Run a node, three racing Spark publishers and a TCP client, and sum up what happened.
+
+    Ends with exit status 1 if a block was not acknowledged to every publisher, or was not read back byte for
+    byte as it was published. Ctrl-C ends it at any moment.
+    """
+    if ledger_keys and source is None:
+        raise click.UsageError("--ledger-key goes with --source: made blocks have a key of their own")
+    node_arguments = [word for key in ledger_keys for word in ("--ledger-key", key)]
+    for flag, text in (("--grpc", grpc), ("--tcp", tcp)):
+        if text is not None:
+            node_arguments += [flag, str(parse_address(text))]
+    options = DemoOptions(
+        folder=_claim(folder),
+        block_count=block_count,
+        source=source,
+        publishers=publishers,
+        master=master,
+        node_arguments=tuple(node_arguments),
+        maker=MakerOptions(transactions_per_block=transactions_per_block, item_bytes=item_bytes),
+    )
+    signal.signal(signal.SIGTERM, _leave)
+    console = Console(stderr=as_json)
+    console.print(f"Everything goes to {options.folder}", highlight=False)
+    with _Display(console) as display:
+        result = run_demo(options, display.update)
+    if as_json:
+        click.echo(json.dumps(_json_of(result)))
+    else:
+        _print(console, result)
+    if not result.is_good:
+        raise DemoFailed(_problem(result))
+
+
+def _leave(signal_number: int, frame: FrameType | None) -> None:
+    """SIGTERM: unwind, so that the node and Spark are stopped."""
+    sys.exit(128 + signal_number)
+
+
+def _claim(folder: Path | None) -> Path:
+    """Make the demo's folder."""
+    if folder is None:
+        return Path(tempfile.mkdtemp(prefix="sluice-demo-"))
+    folder.mkdir(parents=True, exist_ok=True)
+    if any(folder.iterdir()):
+        raise click.BadParameter(f"{folder} is not empty", param_hint="--folder")
+    return folder.absolute()
+
+
+class _Display:
+    """Bars on a terminal; one line for each step, and for each fifth of the blocks, when piped."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._said = ""
+        self._bars = Progress(
+            TextColumn("{task.description:<22}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            console=console,
+        )
+        self._stored = self._bars.add_task("making blocks", total=None)
+        self._read = self._bars.add_task("read by a TCP client", total=None, visible=False)
+        self._live = Live(self._bars, console=console, refresh_per_second=8) if console.is_terminal else None
+
+    def __enter__(self) -> _Display:
+        if self._live is not None:
+            self._live.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def update(self, progress: DemoProgress) -> None:
+        """Show where it stands."""
+        total = progress.block_count or None
+        if self._live is None:
+            fifth = 5 * progress.done // progress.block_count if progress.block_count else 0
+            said = f"{progress.step}: {fifth * 20}%" if fifth else progress.step
+            if said != self._said:
+                self._said = said
+                self._console.print(said, highlight=False)
+            return
+        self._bars.update(self._stored, description=progress.step, total=total, completed=progress.done)
+        self._bars.update(
+            self._read, total=total, completed=progress.read, visible=progress.step != "making blocks"
+        )
+
+
+def _print(console: Console, result: DemoResult) -> None:
+    """Print the summary for people."""
+    race = Table("publisher", "blocks won", "skipped", "acknowledged", "sent", title="The race")
+    for column in race.columns[1:]:
+        column.justify = "right"
+    for one in result.publishers:
+        sent = f"{one.bytes_sent / 1e6:,.1f} MB"
+        acknowledged = one.failure or f"{one.acknowledged:,} of {result.block_count:,}"
+        race.add_row(one.name, f"{one.won:,}", f"{one.skipped:,}", acknowledged, sent)
+    console.print(race)
+    read = result.read
+    same = "byte for byte what was published" if result.is_good else _problem(result)
+    checked = "root hash, links and proof" if result.verification_mode == "full" else "root hash and links"
+    rate = f"{result.block_count / max(result.publish_seconds, 1e-9):,.0f} blocks/s"
+    sums = Table("what", "figures", title="The chain", show_header=False)
+    sums.add_row("blocks", f"{result.first_block:,} to {result.last_block:,}, each stored once")
+    sums.add_row("items", f"{read.items:,}")
+    sums.add_row("bytes of items", f"{read.bytes:,}")
+    sums.add_row("verified", f"{checked} (mode {result.verification_mode})")
+    sums.add_row(
+        "published in", f"{result.publish_seconds:.1f} s, {rate}, Spark's start of the jobs included"
+    )
+    sums.add_row(
+        "time to acknowledge", f"median {_ms(result.latency_median_ns)}, p99 {_ms(result.latency_p99_ns)}"
+    )
+    sums.add_row("TCP client", f"{read.entries:,} entries, {read.blocks:,} blocks: {same}")
+    sums.add_row("stream file", str(result.folder / "node" / "datastream.bin"))
+    sums.add_row("block files", str(result.source))
+    sums.add_row("logs", f"{result.folder / 'node.log'}\n{result.folder / 'spark.log'}")
+    console.print(sums)
+
+
+def _ms(nanoseconds: int | None) -> str:
+    return "unknown" if nanoseconds is None else f"{nanoseconds / 1e6:,.1f} ms"
+
+
+def _problem(result: DemoResult) -> str:
+    """Say what is not as it should be."""
+    for one in result.publishers:
+        if one.failure is not None:
+            return f"{one.name} failed: {one.failure}"
+        if one.acknowledged != result.block_count:
+            return f"{one.name}: {one.acknowledged} blocks acknowledged, expected {result.block_count}"
+    if result.read.blocks != result.block_count:
+        return f"TCP client: {result.read.blocks} blocks read, expected {result.block_count}"
+    return f"TCP client: {result.read.differing} blocks differ from what was published"
+
+
+def _json_of(result: DemoResult) -> dict[str, object]:
+    """Make the result plain for JSON."""
+    plain = dataclasses.asdict(result) | {"blocks": result.block_count, "good": result.is_good}
+    return {key: str(value) if isinstance(value, Path) else value for key, value in plain.items()}

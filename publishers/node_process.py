@@ -1,0 +1,164 @@
+"""A node as a process of its own: start `sluice serve` on free ports, ask it, stop it.
+
+For the demo, for tests that kill nodes, and for benchmarks. The node logs as JSON to a file, which is also
+how its addresses are learned.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Sequence
+from pathlib import Path
+from typing import IO, Final
+
+from publishers.errors import PublisherError
+
+__all__ = ["NodeNotStarted", "NodeProcess"]
+
+START_SECONDS: Final = 60.0
+"""How long a node may take to open its ledger and listen."""
+STOP_SECONDS: Final = 20.0
+"""How long a node may take to stop after SIGTERM before it is killed."""
+_LOOK_SECONDS: Final = 0.02
+_LOG_LINES_SHOWN: Final = 3
+
+
+class NodeNotStarted(PublisherError):
+    """A node ended before it listened, or did not come to listen. Fields: `got`, `last_words` of its log."""
+
+    def __init__(self, got: str, last_words: str) -> None:
+        super().__init__(f"node: got {got}, expected its addresses; its log ends with: {last_words}")
+        self.got = got
+        self.last_words = last_words
+
+
+class NodeProcess:
+    """One `sluice serve`. Use with `with`, or call `stop`.
+
+    Args:
+        data_dir: the node's folder.
+        log_path: where its log goes; appended to.
+        arguments: further words for `sluice serve`.
+
+    Raises:
+        NodeNotStarted: it ended, or did not say that it listens in time.
+    """
+
+    def __init__(self, data_dir: Path, log_path: Path, arguments: Sequence[str] = ()) -> None:
+        self.data_dir = data_dir
+        self.log_path = log_path
+        words = ["serve", "--data-dir", str(data_dir), "--log-format", "json"]
+        for flag in ("--grpc", "--tcp", "--http"):
+            if flag not in arguments:
+                words += [flag, "127.0.0.1:0"]
+        with log_path.open("ab") as log:
+            log_start = log.tell()
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "gateway.cli", *words, *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                # Not in our process group: on Ctrl-C the node is stopped last, by us, and in order.
+                start_new_session=True,
+            )
+        try:
+            self._addresses = self._await_start(log_start)
+        except BaseException:
+            self.kill()
+            raise
+
+    @property
+    def grpc(self) -> str:
+        """Its gRPC address, `host:port`."""
+        return self._addresses["grpc"]
+
+    @property
+    def tcp(self) -> tuple[str, int]:
+        """Its TCP address, host and port."""
+        host, _, port = self._addresses["tcp"].rpartition(":")
+        return host.strip("[]"), int(port)
+
+    @property
+    def http(self) -> str:
+        """Its HTTP address, `host:port`."""
+        return self._addresses["http"]
+
+    @property
+    def process_id(self) -> int:
+        """Its process id."""
+        return self._process.pid
+
+    def get(self, path: str) -> str:
+        """Ask its HTTP side; an answer of 4xx or 5xx raises `urllib.error.HTTPError`."""
+        with urllib.request.urlopen(f"http://{self.http}{path}", timeout=10) as answer:
+            text: str = answer.read().decode()
+            return text
+
+    def metrics(self) -> dict[str, float]:
+        """Read its metrics: name with labels -> value."""
+        lines = (line for line in self.get("/metrics").splitlines() if not line.startswith("#"))
+        return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines)}
+
+    def stop(self) -> int:
+        """Ask it to stop (SIGTERM), and return its exit status; one that takes too long is killed."""
+        if self._process.poll() is None:
+            self._process.terminate()
+            try:
+                self._process.wait(STOP_SECONDS)
+            except subprocess.TimeoutExpired:
+                self.kill()
+        return self._process.wait()
+
+    def kill(self) -> None:
+        """SIGKILL, as a crash would be."""
+        if self._process.poll() is None:
+            os.kill(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+
+    def __enter__(self) -> NodeProcess:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.stop()
+
+    def _await_start(self, log_start: int) -> dict[str, str]:
+        """Read the log until it says where the node listens."""
+        deadline = time.monotonic() + START_SECONDS
+        with self.log_path.open() as log:
+            log.seek(log_start)
+            while True:
+                has_ended = self._process.poll() is not None
+                found = _started_entry(log)
+                if found is not None:
+                    return found
+                if has_ended:
+                    raise NodeNotStarted(
+                        f"exit status {self._process.returncode}", self._last_words(log_start)
+                    )
+                if time.monotonic() > deadline:
+                    raise NodeNotStarted(f"silence for {START_SECONDS:g} s", self._last_words(log_start))
+                time.sleep(_LOOK_SECONDS)
+
+    def _last_words(self, log_start: int) -> str:
+        with self.log_path.open() as log:
+            log.seek(log_start)
+            lines = [line.strip() for line in log if line.strip()]
+        return " | ".join(lines[-_LOG_LINES_SHOWN:]) or "nothing in its log"
+
+
+def _started_entry(log: IO[str]) -> dict[str, str] | None:
+    """Read on in the log; return the entry in which the node says that it has started."""
+    while line := log.readline():
+        try:
+            entry = json.loads(line)
+        except ValueError:
+            continue  # a line that is still being written, or no log line
+        if isinstance(entry, dict) and entry.get("message") == "node started":
+            return entry
+    return None
