@@ -84,7 +84,6 @@ class Connection:
     """
 
     __slots__ = (
-        "_blocked",
         "_closing",
         "_context",
         "_core",
@@ -126,7 +125,6 @@ class Connection:
         self._lingered_bytes = 0
         self._reading = False
         self._writing = False
-        self._blocked = False
         self._turn_bytes = 0
         self._progress_at = self.active_at = context.loop.time()
         self._watch()
@@ -146,7 +144,8 @@ class Connection:
         limits = self._context.limits
         if self._linger is not None:
             return
-        if self._blocked and 0 < limits.write_timeout_seconds < now - self._progress_at:
+        # Not only after the kernel refused bytes: a turn may end just when its buffer is full.
+        if self._writing and 0 < limits.write_timeout_seconds < now - self._progress_at:
             _logger.info("client %s: took nothing for %.1f s, closed", self.peer, now - self._progress_at)
             # Without this the kernel would keep megabytes for a client that does not read.
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
@@ -242,18 +241,12 @@ class Connection:
         self._context.waiting.discard(self)
         self._turn_bytes = 0
         progress = self._send_all()
-        if progress is _Progress.BLOCKED:
-            if not self._blocked:
-                self._blocked = True
-                self._progress_at = self._context.loop.time()
-        else:
-            self._blocked = False
-            if progress is _Progress.DONE:
-                if self._closing:
-                    self._end()
-                    return
-                if self._streaming:
-                    self._context.waiting.add(self)
+        if progress is _Progress.DONE:
+            if self._closing:
+                self._end()
+                return
+            if self._streaming:
+                self._context.waiting.add(self)
         self._watch(want_write=progress is not _Progress.DONE)
 
     def _send_all(self) -> _Progress:
@@ -315,7 +308,6 @@ class Connection:
     def _sent(self, count: int) -> None:
         self._turn_bytes += count
         self._context.bytes_sent += count
-        self._blocked = False
         self._progress_at = self.active_at = self._context.loop.time()
 
     # --- ending ------------------------------------------------------------------------------------------
@@ -330,7 +322,11 @@ class Connection:
             self.close()
             return
         self._watch()
-        self._socket.shutdown(socket.SHUT_WR)
+        try:
+            self._socket.shutdown(socket.SHUT_WR)
+        except OSError:  # the client was quicker
+            self.close()
+            return
         self._linger = self._context.loop.call_later(LINGER_SECONDS, self.close)
         self._context.loop.add_reader(self._socket.fileno(), self._on_linger_readable)
         self._reading = True
@@ -355,6 +351,7 @@ class Connection:
         self._reading = want_read
         if want_write and not self._writing:
             loop.add_writer(fd, self._on_writable)
+            self._progress_at = loop.time()
         elif self._writing and not want_write:
             loop.remove_writer(fd)
         self._writing = want_write

@@ -64,7 +64,7 @@ Packet = Result | StreamHeader | Answer | Entry
 _SIZES: dict[int, tuple[str, int, int]] = {
     PACKET_RESULT: ("Result", _RESULT_HEAD.size, _RESULT_HEAD.size + RESULT_TEXT_BYTES_MAX),
     PACKET_HEADER: ("header", HEADER_SIZE, HEADER_SIZE),
-    PACKET_ANSWER: ("answered entry", ENTRY_HEAD_SIZE, PAGE_SIZE),
+    PACKET_ANSWER: ("query answer", ENTRY_HEAD_SIZE, PAGE_SIZE),
     PACKET_DATA: ("streamed entry", ENTRY_HEAD_SIZE, PAGE_SIZE),
 }
 """packet type -> (name, smallest length, greatest length), in bytes."""

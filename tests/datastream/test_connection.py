@@ -1,0 +1,181 @@
+"""One client over a socket pair, step by step: what goes out, in which order, and never half an entry."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from pathlib import Path
+
+import pytest
+
+from datastream.commands import Command, OnCommandError, encode_command
+from datastream.connection import Connection, ServerContext
+from datastream.layout import Entry, encode_entry
+from datastream.limits import ServerLimits
+from datastream.packets import PacketReader, encode_result
+from datastream.streamer import DataStreamer
+from tests.datastream.streams import commit
+
+OK = encode_result(0, "OK")
+ALREADY_STARTED = encode_result(1, "Already started")
+BIG = tuple((1, bytes([number]) * 100_000) for number in range(40))
+
+
+class Client:
+    """The far end of a socket pair; the near end is a `Connection` with small buffers."""
+
+    def __init__(self, streamer: DataStreamer, on_command_error: OnCommandError = "close") -> None:
+        near, far = socket.socketpair()
+        for end in (near, far):
+            end.setblocking(False)
+            end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8192)
+        self.loop = asyncio.get_running_loop()
+        self.ended = asyncio.Event()
+        self.context = ServerContext(
+            streamer, self.loop, ServerLimits(), on_command_error, lambda connection: self.ended.set()
+        )
+        self.connection = Connection(self.context, near, "test")
+        self.far = far
+
+    async def send(self, data: bytes) -> None:
+        """Send bytes."""
+        await self.loop.sock_sendall(self.far, data)
+
+    async def read(self, size: int) -> bytes:
+        """Receive exactly so many bytes."""
+        data = b""
+        while len(data) < size:
+            more = await asyncio.wait_for(self.loop.sock_recv(self.far, size - len(data)), 10)
+            assert more, f"closed after {len(data)} of {size} bytes"
+            data += more
+        return data
+
+    async def until_blocked(self) -> None:
+        """Let the event loop turn until the server cannot send more."""
+        while not self.connection._writing:  # noqa: ASYNC110
+            await asyncio.sleep(0)  # turns of the loop, not time
+
+    async def read_all(self) -> bytes:
+        """Receive until the server closes."""
+        data = b""
+        while more := await asyncio.wait_for(self.loop.sock_recv(self.far, 1 << 16), 10):
+            data += more
+        return data
+
+
+def test_stop_in_the_middle_of_an_entry(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        with DataStreamer.open(tmp_path / "s.bin") as streamer:
+            commit(streamer, *BIG)
+            client = Client(streamer)
+            await client.send(encode_command(Command.START, 1, 0))
+            head = await client.read(len(OK) + 50_000)
+            await client.send(encode_command(Command.STOP, 1) + encode_command(Command.HEADER, 1))
+            client.far.shutdown(socket.SHUT_WR)
+            data = head + await client.read_all()
+            assert data.startswith(OK)
+            packets = PacketReader().feed(data[len(OK) :])
+            stop = next(place for place, packet in enumerate(packets) if not isinstance(packet, Entry))
+            assert packets[:stop] == [Entry(1, number, BIG[number][1]) for number in range(stop)]
+            assert 0 < stop < len(BIG)
+            assert len(packets) == stop + 3  # Result of Stop, Result and header
+            await asyncio.wait_for(client.ended.wait(), 10)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("on_command_error", ["close", "keep"])
+def test_an_error_in_the_middle_of_an_entry(tmp_path: Path, on_command_error: OnCommandError) -> None:
+    async def scenario() -> None:
+        with DataStreamer.open(tmp_path / "s.bin") as streamer:
+            commit(streamer, *BIG)
+            client = Client(streamer, on_command_error)
+            await client.send(encode_command(Command.START, 1, 0))
+            head = await client.read(len(OK) + 50_000)
+            await client.send(encode_command(Command.HEADER, 1))
+            if on_command_error == "keep":
+                size = len(b"".join(encode_entry(Entry(1, 0, data)) for _, data in BIG))
+                rest = await client.read(size - 50_000 + len(ALREADY_STARTED))
+            else:
+                rest = await client.read_all()
+            data = (head + rest)[len(OK) :]
+            place = data.index(ALREADY_STARTED)
+            packets = PacketReader().feed(data[:place] + data[place + len(ALREADY_STARTED) :])
+            expected = [Entry(1, number, data) for number, (_, data) in enumerate(BIG)]
+            assert packets == (expected if on_command_error == "keep" else expected[: len(packets)])
+            assert len(packets) < len(BIG) or on_command_error == "keep"
+            client.connection.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_client_that_asks_and_does_not_read_costs_one_answer(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        with DataStreamer.open(tmp_path / "s.bin") as streamer:
+            commit(streamer, (1, b"x" * 500_000))
+            client = Client(streamer)
+            await client.send(encode_command(Command.ENTRY, 1, 0) * 100)
+            await client.until_blocked()
+            assert len(client.connection._out) <= len(OK) + 17 + 500_000
+            answer = OK + encode_entry(Entry(1, 0, b"x" * 500_000), 0xFE)
+            for _ in range(100):
+                assert await client.read(len(answer)) == answer
+            client.connection.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_damaged_page_ends_this_client_only(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario() -> None:
+        path = tmp_path / "s.bin"
+        with DataStreamer.open(path) as streamer:
+            commit(streamer, *[(1, b"x" * 600_000)] * 12)
+        content = bytearray(path.read_bytes())
+        content[4096 + 600_017] = 9  # what follows the first entry of page 0
+        path.write_bytes(content)
+        with DataStreamer.open(path) as streamer:
+            client = Client(streamer)
+            await client.send(encode_command(Command.START, 1, 0))
+            received = await client.read_all()
+            assert len(received) <= len(OK)  # nothing of the damaged page
+            await asyncio.wait_for(client.ended.wait(), 10)
+            assert "found packet type 9 at entry 1, offset 604113" in caplog.text
+
+    asyncio.run(scenario())
+
+
+def test_timeouts(tmp_path: Path) -> None:
+    """Timeouts are looked at by `sweep`, which is told the time."""
+
+    async def scenario() -> None:
+        with DataStreamer.open(tmp_path / "s.bin") as streamer:
+            commit(streamer, *BIG)
+            slow, idle = Client(streamer), Client(streamer)
+            await slow.send(encode_command(Command.START, 1, 0))
+            await slow.until_blocked()
+            now = asyncio.get_running_loop().time()
+            slow.connection.sweep(now + 2.5)
+            idle.connection.sweep(now + 100)
+            assert not slow.ended.is_set()
+            assert not idle.ended.is_set()
+            slow.connection.sweep(now + 3.5)
+            idle.connection.sweep(now + 121)
+            assert slow.ended.is_set()
+            assert idle.ended.is_set()
+
+    asyncio.run(scenario())
+
+
+def test_a_timeout_of_0_is_none(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        with DataStreamer.open(tmp_path / "s.bin") as streamer:
+            commit(streamer, *BIG)
+            client = Client(streamer)
+            client.context.limits = ServerLimits(write_timeout_seconds=0, inactivity_timeout_seconds=0)
+            await client.send(encode_command(Command.START, 1, 0))
+            await client.until_blocked()
+            client.connection.sweep(asyncio.get_running_loop().time() + 1e9)
+            assert not client.ended.is_set()
+            client.connection.close()
+
+    asyncio.run(scenario())
