@@ -1,0 +1,626 @@
+"""Tests of the conductor: order of flushes and answers, threads, failing disks. Real disk, no gRPC."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from datastream.disk import RealDisk
+from gateway import conductor as conductor_module
+from gateway.block import Block
+from gateway.conductor import Conductor, Outbox
+from gateway.item_set import inspect
+from gateway.items import ItemKind, field_item
+from gateway.ledger import Ledger
+from gateway.ledger_keys import LedgerKeys
+from gateway.limits import INLINE_HASH_BYTES_MAX
+from gateway.metrics import Metrics
+from gateway.proofs import ProofVerifier
+from gateway.race import Arbiter
+from gateway.race_actions import Acknowledgement, PublisherId, Response
+from gateway.race_facts import RaceRules
+from gateway.root_hash import BlockHasher
+from gateway.verification import BlockVerifier
+from publishers.maker import BlockMaker, MakerOptions
+from tests.datastream.fake_disk import FailingDisk
+from tests.gateway.racing import text_of
+from tests.nodes import ANSWER_SECONDS, KEY, ledger_key, make_blocks, stream_bytes
+
+BLOCKS = make_blocks(12)
+LARGE_SEED = 2
+LARGE_ITEM = field_item(ItemKind.SIGNED_TRANSACTION, bytes(INLINE_HASH_BYTES_MAX))
+
+
+class Hand:
+    """One publisher, moved by hand."""
+
+    def __init__(self, stage: Stage, name: str) -> None:
+        self.conductor = stage.conductor
+        self.outbox = stage.conductor.connect(name)
+        self._heard: list[Response] = []
+
+    def items(self, *items: bytes) -> None:
+        """Send one item set."""
+        arbiter, publisher_id = self.conductor.arbiter, self.outbox.publisher_id
+        item_set, now_ns = inspect(items), self.conductor.now_ns()
+        if item_set.block_number is not None:
+            number = item_set.block_number
+            actions = arbiter.header(publisher_id, number, items, now_ns, proven=item_set.proven)
+        else:
+            proven, only_proofs = item_set.proven, item_set.only_proofs
+            actions = arbiter.items(publisher_id, items, now_ns, proven=proven, only_proofs=only_proofs)
+        self.conductor.perform(actions)
+
+    def end(self, number: int) -> None:
+        """Send end_of_block."""
+        arbiter = self.conductor.arbiter
+        self.conductor.perform(arbiter.block_end(self.outbox.publisher_id, number, self.conductor.now_ns()))
+
+    def block(self, *blocks: Block) -> None:
+        """Send whole blocks."""
+        for block in blocks:
+            self.items(*block.items)
+            self.end(block.number)
+
+    async def expect(self, *texts: str) -> None:
+        """Assert the next responses."""
+        while len(self._heard) < len(texts):
+            async with asyncio.timeout(ANSWER_SECONDS):
+                taken = await self.outbox.get()
+            assert taken, f"the stream is over after {[text_of(one) for one in self._heard]}"
+            self._heard += taken
+        got = [text_of(self._heard.pop(0)) for _ in texts]
+        assert got == list(texts)
+
+    async def expect_end(self, text: str) -> None:
+        """Assert the last response, and that the stream is over after it."""
+        await self.expect(text)
+        assert self._heard == []
+        assert await self.outbox.get() == []
+
+
+class Stage:
+    """A conductor with a real ledger on a disk that fails when the test says so."""
+
+    def __init__(self, data_dir: Path, rules: RaceRules | None, **options: Any) -> None:
+        path = data_dir / "datastream.bin"
+        path.touch()
+        self.disk = FailingDisk(RealDisk(path))
+        self.ledger = Ledger.open(data_dir, disk=self.disk)
+        self.events = self.disk.calls
+        """Calls of the disk, and what else the test has written down there."""
+        self.events.clear()
+        proofs = ProofVerifier(LedgerKeys.parse((ledger_key(),)), "full")
+        self.metrics = Metrics(verification_mode="full")
+        self.conductor = Conductor(
+            Arbiter(None, 0, rules), self.ledger, BlockVerifier(proofs), self.metrics, **options
+        )
+
+    def publisher(self, name: str) -> Hand:
+        """A publisher opens a stream."""
+        return Hand(self, name)
+
+
+def on_stage(
+    tmp_path: Path,
+    play: Callable[[Stage], Awaitable[None]],
+    *,
+    rules: RaceRules | None = None,
+    **options: Any,
+) -> bytes:
+    """Play a scene; return the stream file's bytes."""
+
+    async def main() -> None:
+        stage = Stage(tmp_path, rules, **options)
+        try:
+            await play(stage)
+            assert not stage.conductor.broken.done()
+        finally:
+            await stage.conductor.stop(ANSWER_SECONDS)
+            stage.ledger.close()
+
+    tmp_path.mkdir(exist_ok=True)
+    asyncio.run(main())
+    return stream_bytes(tmp_path)
+
+
+def logged(caplog: pytest.LogCaptureFixture, message: str) -> list[dict[str, Any]]:
+    """The fields of each log line with this message."""
+    return [record.sluice_fields for record in caplog.records if record.message == message]  # type: ignore[attr-defined]
+
+
+@contextmanager
+def gate(monkeypatch: pytest.MonkeyPatch, owner: type, method: str) -> Iterator[Gate]:
+    """Hold calls of a method that come from other threads until the gate is opened."""
+    made = Gate(getattr(owner, method))
+    monkeypatch.setattr(owner, method, lambda *args, **kwargs: made(*args, **kwargs))
+    try:
+        yield made
+    finally:
+        made.open()
+
+
+class Gate:
+    """A method that waits while the gate is shut."""
+
+    def __init__(self, method: Callable[..., Any]) -> None:
+        self._method = method
+        self._opened = threading.Event()
+        self._arrived = threading.Event()
+        self.threads: list[str] = []
+        """The names of the threads that came."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Wait if this is not the main thread, then go on."""
+        if threading.current_thread() is not threading.main_thread():
+            self.threads.append(threading.current_thread().name)
+            self._arrived.set()
+            assert self._opened.wait(ANSWER_SECONDS)
+        return self._method(*args, **kwargs)
+
+    async def reached(self) -> None:
+        """Wait until a thread stands before the gate."""
+        assert await asyncio.to_thread(self._arrived.wait, ANSWER_SECONDS)
+
+    def open(self) -> None:
+        """Let everybody through, from now on."""
+        self._opened.set()
+
+
+# --- acknowledged means on disk -----------------------------------------------------------------------------
+
+
+def test_no_acknowledgement_precedes_the_flush(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    put = Outbox.put
+
+    async def play(stage: Stage) -> None:
+        def spy(outbox: Outbox, response: Response) -> None:
+            stage.events.append(f"{outbox.name} {text_of(response)}")
+            put(outbox, response)
+
+        monkeypatch.setattr(Outbox, "put", spy)
+        alice, bob = stage.publisher("alice"), stage.publisher("bob")
+        for block in BLOCKS[:3]:
+            alice.block(block)
+            await bob.expect(f"ack {block.number}")
+        commit = ["pwrite", "fdatasync", "pwrite", "fdatasync"]
+        expected = []
+        for number in range(3):
+            expected += [*commit, f"alice ack {number}", f"bob ack {number}"]
+        assert stage.events == expected
+
+    on_stage(tmp_path, play)
+
+
+def test_blocks_that_wait_for_a_commit_share_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One block, then five and five more in a group of at most five, then the last one."""
+
+    async def play(stage: Stage) -> None:
+        with gate(monkeypatch, Ledger, "append") as held:
+            alice = stage.publisher("alice")
+            alice.block(BLOCKS[0])
+            await held.reached()
+            alice.block(*BLOCKS[1:])
+            assert stage.events == []
+            assert stage.ledger.last_number is None
+            held.open()
+            await alice.expect(*(f"ack {number}" for number in range(12)))
+        assert stage.events.count("fdatasync") == 2 * 4
+        assert {name.split("_")[0] for name in held.threads} == {"commit"}
+
+    grouped = on_stage(tmp_path / "grouped", play, group_blocks_max=5)
+
+    async def one_by_one(stage: Stage) -> None:
+        alice = stage.publisher("alice")
+        for block in BLOCKS:
+            alice.block(block)
+            await alice.expect(f"ack {block.number}")
+        assert stage.events.count("fdatasync") == 2 * 12
+
+    monkeypatch.undo()
+    assert on_stage(tmp_path / "single", one_by_one) == grouped
+
+
+# --- actions in their order ---------------------------------------------------------------------------------
+
+
+def test_a_bad_block_that_the_next_header_completes_is_asked_of_others(tmp_path: Path) -> None:
+    """The verdict on block 0 comes in the middle of the actions that begin block 1 of the same publisher."""
+    bad = [*BLOCKS[0].items[:-1], _flip_last_bit(BLOCKS[0].items[-1])]
+
+    async def play(stage: Stage) -> None:
+        alice, bob = stage.publisher("alice"), stage.publisher("bob")
+        alice.items(*bad)
+        bob.block(BLOCKS[0])
+        alice.items(*BLOCKS[1].items[:2])
+        await alice.expect_end("end BAD_BLOCK_PROOF last None about 0")
+        await bob.expect("skip 0", "resend 0")
+        bob.block(*BLOCKS[:2])
+        await bob.expect("ack 0", "ack 1")
+        assert stage.conductor.arbiter.inflight_bytes == 0
+
+    on_stage(tmp_path, play)
+
+
+def _flip_last_bit(item: bytes) -> bytes:
+    return item[:-1] + bytes((item[-1] ^ 1,))
+
+
+# --- hashing in a thread ------------------------------------------------------------------------------------
+
+
+def large_block() -> Block:
+    """Block 0, with an item of 6 MB between small ones."""
+    options = MakerOptions(
+        rounds_per_block=1, events_per_round=1, transactions_per_block=4, item_bytes=6_000_000
+    )
+    (block,) = BlockMaker(LARGE_SEED, KEY, options).blocks(1)
+    return block
+
+
+def test_a_large_set_is_hashed_in_a_thread_and_others_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    large = large_block()
+    cut = next(index for index, item in enumerate(large.items) if len(item) > INLINE_HASH_BYTES_MAX)
+
+    async def play(stage: Stage) -> None:
+        with gate(monkeypatch, BlockHasher, "add") as held:
+            alice, bob = stage.publisher("alice"), stage.publisher("bob")
+            alice.items(*large.items[:cut])
+            alice.items(large.items[cut])
+            await held.reached()
+            for item in large.items[cut + 1 :]:  # small ones too: they wait behind the large one
+                alice.items(item)
+            alice.end(0)
+            bob.items(*BLOCKS[1].items[:-1])  # hashed here and now, while the thread stands still
+            bob.items(BLOCKS[0].items[0])
+            await bob.expect("skip 0")
+            held.open()
+            await alice.expect("ack 0")
+            await bob.expect("ack 0")
+        assert {name.split("_")[0] for name in held.threads} == {"hash"}
+        assert len(held.threads) == len(large.items) - cut
+        stored = stage.ledger.read_block(0)
+        assert stored is not None
+        assert stored.items == large.items
+
+    on_stage(tmp_path, play)
+
+
+def test_a_set_at_the_limit_is_hashed_in_the_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    header = BLOCKS[0].items[0]
+
+    async def play(stage: Stage) -> None:
+        with gate(monkeypatch, BlockHasher, "add") as held:
+            held.open()
+            alice = stage.publisher("alice")
+            alice.items(header)
+            alice.items(_item_of(INLINE_HASH_BYTES_MAX))
+            assert held.threads == []
+            alice.items(_item_of(INLINE_HASH_BYTES_MAX + 1))
+            await held.reached()
+
+    on_stage(tmp_path, play)
+
+
+def _item_of(size: int) -> bytes:
+    item = field_item(ItemKind.SIGNED_TRANSACTION, bytes(size - 5))
+    item = field_item(ItemKind.SIGNED_TRANSACTION, bytes(2 * size - 5 - len(item)))
+    assert len(item) == size
+    return item
+
+
+def test_a_refusal_in_the_thread_is_answered(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def play(stage: Stage) -> None:
+        alice, bob = stage.publisher("alice"), stage.publisher("bob")
+        alice.items(BLOCKS[0].items[0], LARGE_ITEM, field_item(14, b""))
+        bob.block(BLOCKS[0])
+        await alice.expect_end("end BAD_BLOCK_PROOF last None about 0")
+        await bob.expect("skip 0", "resend 0")
+        bob.block(BLOCKS[0])
+        await bob.expect("ack 0")
+
+    on_stage(tmp_path, play)
+    (line,) = logged(caplog, "block refused")
+    assert (line["block"], line["publisher"], line["kind"]) == (0, "alice", "unsupported")
+
+
+def test_a_refusal_of_a_block_that_was_dropped_meanwhile_is_nobodys(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def play(stage: Stage) -> None:
+        with gate(monkeypatch, BlockHasher, "add") as held:
+            alice = stage.publisher("alice")
+            alice.items(BLOCKS[0].items[0], LARGE_ITEM, field_item(14, b""))
+            await held.reached()
+            hashing = next(iter(stage.conductor._attempts.values())).hashing
+            assert hashing is not None
+            alice.items(*BLOCKS[0].items)  # begins the block again
+            held.open()
+            await asyncio.wait({hashing})
+            alice.end(0)
+            await alice.expect("ack 0")
+
+    on_stage(tmp_path, play)
+    assert logged(caplog, "block refused") == []
+
+
+# --- a disk that refuses ------------------------------------------------------------------------------------
+
+DISK_FAULTS: list[tuple[str, dict[str, list[int | None]], str]] = [
+    ("full", {"pwrite": [errno.ENOSPC] * 2}, "1 entries: No space left on device"),
+    ("full at the header", {"pwrite": [None, errno.ENOSPC]}, "3 header: No space left on device"),
+    ("first flush", {"fdatasync": [errno.EIO]}, "2 flush: Input/output error"),
+    ("second flush", {"fdatasync": [None, errno.EIO, errno.EIO]}, "4 flush: Input/output error"),
+]
+
+
+@pytest.mark.parametrize(
+    ("plan", "step"), [case[1:] for case in DISK_FAULTS], ids=[case[0] for case in DISK_FAULTS]
+)
+def test_a_disk_that_refuses_ends_every_stream_and_is_forgiven(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    plan: dict[str, list[int | None]],
+    step: str,
+) -> None:
+    monkeypatch.setattr(conductor_module, "DISK_PROBE_SECONDS", 0.01)
+    caplog.set_level(logging.INFO)
+    probe = Ledger.probe
+    probe_outcomes: list[OSError | None] = [OSError(errno.ENOSPC, "No space left on device"), None]
+
+    def failing_probe(ledger: Ledger) -> None:
+        outcome = probe_outcomes.pop(0)
+        if outcome is not None:
+            raise outcome
+        probe(ledger)
+
+    monkeypatch.setattr(Ledger, "probe", failing_probe)
+
+    async def play(stage: Stage) -> None:
+        alice, bob = stage.publisher("alice"), stage.publisher("bob")
+        alice.block(BLOCKS[0])
+        await alice.expect("ack 0")
+        await bob.expect("ack 0")
+        before = stage.ledger.streamer.committed
+        stage.disk.plan = plan
+        alice.block(BLOCKS[1])
+        bob.block(*BLOCKS[2:4])  # linked, and waiting behind the block that fails
+        for publisher in (alice, bob):
+            await publisher.expect_end("end PERSISTENCE_FAILED last 0 about 1")
+        assert stage.ledger.streamer.committed == before
+        assert stage.conductor.arbiter.inflight_bytes == 0
+        late = stage.publisher("late")
+        await late.expect_end("end PERSISTENCE_FAILED last 0 about 0")
+        assert stage.conductor.arbiter.persistence_failed is not None
+        async with asyncio.timeout(ANSWER_SECONDS):
+            while stage.conductor.arbiter.persistence_failed is not None:  # noqa: ASYNC110
+                await asyncio.sleep(0.002)
+        carol = stage.publisher("carol")
+        carol.block(*BLOCKS[1:])
+        await carol.expect(*(f"ack {number}" for number in range(1, 12)))
+
+    async def without_failure(stage: Stage) -> None:
+        alice = stage.publisher("alice")
+        alice.block(*BLOCKS)
+        await alice.expect(*(f"ack {number}" for number in range(12)))
+
+    failed = on_stage(tmp_path / "failing", play)
+    monkeypatch.undo()
+    assert failed == on_stage(tmp_path / "good", without_failure)
+    (line,) = logged(caplog, "commit failed")
+    assert line["block"] == 1
+    assert line["got"] == f"{tmp_path}/failing/datastream.bin: commit failed at step {step}"
+    assert [one["got"] for one in logged(caplog, "the disk still cannot be written")] == [
+        "[Errno 28] No space left on device"
+    ]
+    assert logged(caplog, "the disk takes writes again") == [{"last_block": 0}]
+
+
+def test_any_error_of_a_commit_is_one_of_persistence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError("a bug")
+
+    async def play(stage: Stage) -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(Ledger, "append", fail)
+            alice = stage.publisher("alice")
+            alice.block(BLOCKS[0])
+            await alice.expect_end("end PERSISTENCE_FAILED last None about 0")
+
+    on_stage(tmp_path, play)
+    (record,) = [record for record in caplog.records if record.message == "commit failed"]
+    assert record.exc_info is not None  # unlike a disk that refuses, this shows where
+
+
+# --- pushing back -------------------------------------------------------------------------------------------
+
+
+def test_beyond_the_limit_only_the_next_block_is_read(tmp_path: Path) -> None:
+    async def play(stage: Stage) -> None:
+        alice, bob = stage.publisher("alice"), stage.publisher("bob")
+        room = stage.conductor.room_for
+        alice.items(*BLOCKS[0].items[:3])
+        await room(bob.outbox)
+        bob.items(*BLOCKS[1].items[:3])
+        waiting = asyncio.ensure_future(room(bob.outbox))
+        await room(alice.outbox)  # block 0 frees memory, and only it does
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        alice.items(*BLOCKS[0].items[3:])
+        alice.end(0)
+        await asyncio.wait_for(waiting, ANSWER_SECONDS)
+        bob.items(*BLOCKS[1].items[3:])
+        bob.end(1)
+        await bob.expect("ack 0", "ack 1")
+
+    limit = sum(map(len, BLOCKS[0].items[:3])) + 1
+    on_stage(tmp_path, play, inflight_bytes_max=limit)
+
+
+def test_a_publisher_that_waits_for_room_is_let_go_when_its_stream_ends(tmp_path: Path) -> None:
+    async def play(stage: Stage) -> None:
+        alice, bob = stage.publisher("alice"), stage.publisher("bob")
+        alice.items(*BLOCKS[0].items[:3])
+        waiting = asyncio.ensure_future(stage.conductor.room_for(bob.outbox))
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        stage.conductor.disconnect(bob.outbox, "gone")
+        await asyncio.wait_for(waiting, ANSWER_SECONDS)
+        stage.conductor.disconnect(bob.outbox, "gone a second time")
+        assert stage.conductor.arbiter.publisher_count == 1
+
+    on_stage(tmp_path, play, inflight_bytes_max=1)
+
+
+# --- time, stopping, and bugs -------------------------------------------------------------------------------
+
+
+def test_a_block_that_is_not_completed_in_time_goes_to_another(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def play(stage: Stage) -> None:
+        alice, bob = stage.publisher("alice"), stage.publisher("bob")
+        alice.items(*BLOCKS[0].items[:3])
+        bob.block(BLOCKS[0])
+        await alice.expect_end("end TIMEOUT last None about 0")
+        await bob.expect("skip 0", "resend 0")
+        bob.block(BLOCKS[0])
+        await bob.expect("ack 0")
+
+    on_stage(tmp_path, play, rules=RaceRules(block_timeout_ns=20_000_000))
+    (line,) = logged(caplog, "block dropped")
+    assert line == {
+        "block": 0,
+        "publisher": "alice",
+        "failure": "TIMED_OUT",
+        "reason": "not complete after 0.02 s",
+    }
+
+
+def test_stopping_finishes_what_is_complete(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def play(stage: Stage) -> None:
+        with gate(monkeypatch, Ledger, "append") as held:
+            alice, bob = stage.publisher("alice"), stage.publisher("bob")
+            alice.block(*BLOCKS[:2])
+            bob.items(*BLOCKS[2].items[:3])
+            await held.reached()
+            stopping = asyncio.ensure_future(stage.conductor.stop(ANSWER_SECONDS))
+            await asyncio.sleep(0)
+            late = stage.publisher("late")
+            held.open()
+            await stopping
+            await late.expect_end("end SUCCESS last None about 0")
+            for publisher in (alice, bob):
+                await publisher.expect("ack 0", "ack 1")
+                await publisher.expect_end("end SUCCESS last 1 about 0")
+        assert stage.ledger.last_number == 1
+
+    on_stage(tmp_path, play)
+
+
+def test_stopping_waits_no_longer_than_it_may_but_for_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def play(stage: Stage) -> None:
+        with gate(monkeypatch, Ledger, "append") as held:
+            alice = stage.publisher("alice")
+            alice.block(BLOCKS[0])
+            await held.reached()
+            stopping = asyncio.ensure_future(stage.conductor.stop(0.01))
+            async with asyncio.timeout(ANSWER_SECONDS):
+                while not logged(caplog, "blocks in flight were not finished"):  # noqa: ASYNC110
+                    await asyncio.sleep(0.002)
+            assert not stopping.done()
+            held.open()
+            await stopping
+        assert stage.ledger.last_number == 0
+
+    on_stage(tmp_path, play)
+
+
+def test_a_bug_in_the_race_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        stage = Stage(tmp_path, None)
+        monkeypatch.setattr(stage.ledger, "advance", lambda block: 1 / 0)
+        alice = stage.publisher("alice")
+        alice.block(BLOCKS[0])
+        with pytest.raises(ZeroDivisionError):
+            await asyncio.wait_for(asyncio.shield(stage.conductor.broken), ANSWER_SECONDS)
+        await stage.conductor.stop(0.01)
+        stage.ledger.close()
+
+    asyncio.run(main())
+    reopened = Ledger.open(tmp_path)
+    assert reopened.last_number == 0  # on disk, and never acknowledged: that is allowed
+    reopened.close()
+
+
+def test_metrics_follow_the_race(tmp_path: Path) -> None:
+    async def play(stage: Stage) -> None:
+        alice, bob = stage.publisher("alice"), stage.publisher("bob")
+        alice.items(*BLOCKS[0].items[:3])
+        bob.items(BLOCKS[0].items[0])
+        values = stage.metrics.registry.get_sample_value
+        assert values("sluice_publishers") == 2
+        alice.items(*BLOCKS[0].items[3:])
+        assert values("sluice_inflight_bytes") in (BLOCKS[0].size_bytes, sum(map(len, BLOCKS[0].items[:3])))
+        alice.end(0)
+        await alice.expect("ack 0")
+        names = ("received", "verified", "acknowledged", "skipped")
+        assert [values(f"sluice_blocks_{name}_total") for name in names] == [1, 1, 1, 1]
+        assert values("sluice_blocks_won_total", {"publisher": "alice"}) == 1
+        assert values("sluice_flush_seconds_count") == 1
+        assert values("sluice_acknowledgement_latency_seconds_count") == 1
+        assert values("sluice_last_block") == 0
+        assert values("sluice_inflight_bytes") == 0
+
+    on_stage(tmp_path, play)
+
+
+# --- the outbox ---------------------------------------------------------------------------------------------
+
+
+def test_an_outbox_gives_what_it_was_given_and_then_its_end() -> None:
+    async def main() -> None:
+        outbox = Outbox(PublisherId(1), "alice", 3)
+        getting = asyncio.ensure_future(outbox.get())
+        await asyncio.sleep(0)
+        assert not getting.done()
+        for number in range(3):
+            outbox.put(Acknowledgement(number))
+        assert await getting == [Acknowledgement(number) for number in range(3)]
+        outbox.put(Acknowledgement(3))
+        outbox.close()
+        assert await outbox.get() == [Acknowledgement(3)]
+        assert await outbox.get() == []
+        assert not outbox.overflow.is_set()
+
+    asyncio.run(main())
+
+
+def test_one_response_too_many_sets_overflow() -> None:
+    async def main() -> None:
+        outbox = Outbox(PublisherId(1), "alice", 2)
+        for number in range(2):
+            outbox.put(Acknowledgement(number))
+        assert not outbox.overflow.is_set()
+        outbox.put(Acknowledgement(2))
+        assert outbox.overflow.is_set()
+        assert await outbox.get() == [Acknowledgement(0), Acknowledgement(1)]
+
+    asyncio.run(main())
