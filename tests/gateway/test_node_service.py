@@ -1,0 +1,185 @@
+"""serverStatus and getBlock over real gRPC."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from grpc import aio
+
+import gateway
+from gateway.api import node_pb2, node_pb2_grpc
+from gateway.block import Block
+from gateway.errors import LayoutError
+from gateway.ledger import Ledger
+from publishers.maker import BlockMaker, MakerOptions
+from tests.nodes import ANSWER_SECONDS, KEY, Wire, make_blocks, running_node, wire_to
+
+U64_MAX = (1 << 64) - 1
+BLOCKS = make_blocks(6)
+Code = node_pb2.BlockResponse.Code
+Request = node_pb2.BlockRequest
+
+
+def with_blocks(
+    tmp_path: Path, blocks: list[Block], scenario: Callable[[Wire], Awaitable[None]], **settings: Any
+) -> None:
+    """Run a scenario against a node that holds these blocks."""
+
+    async def main() -> None:
+        async with running_node(tmp_path, **settings) as node, wire_to(node) as wire:
+            if blocks:
+                publisher = await wire.publisher()
+                await publisher.block(*blocks)
+                await publisher.expect(*(f"ack {block.number}" for block in blocks))
+            await scenario(wire)
+
+    asyncio.run(main())
+
+
+async def ask(wire: Wire, request: node_pb2.BlockRequest) -> node_pb2.BlockResponse:
+    """Ask getBlock."""
+    stub = node_pb2_grpc.BlockAccessServiceStub(wire.channel())
+    return await stub.getBlock(request, timeout=ANSWER_SECONDS)
+
+
+async def detail(wire: Wire) -> node_pb2.ServerStatusDetailResponse:
+    """Ask serverStatusDetail."""
+    stub = node_pb2_grpc.BlockNodeServiceStub(wire.channel())
+    return await stub.serverStatusDetail(node_pb2.ServerStatusRequest(), timeout=ANSWER_SECONDS)
+
+
+# --- getBlock -----------------------------------------------------------------------------------------------
+
+
+def test_a_block_comes_back_as_it_was_sent(tmp_path: Path) -> None:
+    async def scenario(wire: Wire) -> None:
+        for block in BLOCKS[2:5]:
+            response = await ask(wire, Request(block_number=block.number))
+            assert (response.status, tuple(response.block.items)) == (Code.SUCCESS, block.items)
+
+    with_blocks(tmp_path, BLOCKS[2:5], scenario, first_block=2)
+
+
+REQUESTS: list[tuple[str, node_pb2.BlockRequest, int, int | None]] = [
+    ("latest by number", Request(block_number=U64_MAX), Code.SUCCESS, 4),
+    ("latest by flag", Request(retrieve_latest=True), Code.SUCCESS, 4),
+    ("above the last", Request(block_number=5), Code.NOT_FOUND, None),
+    ("far above the last", Request(block_number=U64_MAX - 1), Code.NOT_FOUND, None),
+    ("below the first", Request(block_number=1), Code.NOT_AVAILABLE, None),
+    ("block 0", Request(block_number=0), Code.NOT_AVAILABLE, None),
+    ("nothing asked", Request(), Code.INVALID_REQUEST, None),
+    ("not the latest", Request(retrieve_latest=False), Code.INVALID_REQUEST, None),
+]
+
+
+@pytest.mark.parametrize(
+    ("request_", "status", "number"), [case[1:] for case in REQUESTS], ids=[case[0] for case in REQUESTS]
+)
+def test_each_request_has_its_answer(
+    tmp_path: Path, request_: node_pb2.BlockRequest, status: int, number: int | None
+) -> None:
+    async def scenario(wire: Wire) -> None:
+        response = await ask(wire, request_)
+        assert response.status == status
+        assert tuple(response.block.items) == (() if number is None else BLOCKS[number].items)
+        assert response.HasField("block") == (number is not None)
+
+    with_blocks(tmp_path, BLOCKS[2:5], scenario, first_block=2)
+
+
+@pytest.mark.parametrize("request_", [Request(block_number=0), Request(block_number=U64_MAX), REQUESTS[1][1]])
+def test_an_empty_node_finds_nothing(tmp_path: Path, request_: node_pb2.BlockRequest) -> None:
+    async def scenario(wire: Wire) -> None:
+        assert (await ask(wire, request_)).status == Code.NOT_FOUND
+
+    with_blocks(tmp_path, [], scenario)
+
+
+def test_a_block_longer_than_any_message_comes_back_whole(tmp_path: Path) -> None:
+    """18 MB, to a client that allows it; one that keeps gRPC's default of 4 MiB is told by gRPC."""
+    options = MakerOptions(
+        rounds_per_block=1, events_per_round=1, transactions_per_block=4, item_bytes=6_000_000
+    )
+    (block,) = BlockMaker(3, KEY, options).blocks(1)
+    assert block.size_bytes > 2 * (8 << 20)
+
+    async def scenario(wire: Wire) -> None:
+        publisher = await wire.publisher()
+        for item in block.items:
+            await publisher.items(item)
+        await publisher.end(0)
+        await publisher.expect("ack 0")
+        response = await ask(wire, Request(block_number=0))
+        assert tuple(response.block.items) == block.items
+        async with aio.insecure_channel(str(wire.node.grpc_address)) as channel:
+            stub = node_pb2_grpc.BlockAccessServiceStub(channel)
+            with pytest.raises(aio.AioRpcError) as caught:
+                await stub.getBlock(Request(block_number=0), timeout=ANSWER_SECONDS)
+        assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+
+    with_blocks(tmp_path, [], scenario)
+
+
+def test_a_block_that_cannot_be_read_is_an_error_and_not_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def damaged(ledger: Ledger, number: int) -> None:
+        raise LayoutError(f"block {number} at entry 7", "nonsense", "the end of the block")
+
+    async def scenario(wire: Wire) -> None:
+        monkeypatch.setattr(Ledger, "read_block", damaged)
+        assert (await ask(wire, Request(block_number=1))).status == Code.ERROR
+        monkeypatch.undo()
+        assert (await ask(wire, Request(block_number=1))).status == Code.SUCCESS
+
+    with_blocks(tmp_path, BLOCKS[:2], scenario)
+    (line,) = [
+        record.sluice_fields  # type: ignore[attr-defined]
+        for record in caplog.records
+        if record.message == "block cannot be read"
+    ]
+    assert line == {"block": 1, "got": "block 1 at entry 7: got nonsense, expected the end of the block"}
+
+
+# --- serverStatus -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("first_block", "next_expected"), [(None, 0), (5, 5), ("any", 0)])
+def test_the_status_of_an_empty_node(
+    tmp_path: Path, first_block: int | str | None, next_expected: int
+) -> None:
+    async def scenario(wire: Wire) -> None:
+        status = await wire.status()
+        assert (status.first_available_block, status.last_available_block) == (0, U64_MAX)
+        assert (status.next_expected_block, status.only_latest_state) == (next_expected, False)
+        ranges = await detail(wire)
+        assert (list(ranges.available_ranges), list(ranges.stored_ranges)) == ([], [])
+
+    with_blocks(tmp_path, [], scenario, first_block=first_block)
+
+
+def test_the_status_of_a_node_with_blocks(tmp_path: Path) -> None:
+    async def scenario(wire: Wire) -> None:
+        status = await wire.status()
+        assert (status.first_available_block, status.last_available_block) == (2, 4)
+        assert (status.next_expected_block, status.only_latest_state) == (5, False)
+        ranges = await detail(wire)
+        expected = [node_pb2.BlockRange(range_start=2, range_end=4)]
+        assert (list(ranges.available_ranges), list(ranges.stored_ranges)) == (expected, expected)
+
+    with_blocks(tmp_path, BLOCKS[2:5], scenario, first_block=2)
+
+
+def test_the_detail_tells_versions(tmp_path: Path) -> None:
+    async def scenario(wire: Wire) -> None:
+        versions = (await detail(wire)).version_information
+        node, proto = versions.block_node_version, versions.stream_proto_version
+        assert f"{node.major}.{node.minor}.{node.patch}" == gateway.__version__
+        assert (proto.major, proto.minor, proto.patch) == (0, 78, 0)
+
+    with_blocks(tmp_path, [], scenario)
