@@ -182,13 +182,20 @@ class BookmarkIndex:
         return _U64.unpack(value)[0] if value is not None and len(value) == _U64.size else None
 
     def highest_number(self, count_max: int) -> int | None:
-        """Return the highest entry number of up to `count_max` bookmarks; None when there is none."""
+        """Return the highest entry number of up to `count_max` bookmarks; None when there is none.
+
+        Raises:
+            BookmarksUnavailable: the DB cannot be read.
+        """
         highest: int | None = None
-        with self._guard, self._database.iterator() as pairs:
-            for _, (key, value) in zip(range(count_max + 1), pairs, strict=False):
-                if len(key) <= BOOKMARK_SIZE_MAX and len(value) == _U64.size:
-                    number = _U64.unpack(value)[0]
-                    highest = number if highest is None else max(highest, number)
+        try:
+            with self._guard, self._database.iterator() as pairs:
+                for _, (key, value) in zip(range(count_max + 1), pairs, strict=False):
+                    if len(key) <= BOOKMARK_SIZE_MAX and len(value) == _U64.size:
+                        number = _U64.unpack(value)[0]
+                        highest = number if highest is None else max(highest, number)
+        except (plyvel.Error, RuntimeError) as error:
+            raise BookmarksUnavailable(self.folder, str(error)) from error
         return highest
 
     # --- writing: one thread -----------------------------------------------------------------------------

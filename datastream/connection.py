@@ -178,6 +178,9 @@ class Connection:
         except (DatastreamError, OSError) as error:
             _logger.error("client %s: closed: %s", self.peer, error)
             self.close()
+        except Exception:  # a bug of ours: without this the loop would call us again and again
+            _logger.exception("client %s: closed", self.peer)
+            self.close()
 
     def _on_readable(self) -> None:
         self._guarded(self._receive)

@@ -34,11 +34,11 @@ from datastream.layout import (
     DATA_SIZE_MAX,
     ENTRY_HEAD,
     ENTRY_HEAD_SIZE,
+    HEADER_PAGE_SIZE,
     NOT_FOUND_TYPE,
     PACKET_DATA,
     PAGE_SIZE,
     Committed,
-    page_end,
     page_number_of,
 )
 from datastream.limits import (
@@ -175,6 +175,7 @@ class _Mark(NamedTuple):
     checkpoints: int
 
 
+_pack_head = ENTRY_HEAD.pack
 _CHECKPOINT_MASK = CHECKPOINT_INTERVAL - 1
 _RESERVED: dict[int, str] = {
     # Its bookmark would be missing in the index until the index is rebuilt.
@@ -207,6 +208,7 @@ class OperationGroup:
 
     def __init__(self, base: Committed, size_max: int = OPERATION_GROUP_BYTES_MAX) -> None:
         self.base = base
+        """What is committed before the group."""
         self.buffer = bytearray()
         """The bytes from `base.total_length` on, padding included."""
         self.number_next = base.total_entries
@@ -219,9 +221,25 @@ class OperationGroup:
         self.checkpoints: list[int] = []
         """Offsets of the entries whose number is a multiple of CHECKPOINT_INTERVAL."""
         self._size_max = size_max
+        self._room = 0
+        self._mark: _Mark | None = None
+        self.restart(base)
+
+    def restart(self, base: Committed) -> None:
+        """Drop everything, and begin anew after what is committed now."""
+        self.base = base
+        self.number_next = base.total_entries
         # 0 on a page border: the first entry then takes the slow way, which begins a page.
-        self._room = -(base.total_length - page_end(0)) % PAGE_SIZE
-        self._mark = self._mark_here()
+        self._room = (HEADER_PAGE_SIZE - base.total_length) % PAGE_SIZE
+        self._mark = None
+        if len(self.buffer) > PAGE_SIZE:
+            self.buffer = bytearray()  # gives the memory back
+        else:
+            self.buffer.clear()
+        self.page_starts.clear()
+        self.page_ends.clear()
+        self.bookmarks.clear()
+        self.checkpoints.clear()
 
     @property
     def end(self) -> Committed:
@@ -230,11 +248,14 @@ class OperationGroup:
 
     def begin(self) -> None:
         """Begin an operation; `rollback` comes back to here."""
-        self._mark = self._mark_here()
+        self._mark = self._mark_here() if self.buffer else None
 
     def rollback(self) -> None:
         """Drop the open operation's entries."""
         mark = self._mark
+        if mark is None:
+            self.restart(self.base)
+            return
         del self.buffer[mark.size :]
         del self.page_starts[mark.page_starts :]
         del self.page_ends[mark.page_ends :]
@@ -251,10 +272,8 @@ class OperationGroup:
             EntryTooLong: more than DATA_SIZE_MAX bytes of data.
             OperationTooLarge: the group would be larger than allowed.
         """
-        if entry_type in _RESERVED:
-            raise EntryTypeReserved(entry_type, _RESERVED[entry_type])
-        if not 0 <= entry_type < NOT_FOUND_TYPE:
-            raise EntryTypeReserved(entry_type, "is not an unsigned 32-bit number")
+        if entry_type == BOOKMARK_TYPE or not 0 <= entry_type < NOT_FOUND_TYPE:
+            raise EntryTypeReserved(entry_type, _RESERVED.get(entry_type, "is not an unsigned 32-bit number"))
         return self._append(entry_type, data)
 
     def add_bookmark(self, bookmark: bytes) -> int:
@@ -272,14 +291,14 @@ class OperationGroup:
 
     def _append(self, entry_type: int, data: bytes) -> int:
         size = ENTRY_HEAD_SIZE + len(data)
+        number = self.number_next
+        # Made before anything changes: what is not bytes is refused here.
+        entry = _pack_head(PACKET_DATA, size, entry_type, number) + data
         if size > self._room:
             self._turn_page(size)
-        buffer = self.buffer
-        number = self.number_next
         if not number & _CHECKPOINT_MASK:
-            self.checkpoints.append(self.base.total_length + len(buffer))
-        buffer += ENTRY_HEAD.pack(PACKET_DATA, size, entry_type, number)
-        buffer += data
+            self.checkpoints.append(self.base.total_length + len(self.buffer))
+        self.buffer += entry
         self._room -= size
         self.number_next = number + 1
         return number

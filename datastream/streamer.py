@@ -206,7 +206,7 @@ class DataStreamer:
     def rollback_group(self) -> None:
         """Drop the open operation and all sealed ones; without any, nothing happens."""
         self._move(Call.ROLLBACK_GROUP)
-        self._group = OperationGroup(self._file.committed)
+        self._group.restart(self._file.committed)
 
     def commit_atomic_op(self, *, flush: bool = True) -> None:
         """Publish the open operation and all sealed ones, under one pair of flushes.
@@ -224,13 +224,14 @@ class DataStreamer:
         self._move(Call.COMMIT)
         group = self._group
         try:
-            self._write_overdue_bookmarks()  # step 0
+            if self._bookmarks.failed:
+                self._write_overdue_bookmarks()  # step 0a
             committed = self._appender.write(group, flush=flush)  # steps 0 to 4; 3 is the commit point
             self._index_bookmarks(group, flush=flush)  # step 5
             self._appender.adopt(group)
             self._file.committed = committed  # step 6: from here on, readers see it
         finally:
-            self._group = OperationGroup(self._file.committed)
+            group.restart(self._file.committed)
             self._move(Call.COMMIT_DONE)
         for callback in self._callbacks:
             try:
@@ -239,9 +240,7 @@ class DataStreamer:
                 _logger.exception("%s: a listener failed after a commit", self._file.path)
 
     def _write_overdue_bookmarks(self) -> None:
-        """Open the bookmark DB again if it failed in an earlier commit."""
-        if not self._bookmarks.failed:
-            return
+        """Open the bookmark DB again, which failed in an earlier commit."""
         try:
             self._bookmarks.recover()
         except BookmarksUnavailable as error:
@@ -420,8 +419,12 @@ def _recover(file: StreamFile, bookmarks: BookmarkIndex, growth_pages: int) -> A
     """Do what `RECOVERY` says about the facts; the file itself was found consistent."""
     appender = Appender(file, growth_pages)
     total_entries = file.committed.total_entries
-    highest_number = bookmarks.highest_number(BOOKMARKS_CHECKED_AT_OPEN_MAX)
-    index_state = index_state_of(bookmarks.covered, highest_number, total_entries)
+    try:
+        highest_number = bookmarks.highest_number(BOOKMARKS_CHECKED_AT_OPEN_MAX)
+        index_state = index_state_of(bookmarks.covered, highest_number, total_entries)
+    except BookmarksUnavailable as error:
+        _logger.warning("%s; the index is made anew", error)
+        index_state = IndexState.MISSING
     for action in decide(FileState.CONSISTENT, file.tail_state(), index_state):
         _logger.info("%s: opening: %s", file.path, action.name)
         if action is Action.TRIM_TAIL:

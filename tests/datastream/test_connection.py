@@ -179,3 +179,20 @@ def test_a_timeout_of_0_is_none(tmp_path: Path) -> None:
             client.connection.close()
 
     asyncio.run(scenario())
+
+
+def test_a_bug_ends_this_client_only(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario() -> None:
+        with DataStreamer.open(tmp_path / "s.bin") as streamer:
+            client = Client(streamer)
+
+            def broken() -> bytes:
+                raise ZeroDivisionError
+
+            streamer.header_bytes = broken  # type: ignore[method-assign]
+            await client.send(encode_command(Command.HEADER, 1))
+            assert await client.read_all() == b""
+            assert client.ended.is_set()
+            assert "ZeroDivisionError" in caplog.text
+
+    asyncio.run(scenario())

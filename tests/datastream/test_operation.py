@@ -161,3 +161,26 @@ def test_checkpoints_are_offsets_of_every_64th_entry() -> None:
     for _ in range(130):
         group.add_entry(1, b"abc")
     assert group.checkpoints == [HEADER_PAGE_SIZE + 20 + 20 * position for position in (1, 65, 129)]
+
+
+def test_what_is_not_bytes_changes_nothing() -> None:
+    group = OperationGroup(NEW)
+    group.begin()
+    with pytest.raises(TypeError):
+        group.add_entry(1, "text")  # type: ignore[arg-type]
+    assert (bytes(group.buffer), group.end, group.page_starts) == (b"", NEW, [])
+    assert group.add_entry(1, b"bytes") == 0
+
+
+def test_restart() -> None:
+    group = OperationGroup(NEW)
+    group.begin()
+    group.add_bookmark(b"b")
+    group.add_entry(1, bytes(DATA_SIZE_MAX))
+    end = group.end
+    group.restart(end)
+    assert group.end == end
+    assert (bytes(group.buffer), group.bookmarks, group.page_starts, group.checkpoints) == (b"", [], [], [])
+    group.begin()
+    assert group.add_entry(1, b"") == 2
+    assert group.page_starts == [(2, 2)]

@@ -358,6 +358,7 @@ def test_bytes_sent_and_closing(streamer: DataStreamer) -> None:
             client = serving.connect()
             client.sendall(HEADER)
             read_exactly(client, len(OK) + 38)
+            serving.in_loop()
             assert serving.server.bytes_sent == len(OK) + 38
         assert read_to_end(client) == b""
         client.close()

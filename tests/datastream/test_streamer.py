@@ -358,6 +358,31 @@ def test_a_failing_bookmark_db_does_not_undo_a_commit(path: Path) -> None:
         assert (streamer.get_bookmark(b"a"), streamer.get_bookmark(b"c")) == (0, 2)
 
 
+def test_an_index_that_cannot_be_read_is_made_anew(path: Path) -> None:
+    streamer = DataStreamer.open(path)
+    commit(streamer, (0xB0, b"a"), (1, b"x"))
+    streamer.close()
+    openings: list[Any] = []
+
+    class Unreadable:
+        """A LevelDB whose blocks are damaged."""
+
+        def __init__(self, below: Any) -> None:
+            self.close = below.close
+
+        def iterator(self) -> Any:
+            raise plyvel.CorruptionError("block checksum mismatch")
+
+    def open_database(folder: str) -> Any:
+        database = plyvel.DB(folder, create_if_missing=True)
+        openings.append(database)
+        return Unreadable(database) if len(openings) == 1 else database
+
+    with DataStreamer.open(path, open_database=open_database) as streamer:
+        assert len(openings) == 2
+        assert streamer.get_bookmark(b"a") == 0
+
+
 # --- the tail --------------------------------------------------------------------------------------------
 
 
