@@ -7,7 +7,8 @@ looked up in `gateway.race_tables`; this module keeps the facts and carries out 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from gateway.race_actions import (
     Acknowledgement,
@@ -48,6 +49,27 @@ from gateway.race_tables import (
 __all__ = ["Arbiter", "RaceError", "RaceRules"]
 
 
+@dataclass(frozen=True, slots=True)
+class _Said:
+    """What a publisher's message carries, as far as a reaction may need it."""
+
+    now_ns: int
+    reason: str
+    """For the log, if the message turns out to be wrong: got, expected."""
+    number: int = 0
+    """Block number of the header."""
+    items: Sequence[bytes] = ()
+    proven: bool = False
+    """The items end with a proof."""
+    failure: Failure = Failure.LEFT
+    """What it means for a block in progress."""
+    closes_at_ns: int = 0
+    """When the stream is closed though its blocks are not settled; 0: not before they are."""
+
+
+_APPEND_ONLY = (Reaction.APPEND,)
+
+
 class Arbiter(RaceFacts):
     """The publish race of one node; arguments as for `RaceFacts`."""
 
@@ -59,6 +81,15 @@ class Arbiter(RaceFacts):
         self._link_asked = AttemptId(0)
         self._idle = False
         self._actions: list[Action] = []
+        self._steps: dict[Reaction, Callable[[StreamFacts, _Said], None]] = {
+            Reaction.OFFER: self._offer,
+            Reaction.APPEND: self._append,
+            Reaction.COMPLETE: self._complete,
+            Reaction.ABANDON: self._abandon,
+            Reaction.FINISH: self._finish,
+            Reaction.LEAVE: self._leave,
+            Reaction.REFUSE: self._refuse,
+        }
 
     # --- events from publishers ----------------------------------------------------------------------------
 
@@ -85,19 +116,12 @@ class Arbiter(RaceFacts):
     ) -> list[Action]:
         """An item set that begins with the header of block `number`; `proven`: it ends with a proof."""
         stream = self.stream(publisher_id)
-        reaction = STREAM_TABLE[stream.state][StreamEvent.HEADER]
-        if reaction is Reaction.IGNORE:
-            return self._settle()
-        if reaction is Reaction.ABANDON_THEN_OFFER:
-            assert stream.block is not None
-            failure = Failure.SENT_BACK if stream.sent_back else Failure.ABANDONED
-            if stream.block.number == number:
-                failure = Failure.RESTARTED
-            self._fail(stream.block, failure, f"header of block {number} came before the block's end")
-        elif reaction is Reaction.COMPLETE_THEN_OFFER:
-            self._complete(stream)
-        self._offer(stream, number, items, now_ns, proven=proven)
-        return self._settle()
+        failure = Failure.SENT_BACK if stream.sent_back else Failure.ABANDONED
+        if stream.block is not None and stream.block.number == number:
+            failure = Failure.RESTARTED
+        reason = f"got the header of block {number}, expected the rest of the block"
+        said = _Said(now_ns, reason, number=number, items=items, proven=proven, failure=failure)
+        return self._react(stream, StreamEvent.HEADER, said)
 
     def items(
         self,
@@ -115,31 +139,18 @@ class Arbiter(RaceFacts):
             only_proofs: it has nothing but proofs.
         """
         stream = self.stream(publisher_id)
-        event = StreamEvent.PROOFS if only_proofs else StreamEvent.ITEMS
-        reaction = STREAM_TABLE[stream.state][event]
-        if reaction is Reaction.REFUSE:
-            after = (
-                "after the block's proof" if stream.state is StreamState.PROVEN else "without a header before"
-            )
-            self._refuse(stream, f"got {len(items)} items {after}, expected a block header")
-        elif reaction is Reaction.APPEND:
-            self._append(stream, items, now_ns, proven=proven)
-            if stream.block is not None:
-                return self._take()  # the hot path: nothing else can have changed
-        return self._settle()
+        after = "after the block's proof" if stream.state is StreamState.PROVEN else "without a header before"
+        reason = f"got {len(items)} items {after}, expected a block header"
+        said = _Said(now_ns, reason, items=items, proven=proven)
+        return self._react(stream, StreamEvent.PROOFS if only_proofs else StreamEvent.ITEMS, said)
 
     def block_end(self, publisher_id: PublisherId, number: int, now_ns: int) -> list[Action]:
         """The message end_of_block."""
         stream = self.stream(publisher_id)
         current = stream.block.number if stream.block is not None else stream.last_ended
         event = StreamEvent.BLOCK_END if number == current else StreamEvent.OTHER_BLOCK_END
-        reaction = STREAM_TABLE[stream.state][event]
-        if reaction is Reaction.REFUSE:
-            expected = "a block header" if current is None else f"end_of_block({current})"
-            self._refuse(stream, f"got end_of_block({number}), expected {expected}")
-        elif reaction is Reaction.COMPLETE:
-            self._complete(stream)
-        return self._settle()
+        expected = "a block header" if current is None else f"end_of_block({current})"
+        return self._react(stream, event, _Said(now_ns, f"got end_of_block({number}), expected {expected}"))
 
     def end_stream(
         self, publisher_id: PublisherId, now_ns: int, *, latest: int | None = None, reason: str = ""
@@ -147,35 +158,30 @@ class Arbiter(RaceFacts):
         """The message EndStream; `latest` is the publisher's last block where it said TOO_FAR_BEHIND."""
         if latest is not None and latest >= self.next_number:
             self._offered_ahead(latest)
-        return self._goodbye(self.stream(publisher_id), now_ns, self.rules.goodbye_ns, reason)
+        said = _Said(now_ns, reason, closes_at_ns=now_ns + self.rules.goodbye_ns)
+        return self._react(self.stream(publisher_id), StreamEvent.GOODBYE, said)
 
     def half_closed(self, publisher_id: PublisherId, now_ns: int) -> list[Action]:
         """The publisher closed its sending side in order; it still hears of the blocks that it offered."""
-        return self._goodbye(self.stream(publisher_id), now_ns, 0, "the publisher closed its side")
+        said = _Said(now_ns, "the publisher closed its side")
+        return self._react(self.stream(publisher_id), StreamEvent.GOODBYE, said)
 
     def left(
         self, publisher_id: PublisherId, now_ns: int, reason: str = "the connection is gone"
     ) -> list[Action]:
         """The stream is gone: broken, cancelled, or closed after the node ended it. Said once, always."""
-        stream = self.stream(publisher_id)
-        if STREAM_TABLE[stream.state][StreamEvent.LOST] is Reaction.ABANDON_THEN_LEAVE:
-            assert stream.block is not None
-            self._fail(stream.block, Failure.LEFT, reason)
-        del self.streams[publisher_id]
-        for block in self.blocks.values():
-            if block.winner == publisher_id:
-                block.winner = None
-        return self._settle()
+        return self._react(self.stream(publisher_id), StreamEvent.LOST, _Said(now_ns, reason))
 
     def bad_request(self, publisher_id: PublisherId, reason: str, now_ns: int) -> list[Action]:
         """A message that breaks the protocol in itself; `reason` says what, got, expected."""
         stream = self.stream(publisher_id)
         if stream.state not in GONE:
-            self._refuse(stream, reason)
+            self._refuse(stream, _Said(now_ns, reason))
         return self._settle()
 
     def publisher_failed(self, publisher_id: PublisherId, reason: str, now_ns: int) -> list[Action]:
         """Handling this publisher's message went wrong on our side; the others go on."""
+        del now_ns
         stream = self.stream(publisher_id)
         if stream.state not in GONE:
             self._end(stream, EndStatus.ERROR, reason)
@@ -251,7 +257,7 @@ class Arbiter(RaceFacts):
             if at is None or now_ns < at:
                 continue
             if stream.state is StreamState.PROVEN:
-                self._complete(stream)
+                self._complete(stream, _Said(now_ns, "nothing followed its proof"))
             elif stream.state is StreamState.FRESH:
                 seconds = self.rules.idle_timeout_ns / 1e9
                 self._end(stream, EndStatus.TIMEOUT, f"no block header in {seconds:g} s")
@@ -265,18 +271,26 @@ class Arbiter(RaceFacts):
 
     # --- what the tables ask for ---------------------------------------------------------------------------
 
-    def _offer(
-        self, stream: StreamFacts, number: int, items: Sequence[bytes], now_ns: int, *, proven: bool
-    ) -> None:
+    def _react(self, stream: StreamFacts, event: StreamEvent, said: _Said) -> list[Action]:
+        """Do what STREAM_TABLE says, step by step."""
+        reactions = STREAM_TABLE[stream.state][event]
+        for reaction in reactions:
+            self._steps[reaction](stream, said)
+        if reactions == _APPEND_ONLY and stream.block is not None:
+            return self._take()  # the hot path: nothing else can have changed
+        return self._settle()
+
+    def _offer(self, stream: StreamFacts, said: _Said) -> None:
+        number = said.number
         stream.sent_back = False
         stream.offered_max = max(stream.offered_max, number)
-        stream.state = StreamState.DROPPING
-        answer = ON_HEADER[self.standing_of(number, stream.name)]
         stream.next_offer = number + 1
+        stream.state = StreamState.DROPPING
         if self.shutting_down:
             return
+        answer = ON_HEADER[self.standing_of(number, stream.name)]
         if answer is Answer.ACCEPT:
-            self._accept(stream, number, items, now_ns, proven=proven)
+            self._accept(stream, said)
         elif answer is Answer.SKIP:
             self._send(stream, Skip(number))
         elif answer is Answer.BEHIND:
@@ -284,15 +298,11 @@ class Arbiter(RaceFacts):
             stream.next_offer = self.next_number
             self._send(stream, Behind(self.reported_last()))
         else:
-            self._end(
-                stream,
-                EndStatus.DUPLICATE_BLOCK,
-                f"got the header of block {number}, expected {self.next_number} or later",
-            )
+            reason = f"got the header of block {number}, expected {self.next_number} or later"
+            self._end(stream, EndStatus.DUPLICATE_BLOCK, reason)
 
-    def _accept(
-        self, stream: StreamFacts, number: int, items: Sequence[bytes], now_ns: int, *, proven: bool
-    ) -> None:
+    def _accept(self, stream: StreamFacts, said: _Said) -> None:
+        number = said.number
         if self.is_unbegun():
             self.first_number = number
             for other in [other for other in self.blocks if other != number]:
@@ -302,31 +312,46 @@ class Arbiter(RaceFacts):
         self._attempt_count += 1
         block.attempt_id = AttemptId(self._attempt_count)
         block.winner, block.winner_name = stream.publisher_id, stream.name
-        block.size_bytes, block.begun_ns = 0, now_ns
+        block.size_bytes, block.begun_ns = 0, said.now_ns
         self.attempts[block.attempt_id] = block
         stream.block, stream.state = block, StreamState.SENDING
         self._actions.append(Begin(block.attempt_id, number, stream.publisher_id))
-        self._append(stream, items, now_ns, proven=proven)
+        self._append(stream, said)
 
-    def _append(self, stream: StreamFacts, items: Sequence[bytes], now_ns: int, *, proven: bool) -> None:
+    def _append(self, stream: StreamFacts, said: _Said) -> None:
         block = stream.block
         assert block is not None
-        size_bytes = sum(map(len, items))
+        size_bytes = sum(map(len, said.items))
         if block.size_bytes + size_bytes > self.rules.block_bytes_max:
-            got = block.size_bytes + size_bytes
-            self._fail(
-                block,
-                Failure.TOO_LARGE,
-                f"got {got} bytes of items, expected at most {self.rules.block_bytes_max}",
-            )
+            got, most = block.size_bytes + size_bytes, self.rules.block_bytes_max
+            self._fail(block, Failure.TOO_LARGE, f"got {got} bytes of items, expected at most {most}")
             return
         block.size_bytes += size_bytes
         self.inflight_bytes += size_bytes
-        stream.state = StreamState.PROVEN if proven else StreamState.SENDING
-        stream.since_ns = now_ns
-        self._actions.append(Append(block.attempt_id, items))
+        stream.state = StreamState.PROVEN if said.proven else StreamState.SENDING
+        stream.since_ns = said.now_ns
+        self._actions.append(Append(block.attempt_id, said.items))
 
-    def _complete(self, stream: StreamFacts) -> None:
+    def _abandon(self, stream: StreamFacts, said: _Said) -> None:
+        assert stream.block is not None
+        self._fail(stream.block, said.failure, said.reason)
+
+    def _refuse(self, stream: StreamFacts, said: _Said) -> None:
+        if stream.block is not None:
+            self._fail(stream.block, Failure.BAD_REQUEST, said.reason)
+        else:
+            self._end(stream, EndStatus.INVALID_REQUEST, said.reason)
+
+    def _finish(self, stream: StreamFacts, said: _Said) -> None:
+        stream.state, stream.closes_at_ns = StreamState.FINISHED, said.closes_at_ns
+
+    def _leave(self, stream: StreamFacts, said: _Said) -> None:
+        del self.streams[stream.publisher_id]
+        for block in self.blocks.values():
+            if block.winner == stream.publisher_id:
+                block.winner = None
+
+    def _complete(self, stream: StreamFacts, said: _Said) -> None:
         block = stream.block
         assert block is not None
         self._move(block, BlockEvent.ENDED)
@@ -354,26 +379,6 @@ class Arbiter(RaceFacts):
             winner.block, winner.state = None, StreamState.DROPPING
         if consequence.end_status is not None and winner.state is not StreamState.ENDED:
             self._end(winner, consequence.end_status, reason, proximate_number=block.number)
-
-    def _refuse(self, stream: StreamFacts, reason: str) -> None:
-        if stream.block is not None:
-            self._fail(stream.block, Failure.BAD_REQUEST, reason)
-        else:
-            self._end(stream, EndStatus.INVALID_REQUEST, reason)
-
-    def _goodbye(self, stream: StreamFacts, now_ns: int, linger_ns: int, reason: str) -> list[Action]:
-        reaction = STREAM_TABLE[stream.state][StreamEvent.GOODBYE]
-        if reaction is Reaction.IGNORE:
-            return self._settle()
-        if reaction is Reaction.COMPLETE_THEN_FINISH:
-            self._complete(stream)
-        elif reaction is Reaction.ABANDON_THEN_FINISH:
-            assert stream.block is not None
-            self._fail(stream.block, Failure.LEFT, reason)
-        if stream.state is not StreamState.ENDED:
-            stream.state, stream.since_ns = StreamState.FINISHED, now_ns
-            stream.closes_at_ns = now_ns + linger_ns if linger_ns else 0
-        return self._settle()
 
     # --- after every event ---------------------------------------------------------------------------------
 

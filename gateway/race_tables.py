@@ -7,7 +7,7 @@ Pure values; `gateway.race` looks things up here and does nothing that is not wr
 
 Four tables:
 
-    STANDING -> Answer          what a publisher hears when it offers the header of block N
+    Standing -> Answer          what a publisher hears when it offers the header of block N
     StreamState x StreamEvent   what happens to items, ends and headers on one publisher's stream
     BlockState x BlockEvent     the life of one attempt at a block
     Failure -> Consequence      what its winner hears, and whether it may win the block again
@@ -121,73 +121,68 @@ class StreamEvent(Enum):
 
 
 class Reaction(Enum):
-    """What the arbiter does."""
+    """One step of what the arbiter does; a cell of the table has none, one or two."""
 
     OFFER = "look the block up in ON_HEADER"
-    ABANDON_THEN_OFFER = "drop the block in progress, then as OFFER"
-    COMPLETE_THEN_OFFER = "the block in progress is complete, then as OFFER"
     APPEND = "add the items to the block"
     COMPLETE = "the block is complete: verify it"
-    COMPLETE_THEN_FINISH = "the block is complete; close the stream once its blocks are settled"
-    ABANDON_THEN_FINISH = "drop the block in progress; close the stream once its blocks are settled"
-    FINISH = "close the stream once its blocks are settled"
-    ABANDON_THEN_LEAVE = "drop the block in progress; the publisher is gone"
+    ABANDON = "drop the block in progress"
+    FINISH = "close the stream once the blocks that it offered are settled"
     LEAVE = "the publisher is gone"
-    IGNORE = "nothing"
     REFUSE = "EndOfStream(INVALID_REQUEST)"
 
 
 _S, _E, _R = StreamState, StreamEvent, Reaction
-STREAM_TABLE: Final[dict[StreamState, dict[StreamEvent, Reaction]]] = {
+STREAM_TABLE: Final[dict[StreamState, dict[StreamEvent, tuple[Reaction, ...]]]] = {
     _S.FRESH: {
-        _E.HEADER: _R.OFFER,
-        _E.ITEMS: _R.REFUSE,
-        _E.PROOFS: _R.REFUSE,
-        _E.BLOCK_END: _R.REFUSE,
-        _E.OTHER_BLOCK_END: _R.REFUSE,
-        _E.GOODBYE: _R.FINISH,
-        _E.LOST: _R.LEAVE,
+        _E.HEADER: (_R.OFFER,),
+        _E.ITEMS: (_R.REFUSE,),
+        _E.PROOFS: (_R.REFUSE,),
+        _E.BLOCK_END: (_R.REFUSE,),
+        _E.OTHER_BLOCK_END: (_R.REFUSE,),
+        _E.GOODBYE: (_R.FINISH,),
+        _E.LOST: (_R.LEAVE,),
     },
     _S.SENDING: {
-        _E.HEADER: _R.ABANDON_THEN_OFFER,
-        _E.ITEMS: _R.APPEND,
-        _E.PROOFS: _R.APPEND,
-        _E.BLOCK_END: _R.COMPLETE,
-        _E.OTHER_BLOCK_END: _R.REFUSE,
-        _E.GOODBYE: _R.ABANDON_THEN_FINISH,
-        _E.LOST: _R.ABANDON_THEN_LEAVE,
+        _E.HEADER: (_R.ABANDON, _R.OFFER),
+        _E.ITEMS: (_R.APPEND,),
+        _E.PROOFS: (_R.APPEND,),
+        _E.BLOCK_END: (_R.COMPLETE,),
+        _E.OTHER_BLOCK_END: (_R.REFUSE,),
+        _E.GOODBYE: (_R.ABANDON, _R.FINISH),
+        _E.LOST: (_R.ABANDON, _R.LEAVE),
     },
     _S.PROVEN: {
-        _E.HEADER: _R.COMPLETE_THEN_OFFER,
-        _E.ITEMS: _R.REFUSE,
-        _E.PROOFS: _R.APPEND,
-        _E.BLOCK_END: _R.COMPLETE,
-        _E.OTHER_BLOCK_END: _R.REFUSE,
-        _E.GOODBYE: _R.COMPLETE_THEN_FINISH,
+        _E.HEADER: (_R.COMPLETE, _R.OFFER),
+        _E.ITEMS: (_R.REFUSE,),
+        _E.PROOFS: (_R.APPEND,),
+        _E.BLOCK_END: (_R.COMPLETE,),
+        _E.OTHER_BLOCK_END: (_R.REFUSE,),
+        _E.GOODBYE: (_R.COMPLETE, _R.FINISH),
         # More proofs may have been on their way: what a block's bytes are must not hang on when a line broke.
-        _E.LOST: _R.ABANDON_THEN_LEAVE,
+        _E.LOST: (_R.ABANDON, _R.LEAVE),
     },
     _S.DROPPING: {
-        _E.HEADER: _R.OFFER,
-        _E.ITEMS: _R.IGNORE,
-        _E.PROOFS: _R.IGNORE,
-        _E.BLOCK_END: _R.IGNORE,
-        _E.OTHER_BLOCK_END: _R.IGNORE,
-        _E.GOODBYE: _R.FINISH,
-        _E.LOST: _R.LEAVE,
+        _E.HEADER: (_R.OFFER,),
+        _E.ITEMS: (),
+        _E.PROOFS: (),
+        _E.BLOCK_END: (),
+        _E.OTHER_BLOCK_END: (),
+        _E.GOODBYE: (_R.FINISH,),
+        _E.LOST: (_R.LEAVE,),
     },
     _S.BETWEEN: {
-        _E.HEADER: _R.OFFER,
-        _E.ITEMS: _R.REFUSE,
+        _E.HEADER: (_R.OFFER,),
+        _E.ITEMS: (_R.REFUSE,),
         # The block was taken as complete because nothing followed its proof in time; these came too late.
-        _E.PROOFS: _R.IGNORE,
-        _E.BLOCK_END: _R.IGNORE,
-        _E.OTHER_BLOCK_END: _R.REFUSE,
-        _E.GOODBYE: _R.FINISH,
-        _E.LOST: _R.LEAVE,
+        _E.PROOFS: (),
+        _E.BLOCK_END: (),
+        _E.OTHER_BLOCK_END: (_R.REFUSE,),
+        _E.GOODBYE: (_R.FINISH,),
+        _E.LOST: (_R.LEAVE,),
     },
-    _S.FINISHED: dict.fromkeys(StreamEvent, Reaction.IGNORE) | {_E.LOST: _R.LEAVE},
-    _S.ENDED: dict.fromkeys(StreamEvent, Reaction.IGNORE) | {_E.LOST: _R.LEAVE},
+    _S.FINISHED: dict.fromkeys(StreamEvent, ()) | {_E.LOST: (_R.LEAVE,)},
+    _S.ENDED: dict.fromkeys(StreamEvent, ()) | {_E.LOST: (_R.LEAVE,)},
 }
 
 

@@ -37,12 +37,13 @@ def test_every_failure_has_a_consequence() -> None:
 
 @pytest.mark.parametrize(("state", "event"), list(itertools.product(StreamState, StreamEvent)))
 def test_every_stream_state_knows_every_event(state: StreamState, event: StreamEvent) -> None:
-    reaction = STREAM_TABLE[state][event]
+    reactions = STREAM_TABLE[state][event]
     sending = state in (StreamState.SENDING, StreamState.PROVEN)
-    needs_block = reaction.name.startswith(("ABANDON", "COMPLETE", "APPEND"))
+    needs_block = {Reaction.ABANDON, Reaction.COMPLETE, Reaction.APPEND}.intersection(reactions)
     assert not needs_block or sending, "only a stream that sends a block can complete or lose it"
-    if event is StreamEvent.LOST:
-        assert reaction in (Reaction.LEAVE, Reaction.ABANDON_THEN_LEAVE)
+    assert (reactions[-1:] == (Reaction.LEAVE,)) == (event is StreamEvent.LOST)
+    assert (Reaction.OFFER in reactions) <= (event is StreamEvent.HEADER)
+    assert len(reactions) <= 2
 
 
 def test_every_block_state_leads_to_the_end_or_back() -> None:

@@ -1,4 +1,4 @@
-"""The publish race in interleavings that chance finds: the invariants hold, and the chain goes on afterwards."""
+"""The publish race in interleavings that chance finds: invariants hold, and the chain goes on afterwards."""
 
 from __future__ import annotations
 
