@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
+from gateway.race_actions import PublisherId
 from gateway.race_tables import StreamEvent, StreamState
 from tests.gateway.racing import ITEM, PROOF, Race
 
@@ -26,6 +27,7 @@ def _proven(race: Race) -> None:
 
 
 def _dropping(race: Race) -> None:
+    _between(race)
     race.header("Alice", 12)
 
 
@@ -39,6 +41,11 @@ def _finished(race: Race) -> None:
     race.half_close("Alice")
 
 
+def _ended(race: Race) -> None:
+    _between(race)
+    race.bad_request("Alice")
+
+
 REACH: dict[StreamState, Callable[[Race], None]] = {
     _S.FRESH: lambda race: None,
     _S.SENDING: _sending,
@@ -46,7 +53,7 @@ REACH: dict[StreamState, Callable[[Race], None]] = {
     _S.DROPPING: _dropping,
     _S.BETWEEN: _between,
     _S.FINISHED: _finished,
-    _S.ENDED: lambda race: race.bad_request("Alice"),
+    _S.ENDED: _ended,
 }
 SEND: dict[StreamEvent, Callable[[Race], None]] = {
     _E.HEADER: lambda race: race.header("Alice", 10),
@@ -80,13 +87,13 @@ EXPECTED: dict[tuple[StreamState, StreamEvent], tuple[list[str], str, str]] = {
     (_S.PROVEN, _E.OTHER_BLOCK_END): ([INVALID_9], "OPEN", "ENDED closed"),
     (_S.PROVEN, _E.GOODBYE): ([], "COMPLETE 6", "FINISHED"),
     (_S.PROVEN, _E.LOST): ([], "OPEN", "gone"),
-    (_S.DROPPING, _E.HEADER): (["behind 8"], "-", "DROPPING"),
-    (_S.DROPPING, _E.ITEMS): ([], "-", "DROPPING"),
-    (_S.DROPPING, _E.PROOFS): ([], "-", "DROPPING"),
-    (_S.DROPPING, _E.BLOCK_END): ([], "-", "DROPPING"),
-    (_S.DROPPING, _E.OTHER_BLOCK_END): ([], "-", "DROPPING"),
-    (_S.DROPPING, _E.GOODBYE): ([], "-", "ENDED closed"),
-    (_S.DROPPING, _E.LOST): ([], "-", "gone"),
+    (_S.DROPPING, _E.HEADER): (["behind 8"], "COMPLETE 6", "DROPPING"),
+    (_S.DROPPING, _E.ITEMS): ([], "COMPLETE 6", "DROPPING"),
+    (_S.DROPPING, _E.PROOFS): ([], "COMPLETE 6", "DROPPING"),
+    (_S.DROPPING, _E.BLOCK_END): ([], "COMPLETE 6", "DROPPING"),
+    (_S.DROPPING, _E.OTHER_BLOCK_END): ([], "COMPLETE 6", "DROPPING"),
+    (_S.DROPPING, _E.GOODBYE): ([], "COMPLETE 6", "FINISHED"),
+    (_S.DROPPING, _E.LOST): ([], "COMPLETE 6", "gone"),
     (_S.BETWEEN, _E.HEADER): ([], "COMPLETE 6", "SENDING"),
     (_S.BETWEEN, _E.ITEMS): ([INVALID], "COMPLETE 6", "ENDED closed"),
     (_S.BETWEEN, _E.PROOFS): ([], "COMPLETE 6", "BETWEEN"),
@@ -101,13 +108,13 @@ EXPECTED: dict[tuple[StreamState, StreamEvent], tuple[list[str], str, str]] = {
     (_S.FINISHED, _E.OTHER_BLOCK_END): ([], "COMPLETE 6", "FINISHED"),
     (_S.FINISHED, _E.GOODBYE): ([], "COMPLETE 6", "FINISHED"),
     (_S.FINISHED, _E.LOST): ([], "COMPLETE 6", "gone"),
-    (_S.ENDED, _E.HEADER): ([], "-", "ENDED"),
-    (_S.ENDED, _E.ITEMS): ([], "-", "ENDED"),
-    (_S.ENDED, _E.PROOFS): ([], "-", "ENDED"),
-    (_S.ENDED, _E.BLOCK_END): ([], "-", "ENDED"),
-    (_S.ENDED, _E.OTHER_BLOCK_END): ([], "-", "ENDED"),
-    (_S.ENDED, _E.GOODBYE): ([], "-", "ENDED"),
-    (_S.ENDED, _E.LOST): ([], "-", "gone"),
+    (_S.ENDED, _E.HEADER): ([], "COMPLETE 6", "ENDED"),
+    (_S.ENDED, _E.ITEMS): ([], "COMPLETE 6", "ENDED"),
+    (_S.ENDED, _E.PROOFS): ([], "COMPLETE 6", "ENDED"),
+    (_S.ENDED, _E.BLOCK_END): ([], "COMPLETE 6", "ENDED"),
+    (_S.ENDED, _E.OTHER_BLOCK_END): ([], "COMPLETE 6", "ENDED"),
+    (_S.ENDED, _E.GOODBYE): ([], "COMPLETE 6", "ENDED"),
+    (_S.ENDED, _E.LOST): ([], "COMPLETE 6", "gone"),
 }
 
 
@@ -115,7 +122,7 @@ def _observe(race: Race, heard: list[str]) -> tuple[list[str], str, str]:
     block = race.arbiter.blocks.get(9)
     size = 0 if block is None else block.size_bytes
     stands = "-" if block is None else block.state.name if size == 0 else f"{block.state.name} {size}"
-    stream = race.arbiter.streams.get(race.ids.get("Alice", -1))  # type: ignore[call-overload]
+    stream = race.arbiter.streams.get(PublisherId(1))
     closed = " closed" if "Alice" in race.closed else ""
     return heard, stands, ("gone" if stream is None else stream.state.name) + closed
 
