@@ -87,7 +87,7 @@ EXPECTED: dict[tuple[StreamState, StreamEvent], tuple[list[str], str, str]] = {
     (_S.PROVEN, _E.OTHER_BLOCK_END): ([INVALID_9], "OPEN", "ENDED closed"),
     (_S.PROVEN, _E.GOODBYE): ([], "COMPLETE 6", "FINISHED"),
     (_S.PROVEN, _E.LOST): ([], "OPEN", "gone"),
-    (_S.DROPPING, _E.HEADER): (["behind 8"], "COMPLETE 6", "DROPPING"),
+    (_S.DROPPING, _E.HEADER): ([], "COMPLETE 6", "SENDING"),
     (_S.DROPPING, _E.ITEMS): ([], "COMPLETE 6", "DROPPING"),
     (_S.DROPPING, _E.PROOFS): ([], "COMPLETE 6", "DROPPING"),
     (_S.DROPPING, _E.BLOCK_END): ([], "COMPLETE 6", "DROPPING"),
