@@ -7,7 +7,7 @@
     streamer.commit_atomic_op()              # visible to every reader, and on disk
 
 Threads: one thread at a time appends and commits; queries may come from any thread, also during a commit.
-`operation.py` has the states, `appending.py` the steps of a commit, `recovery.py` what opening does.
+`operation.py` has the states, `appending.py` the steps of a commit, `opening.py` those of opening.
 
 Source: wire.md 1, 2, 4; design.md, "What must always hold".
 """
@@ -19,8 +19,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from datastream.appending import Appender, CommitStep
-from datastream.bookmarks import BookmarkIndex, OpenDatabase, bookmarks_folder
-from datastream.disk import Disk, RealDisk, create_file
+from datastream.bookmarks import BookmarkIndex, OpenDatabase
+from datastream.disk import Disk
 from datastream.errors import (
     BookmarkNotFound,
     BookmarkSizeWrong,
@@ -28,26 +28,17 @@ from datastream.errors import (
     CommitFailed,
     EntryNotFound,
     StreamClosed,
-    StreamFileUnavailable,
 )
-from datastream.layout import (
-    HEADER_PAGE_SIZE,
-    Committed,
-    Entry,
-    StreamHeader,
-    encode_header_page,
-    file_size_of,
-)
+from datastream.layout import HEADER_PAGE_SIZE, Committed, Entry, StreamHeader
 from datastream.limits import (
     BOOKMARK_SIZE_MAX,
     BOOKMARK_SIZE_MIN,
-    BOOKMARKS_CHECKED_AT_OPEN_MAX,
     GROWTH_PAGES,
     INITIAL_PAGES,
     PENDING_BOOKMARKS_MAX,
 )
+from datastream.opening import open_parts
 from datastream.operation import ADDING, Call, OperationGroup, State, next_state
-from datastream.recovery import Action, FileState, IndexState, decide, index_state_of
 from datastream.streamfile import StreamFile
 
 __all__ = ["DataStreamer"]
@@ -100,41 +91,10 @@ class DataStreamer:
             StreamInUse: another opener has it.
             BookmarksUnavailable: the bookmark DB cannot be opened or written.
         """
-        path = Path(path)
-        if growth_pages < 1 or initial_pages < 0:
-            raise ValueError(
-                f"pages: got {initial_pages} initial, {growth_pages} growth, expected 0 and 1 or more"
-            )
         new_header = StreamHeader(version, system_id, stream_type, HEADER_PAGE_SIZE, 0)
-        try:
-            exists = path.exists() if disk is None else disk.size() > 0
-            # What is refused is refused before a folder is made beside it.
-            checked = _load(path, disk, stream_type) if exists else None
-        except OSError as error:
-            raise StreamFileUnavailable(path, error) from error
-        except BaseException:
-            _close_quietly(disk)
-            raise
-        try:
-            bookmarks = _open_bookmarks(path, open_database)
-        except BaseException:
-            _close_quietly(checked.disk if checked else disk)
-            raise
-        try:
-            if checked is None:
-                file = _create(path, disk, new_header, initial_pages)
-            else:
-                file = checked
-                if StreamFile.inspect(path, file.disk, stream_type) != file.header(file.committed):
-                    # Another writer was at work until we got the locks.
-                    file = _load(path, file.disk, stream_type)
-            appender = _recover(file, bookmarks, growth_pages)
-        except BaseException as error:
-            bookmarks.close()
-            _close_quietly(checked.disk if checked else disk)
-            if isinstance(error, OSError):
-                raise StreamFileUnavailable(path, error) from error
-            raise
+        file, bookmarks, appender = open_parts(
+            Path(path), new_header, initial_pages, growth_pages, disk=disk, open_database=open_database
+        )
         return cls(file, bookmarks, appender)
 
     def close(self) -> None:
@@ -349,6 +309,7 @@ class DataStreamer:
         self._callbacks = (*self._callbacks, callback)
 
         def unsubscribe() -> None:
+            """End the calls; a second time does nothing."""
             self._callbacks = tuple(other for other in self._callbacks if other is not callback)
 
         return unsubscribe
@@ -378,75 +339,3 @@ class DataStreamer:
     def _check_open(self, call: str) -> None:
         if self._state is State.CLOSED:
             raise StreamClosed(call)
-
-
-def _open_bookmarks(path: Path, open_database: OpenDatabase | None) -> BookmarkIndex:
-    if bookmarks_folder(path) == path:
-        raise BookmarksUnavailable(path, "the stream file has the name that its bookmark folder needs")
-    if not path.parent.is_dir():
-        raise StreamFileUnavailable(path, FileNotFoundError(2, f"no folder {path.parent}"))
-    return BookmarkIndex(path) if open_database is None else BookmarkIndex(path, open_database)
-
-
-def _load(path: Path, disk: Disk | None, stream_type: int) -> StreamFile:
-    """Open and check an existing file; when it is refused, a file that was opened here is closed again."""
-    opened = RealDisk(path) if disk is None else disk
-    try:
-        file = StreamFile(path, opened, StreamFile.inspect(path, opened, stream_type))
-        file.load()
-    except BaseException:
-        opened.close()
-        raise
-    return file
-
-
-def _create(path: Path, disk: Disk | None, header: StreamHeader, initial_pages: int) -> StreamFile:
-    """Make a new stream; the locks are held, so nobody else does."""
-    page, size = encode_header_page(header), file_size_of(initial_pages)
-    if disk is None:
-        create_file(path, page, size)
-        disk = RealDisk(path)
-    else:
-        disk.truncate(size)
-        disk.pwrite(page, 0)
-        disk.fdatasync()
-    file = StreamFile(path, disk, header)
-    file.load()
-    return file
-
-
-def _recover(file: StreamFile, bookmarks: BookmarkIndex, growth_pages: int) -> Appender:
-    """Do what `RECOVERY` says about the facts; the file itself was found consistent."""
-    appender = Appender(file, growth_pages)
-    total_entries = file.committed.total_entries
-    try:
-        highest_number = bookmarks.highest_number(BOOKMARKS_CHECKED_AT_OPEN_MAX)
-        index_state = index_state_of(bookmarks.covered, highest_number, total_entries)
-    except BookmarksUnavailable as error:
-        _logger.warning("%s; the index is made anew", error)
-        index_state = IndexState.MISSING
-    for action in decide(FileState.CONSISTENT, file.tail_state(), index_state):
-        _logger.info("%s: opening: %s", file.path, action.name)
-        if action is Action.TRIM_TAIL:
-            appender.trim_tail()
-        else:
-            if action is Action.REBUILD_BOOKMARKS:
-                bookmarks.wipe()
-            covered = bookmarks.covered or 0 if index_state is IndexState.BEHIND else 0
-            bookmarks.rebuild(_bookmarks_from(file, covered))
-    return appender
-
-
-def _bookmarks_from(file: StreamFile, covered: int) -> Iterator[tuple[list[tuple[bytes, int]], int]]:
-    """Walk the pages from entry `covered` on; yield each one's bookmarks and how many entries are covered."""
-    if covered == file.committed.total_entries:
-        yield [], covered
-        return
-    for page_number in range(file.index.page_of_entry(covered), file.index.page_count):
-        walk = file.walk(page_number)
-        yield [pair for pair in walk.bookmarks if pair[1] >= covered], walk.entries_end
-
-
-def _close_quietly(disk: Disk | None) -> None:
-    if disk is not None:
-        disk.close()

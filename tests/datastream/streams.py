@@ -6,8 +6,10 @@ import gzip
 from collections.abc import Sequence
 from pathlib import Path
 
+import plyvel
 import pytest
 
+from datastream.bookmarks import COVERED_KEY
 from datastream.layout import BOOKMARK_TYPE, Entry
 from datastream.streamer import DataStreamer
 
@@ -52,6 +54,28 @@ def operation(number: int) -> tuple[Item, ...]:
         (2, b"x" * (number % 97)),
         (3, f"end {number}".encode()),
     )
+
+
+def change_database(folder: Path, **changes: bytes | None) -> None:
+    """Put or delete (None) keys behind the streamer's back."""
+    database = plyvel.DB(str(folder))
+    for key, value in changes.items():
+        name = COVERED_KEY if key == "covered" else key.encode()
+        if value is None:
+            database.delete(name)
+        else:
+            database.put(name, value)
+    database.close()
+
+
+def names(folder: Path) -> list[str]:
+    """Return the names in a folder, sorted."""
+    return sorted(entry.name for entry in folder.iterdir())
+
+
+def u64(number: int) -> bytes:
+    """Return 8 bytes, big-endian."""
+    return number.to_bytes(8, "big")
 
 
 def sample_file(folder: Path) -> Path:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,16 @@ ALREADY_STARTED = encode_result(1, "Already started")
 BIG = tuple((1, bytes([number]) * 100_000) for number in range(40))
 
 
+_opened: list[socket.socket] = []
+
+
+@pytest.fixture(autouse=True)
+def _close_sockets() -> Iterator[None]:
+    yield
+    while _opened:
+        _opened.pop().close()
+
+
 class Client:
     """The far end of a socket pair; the near end is a `Connection` with small buffers."""
 
@@ -36,6 +47,7 @@ class Client:
         )
         self.connection = Connection(self.context, near, "test")
         self.far = far
+        _opened.append(far)
 
     async def send(self, data: bytes) -> None:
         """Send bytes."""

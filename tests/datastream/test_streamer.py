@@ -7,15 +7,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import plyvel
 import pytest
 
 from datastream import errors
-from datastream.bookmarks import COVERED_KEY
 from datastream.errors import BookmarkNotFound, CommitFailed
 from datastream.layout import DATA_SIZE_MAX, PAGE_SIZE, Committed, Entry, StreamHeader, file_size_of, page_end
 from datastream.streamer import DataStreamer
-from tests.datastream.streams import add, bookmark, commit, entries, operation
+from tests.datastream.streams import add, bookmark, change_database, commit, entries, names, operation, u64
 from tests.datastream.test_bookmarks import FailingDatabase
 
 
@@ -27,14 +25,6 @@ def path(tmp_path: Path) -> Path:
 def reopen(streamer: DataStreamer) -> DataStreamer:
     streamer.close()
     return DataStreamer.open(streamer.path)
-
-
-def names(folder: Path) -> list[str]:
-    return sorted(entry.name for entry in folder.iterdir())
-
-
-def u64(number: int) -> bytes:
-    return number.to_bytes(8, "big")
 
 
 def test_a_new_stream(path: Path) -> None:
@@ -208,46 +198,6 @@ def test_listeners(path: Path, caplog: pytest.LogCaptureFixture) -> None:
     streamer.close()
 
 
-def test_a_second_opener_gets_one_clear_error(path: Path) -> None:
-    with DataStreamer.open(path) as streamer:
-        commit(streamer, (1, b"x"))
-        with pytest.raises(
-            errors.StreamInUse, match=r"s\.bin: the stream is in use by another program or opener"
-        ):
-            DataStreamer.open(path)
-        commit(streamer, (1, b"y"))
-    DataStreamer.open(path).close()
-
-
-def test_a_refused_file_is_left_alone(path: Path) -> None:
-    path.write_bytes(b"not a stream" * 1000)
-    with pytest.raises(errors.WrongMagic):
-        DataStreamer.open(path)
-    assert names(path.parent) == ["s.bin"]  # no bookmark folder beside it
-    assert path.read_bytes() == b"not a stream" * 1000
-
-
-@pytest.mark.parametrize(
-    ("name", "error", "message"),
-    [
-        ("missing/s.bin", errors.StreamFileUnavailable, "cannot open the stream file: no folder"),
-        ("s.db", errors.BookmarksUnavailable, "the stream file has the name that its bookmark folder needs"),
-        ("", errors.StreamFileUnavailable, "cannot open the stream file: Is a directory"),
-    ],
-)
-def test_places_that_cannot_be(tmp_path: Path, name: str, error: type[Exception], message: str) -> None:
-    with pytest.raises(error) as caught:
-        DataStreamer.open(tmp_path / name)
-    assert message in str(caught.value)
-    assert names(tmp_path) == []
-
-
-def test_another_stream_type(path: Path) -> None:
-    DataStreamer.open(path).close()
-    with pytest.raises(errors.WrongStreamType, match=r"s\.bin: stream type: found 1, expected 2"):
-        DataStreamer.open(path, stream_type=2)
-
-
 def test_first_event_after_a_bookmark(path: Path) -> None:
     streamer = DataStreamer.open(path)
     commit(streamer, (0xB0, b"a"), (0xB0, b"b"), (1, b"event"), (0xB0, b"a"), (0xB0, b"c"))
@@ -257,43 +207,7 @@ def test_first_event_after_a_bookmark(path: Path) -> None:
     streamer.close()
 
 
-# --- the index, and what other programs do to it ---------------------------------------------------------
-
-
-def change_database(folder: Path, **changes: bytes | None) -> None:
-    """Put or delete (None) keys behind the streamer's back."""
-    database = plyvel.DB(str(folder))
-    for key, value in changes.items():
-        name = COVERED_KEY if key == "covered" else key.encode()
-        if value is None:
-            database.delete(name)
-        else:
-            database.put(name, value)
-    database.close()
-
-
-@pytest.mark.parametrize(
-    ("name", "changes"),
-    [
-        ("says nothing", {"covered": None}),
-        ("behind", {"covered": u64(2), "c": None}),
-        ("far behind", {"covered": u64(0), "a": None, "b": None, "c": None}),
-        ("covers too much", {"covered": u64(9)}),
-        ("points past the end", {"z": u64(6)}),
-        ("count of another length", {"covered": b"12", "c": None}),
-    ],
-)
-def test_the_index_is_put_right(path: Path, name: str, changes: dict[str, bytes | None]) -> None:
-    streamer = DataStreamer.open(path)
-    commit(streamer, (0xB0, b"a"), (1, b"x"), (0xB0, b"b"), (1, b"y"), (0xB0, b"c"), (1, b"z"))
-    streamer.close()
-    change_database(path.with_name("s.db"), **changes)
-    streamer = DataStreamer.open(path)
-    assert [streamer.get_bookmark(key) for key in (b"a", b"b", b"c")] == [0, 2, 4]
-    streamer.close()
-    database = plyvel.DB(str(path.with_name("s.db")))
-    assert dict(database) == {b"a": u64(0), b"b": u64(2), b"c": u64(4), COVERED_KEY: u64(6)}
-    database.close()
+# --- the index -------------------------------------------------------------------------------------------
 
 
 def test_a_bookmark_that_points_at_something_else_is_not_found(path: Path) -> None:
@@ -306,31 +220,6 @@ def test_a_bookmark_that_points_at_something_else_is_not_found(path: Path) -> No
         with pytest.raises(BookmarkNotFound):
             streamer.get_bookmark(key)
     streamer.close()
-
-
-@pytest.mark.parametrize("page_count", [3, 12])
-def test_a_missing_index_is_made(path: Path, page_count: int) -> None:
-    streamer = DataStreamer.open(path)
-    for number in range(page_count):
-        commit(streamer, bookmark(number), (1, b"x" * 700_000), bookmark(1000 + number))
-    streamer.close()
-    for file in path.with_name("s.db").iterdir():
-        file.unlink()
-    path.with_name("s.db").rmdir()
-    streamer = DataStreamer.open(path)
-    for number in range(page_count):
-        assert streamer.get_bookmark(bookmark(number)[1]) == 3 * number
-        assert streamer.get_bookmark(bookmark(1000 + number)[1]) == 3 * number + 2
-    streamer.close()
-
-
-def test_a_stream_file_that_was_taken_away_leaves_no_bookmarks(path: Path) -> None:
-    streamer = DataStreamer.open(path)
-    commit(streamer, (0xB0, b"a"), (1, b"x"))
-    streamer.close()
-    path.unlink()
-    with DataStreamer.open(path) as streamer, pytest.raises(BookmarkNotFound):
-        streamer.get_bookmark(b"a")
 
 
 def test_a_failing_bookmark_db_does_not_undo_a_commit(path: Path) -> None:
@@ -356,55 +245,3 @@ def test_a_failing_bookmark_db_does_not_undo_a_commit(path: Path) -> None:
     streamer.close()
     with DataStreamer.open(path) as streamer:
         assert (streamer.get_bookmark(b"a"), streamer.get_bookmark(b"c")) == (0, 2)
-
-
-def test_an_index_that_cannot_be_read_is_made_anew(path: Path) -> None:
-    streamer = DataStreamer.open(path)
-    commit(streamer, (0xB0, b"a"), (1, b"x"))
-    streamer.close()
-    openings: list[Any] = []
-
-    class Unreadable:
-        """A LevelDB whose blocks are damaged."""
-
-        def __init__(self, below: Any) -> None:
-            self.close = below.close
-
-        def iterator(self) -> Any:
-            raise plyvel.CorruptionError("block checksum mismatch")
-
-    def open_database(folder: str) -> Any:
-        database = plyvel.DB(folder, create_if_missing=True)
-        openings.append(database)
-        return Unreadable(database) if len(openings) == 1 else database
-
-    with DataStreamer.open(path, open_database=open_database) as streamer:
-        assert len(openings) == 2
-        assert streamer.get_bookmark(b"a") == 0
-
-
-# --- the tail --------------------------------------------------------------------------------------------
-
-
-def test_what_lies_past_the_end_is_zeroed(path: Path) -> None:
-    streamer = DataStreamer.open(path, initial_pages=3)
-    commit(streamer, (1, b"x"))
-    end = streamer.committed.total_length
-    streamer.close()
-    with path.open("r+b") as file:
-        for offset in (end, end + 5000, page_end(0) - 1, page_end(1) + 77):
-            file.seek(offset)
-            file.write(b"garbage"[: file_size_of(3) - offset])
-    DataStreamer.open(path).close()
-    content = path.read_bytes()
-    assert len(content) == file_size_of(3)
-    assert not any(content[end:])
-
-
-def test_a_clean_file_is_not_written_when_opened(path: Path) -> None:
-    streamer = DataStreamer.open(path)
-    commit(streamer, *operation(1))
-    streamer.close()
-    before = path.stat().st_mtime_ns
-    DataStreamer.open(path).close()
-    assert path.stat().st_mtime_ns == before
