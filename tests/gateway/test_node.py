@@ -31,9 +31,7 @@ from gateway.errors import ChainMisuse, Fatal, LedgerKeyError, SettingError
 from gateway.ledger import Ledger, VerifiedBlock
 from gateway.node import Node, run_node
 from gateway.race_actions import Response
-from publishers.client import PublishClient
 from publishers.maker import BlockMaker, MakerOptions
-from publishers.signals import Acknowledged, Action, Event
 from tests.datastream.fake_disk import FailingDisk
 from tests.nodes import (
     ANSWER_SECONDS,
@@ -47,6 +45,7 @@ from tests.nodes import (
     text_of,
     wire_to,
 )
+from tests.serving import Listener
 
 BLOCKS = make_blocks(12)
 NAMES = ("alice", "bob", "carol")
@@ -150,19 +149,6 @@ def test_no_response_leaves_before_the_flush(tmp_path: Path, monkeypatch: pytest
 # --- many blocks --------------------------------------------------------------------------------------------
 
 
-class Listener(PublishClient):
-    """A publisher that writes down every acknowledgement."""
-
-    def __init__(self, node: Node, name: str) -> None:
-        super().__init__([str(node.grpc_address)], name)
-        self.acknowledged: list[int] = []
-
-    def _hear(self, event: Event) -> list[Action]:
-        if isinstance(event, Acknowledged):
-            self.acknowledged.append(event.number)
-        return super()._hear(event)
-
-
 def hold_commits(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
     """Hold all commits until the event is set, so that every publisher is there for the first."""
     go_on = threading.Event()
@@ -183,7 +169,7 @@ async def race(node: Node, blocks: Sequence[Block], go_on: threading.Event) -> N
         for block in blocks:
             yield block
 
-    racers = [Listener(node, name) for name in NAMES]
+    racers = [Listener([str(node.grpc_address)], name) for name in NAMES]
     publishing = [asyncio.ensure_future(racer.publish(source())) for racer in racers]
     async with asyncio.timeout(ANSWER_SECONDS):
         while node.conductor.arbiter.publisher_count < 3:  # noqa: ASYNC110

@@ -1,0 +1,214 @@
+"""`sluice serve` as a process: what it refuses to start with, how it stops, what it answers."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from grpc import aio
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+
+from datastream import StreamClient
+from gateway.api import publish_pb2_grpc
+from tests.nodes import ANSWER_SECONDS, Publisher, ledger_key, make_blocks
+from tests.serving import ANYWHERE, ServeProcess, environment, refused
+
+KEY = ("--ledger-key", ledger_key())
+BLOCKS = make_blocks(3)
+ZKEVM_SAMPLE = Path(__file__).resolve().parents[3] / "shared" / "data" / "zkevm-stream" / "sample.bin.gz"
+
+
+# --- refused: one line, no traceback, the right status ------------------------------------------------------
+
+
+@contextmanager
+def taken_port() -> Iterator[int]:
+    """A port that somebody listens at."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server.getsockname()[1]
+
+
+@pytest.mark.parametrize("name", ["grpc", "tcp", "http"])
+def test_a_busy_port(tmp_path: Path, name: str) -> None:
+    with taken_port() as port:
+        got = refused(*ANYWHERE, *KEY, "--data-dir", tmp_path, f"--{name}", f"127.0.0.1:{port}")
+    assert got == (
+        1,
+        (
+            f"sluice: {name}.address 127.0.0.1:{port}: got Address already in use, "
+            "expected an address that is free here\n"
+        ),
+    )
+
+
+def test_a_folder_that_is_a_file(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    got = refused(*ANYWHERE, *KEY, "--data-dir", tmp_path / "file")
+    line = f"data_dir {tmp_path}/file: got File exists, expected a folder that can be written"
+    assert got == (1, f"sluice: {line}\n")
+
+
+@pytest.mark.skipif(not Path("/proc/self").is_dir(), reason="no folder here that refuses everybody's files")
+def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
+    status, text = refused(*ANYWHERE, *KEY, "--data-dir", "/proc/self/sluice-data")
+    assert status == 1
+    assert re.fullmatch(
+        "sluice: data_dir /proc/self/sluice-data: got .*, expected a folder that can be written\n", text
+    )
+
+
+def test_a_file_that_is_no_stream(tmp_path: Path) -> None:
+    (tmp_path / "datastream.bin").write_bytes(b"hello")
+    got = refused(*ANYWHERE, *KEY, "--data-dir", tmp_path)
+    assert got == (
+        1,
+        (
+            f"sluice: data_dir {tmp_path}: got {tmp_path}/datastream.bin: file size: found 5 bytes, "
+            "expected at least 4096, the header page, expected a stream that can be opened\n"
+        ),
+    )
+    assert [path.name for path in tmp_path.iterdir()] == ["datastream.bin"]
+
+
+@pytest.mark.skipif(not ZKEVM_SAMPLE.is_file(), reason=f"no sample in {ZKEVM_SAMPLE}")
+def test_a_stream_of_other_things(tmp_path: Path) -> None:
+    (tmp_path / "datastream.bin").write_bytes(gzip.decompress(ZKEVM_SAMPLE.read_bytes()))
+    got = refused(*ANYWHERE, *KEY, "--data-dir", tmp_path)
+    assert got == (
+        1,
+        (
+            f"sluice: stream file {tmp_path}/datastream.bin, entry 13951: got an entry of type 0x6 with 3 bytes, "
+            "expected a block's end (type 0xb1, 56 bytes): does the stream hold blocks?\n"
+        ),
+    )
+
+
+BAD_USAGE = [
+    (("--nothing",), r"sluice serve: No such option.*--nothing.* \(see: sluice serve --help\)\n"),
+    (
+        (),
+        r"sluice: ledger keys: got none, expected at least one --ledger-key for verification mode full .*\n",
+    ),
+    (("--role", "standby", *KEY), r'sluice: role: got "standby", expected active, because .*\n'),
+    (("--ledger-key", "ed25519:12"), r"sluice: .*ed25519.*: got .*, expected .*\n"),
+    (("--ledger-key", "tss:00"), r"sluice: .*tss.*: got .*, expected .*\n"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "line"), BAD_USAGE)
+def test_bad_usage_makes_nothing(tmp_path: Path, arguments: tuple[str, ...], line: str) -> None:
+    status, text = refused(*ANYWHERE, "--data-dir", tmp_path / "never", *arguments)
+    assert (status, text.count("\n")) == (2, 1)
+    assert re.fullmatch(line, text)
+    assert not (tmp_path / "never").exists()
+
+
+def test_the_command_is_installed() -> None:
+    sluice = Path(sys.executable).with_name("sluice")
+    if not sluice.exists():
+        pytest.skip("sluice-gateway is not installed beside this interpreter")
+    done = subprocess.run([sluice, "serve", "--help"], capture_output=True, text=True, check=True)
+    assert "Run one node: publishers over gRPC" in done.stdout
+
+
+# --- running ------------------------------------------------------------------------------------------------
+
+
+def publisher_of(channel: aio.Channel) -> Publisher:
+    """A publish stream."""
+    return Publisher(publish_pb2_grpc.BlockStreamPublishServiceStub(channel).publishBlockStream())
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_stops_the_node_cleanly(tmp_path: Path, number: signal.Signals) -> None:
+    """Publishers and clients are connected, one of them in mid-block, and another node knocks."""
+
+    async def main() -> None:
+        with ServeProcess(tmp_path / "data") as node:
+            await node.start()
+            async with (
+                aio.insecure_channel(str(node.grpc_address)) as channel,
+                StreamClient.connect(node.tcp_address.host, node.tcp_address.port) as client,
+            ):
+                alice, bob = publisher_of(channel), publisher_of(channel)
+                await alice.block(*BLOCKS[:2])
+                await alice.expect("ack 0", "ack 1")
+                await bob.call.initial_metadata()
+                await alice.items(*BLOCKS[2].items[:3])
+                await client.start(0)
+                second = await asyncio.to_thread(refused, *ANYWHERE, *KEY, "--data-dir", node.data_dir)
+                node.send(number)
+                await alice.expect("end SUCCESS last 1 about 0", "closed")
+                assert (await bob.answers(3))[-1] == "end SUCCESS last 1 about 0"
+                assert await node.ended() == 0
+            assert "Traceback" not in node.log_text()
+            assert node.logged("node stopped")[0]["last_block"] == 1
+            lock = (
+                f"the stream is in use by another program or opener (lock {node.data_dir}/datastream.db/LOCK)"
+            )
+            assert second == (
+                1,
+                (
+                    f"sluice: data_dir {node.data_dir}: got {node.data_dir}/datastream.bin: {lock}, "
+                    "expected a stream that can be opened\n"
+                ),
+            )
+
+    asyncio.run(main())
+
+
+def test_health_reflection_and_the_warning_of_mode_hash(tmp_path: Path) -> None:
+    async def main() -> None:
+        with ServeProcess(tmp_path / "data", "--verify", "hash") as node:
+            await node.start(key=False)
+            (warning,) = node.logged(
+                "verification mode is hash: the signatures of block proofs are not checked"
+            )
+            assert warning["level"] == "warning"
+            async with aio.insecure_channel(str(node.grpc_address)) as channel:
+                anything: Any = channel  # these stubs have no types for asyncio
+                health: Any = health_pb2_grpc.HealthStub(anything)
+                request = health_pb2.HealthCheckRequest()
+                answer = await health.Check(request, timeout=ANSWER_SECONDS)
+                assert answer.status == health_pb2.HealthCheckResponse.SERVING
+                reflection: Any = reflection_pb2_grpc.ServerReflectionStub(anything)
+                wanted = "org.hiero.block.api.BlockStreamPublishService"
+                call = reflection.ServerReflectionInfo(
+                    iter([reflection_pb2.ServerReflectionRequest(file_containing_symbol=wanted)])
+                )
+                response = await call.read()
+                (file,) = [
+                    file
+                    for file in response.file_descriptor_response.file_descriptor_proto
+                    if b"BlockStreamPublishService" in file
+                ]
+                assert b"publishBlockStream" in file
+            node.send(signal.SIGTERM)
+            assert await node.ended() == 0
+
+    asyncio.run(main())
+
+
+def test_settings_of_the_environment_reach_the_process(tmp_path: Path) -> None:
+    changed = environment() | {"SLUICE_TCP_ADDRESS": "nowhere"}
+    done = subprocess.run(
+        [sys.executable, "-m", "gateway.cli", "serve", "--data-dir", tmp_path / "never"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=changed,
+    )
+    assert done.returncode == 2
+    assert done.stderr.startswith("sluice: tcp.address: got 'nowhere', expected ")
+    assert done.stderr.endswith("(environment SLUICE_TCP_ADDRESS)\n")

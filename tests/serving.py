@@ -1,0 +1,130 @@
+"""`sluice serve` as a process, and publishers that write down what they are told."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from gateway.addresses import Address
+from publishers.client import ClientOptions, PublishClient
+from publishers.signals import Acknowledged, Action, Event
+from tests.nodes import ledger_key
+
+SLUICE = (sys.executable, "-m", "gateway.cli")
+ANYWHERE = ("--grpc", "127.0.0.1:0", "--tcp", "127.0.0.1:0", "--http", "127.0.0.1:0")
+START_SECONDS = 30.0
+
+
+def environment() -> dict[str, str]:
+    """The environment without settings."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("SLUICE_")}
+
+
+def refused(*arguments: object) -> tuple[int, str]:
+    """Run `sluice serve`, which is expected to refuse: its exit status, and what it wrote but the log."""
+    command = [*SLUICE, "serve", "--log-level", "error", *map(str, arguments)]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=START_SECONDS, check=False, env=environment()
+    )
+    assert done.stdout == ""
+    return done.returncode, done.stderr
+
+
+def free_port() -> int:
+    """A port that is free now."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port: int = server.getsockname()[1]
+        return port
+
+
+class ServeProcess:
+    """One node in a process of its own; ended with SIGKILL when the test is over, if it still runs.
+
+    Args:
+        data_dir: its folder, which exists.
+        arguments: further options.
+    """
+
+    def __init__(self, data_dir: Path, *arguments: object) -> None:
+        self.data_dir = data_dir
+        self._arguments = [str(argument) for argument in arguments]
+        self._log_path = data_dir.with_name(data_dir.name + ".log")
+        self._process: subprocess.Popen[bytes] | None = None
+        self.grpc_address = self.tcp_address = self.http_address = Address("127.0.0.1", 0)
+
+    async def start(self, *, key: bool = True) -> None:
+        """Start it, and wait until it listens."""
+        keys = ["--ledger-key", ledger_key()] if key else []
+        options = [*ANYWHERE, *keys, "--log-format", "json", "--data-dir", str(self.data_dir)]
+        self._process = self._spawn([*SLUICE, "serve", *options, *self._arguments])
+        async with asyncio.timeout(START_SECONDS):
+            while not (started := self.logged("node started")):
+                assert self._process.poll() is None, self.log_text()
+                await asyncio.sleep(0.01)
+        self.grpc_address, self.tcp_address, self.http_address = (
+            Address("127.0.0.1", int(str(started[0][name]).rpartition(":")[2]))
+            for name in ("grpc", "tcp", "http")
+        )
+
+    def _spawn(self, command: list[str]) -> subprocess.Popen[bytes]:
+        with self._log_path.open("wb") as log:
+            return subprocess.Popen(command, stdout=log, stderr=log, env=environment())
+
+    def log_text(self) -> str:
+        """All that this run has written."""
+        return self._log_path.read_text("utf-8")
+
+    def logged(self, message: str) -> list[dict[str, Any]]:
+        """The log lines of this run that have a message."""
+        lines = [json.loads(line) for line in self.log_text().splitlines() if line.startswith("{")]
+        return [line for line in lines if line["message"] == message]
+
+    def send(self, signal_number: signal.Signals) -> None:
+        """Send a signal."""
+        assert self._process is not None
+        self._process.send_signal(signal_number)
+
+    async def ended(self) -> int:
+        """Wait for its end; the exit status, negative for the signal that ended it."""
+        assert self._process is not None
+        return await asyncio.to_thread(self._process.wait, START_SECONDS)
+
+    async def kill(self) -> None:
+        """End it with SIGKILL."""
+        self.send(signal.SIGKILL)
+        assert await self.ended() == -signal.SIGKILL
+
+    def __enter__(self) -> Self:
+        """Return self."""
+        self.data_dir.mkdir(exist_ok=True)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
+        """Leave no process behind."""
+        if self._process is not None and self._process.poll() is None:
+            self._process.kill()
+            self._process.wait(START_SECONDS)
+
+
+class Listener(PublishClient):
+    """A publisher that writes down every acknowledgement."""
+
+    def __init__(self, gateways: Sequence[str], name: str, options: ClientOptions | None = None) -> None:
+        super().__init__(gateways, name, options)
+        self.acknowledged: list[int] = []
+
+    def _hear(self, event: Event) -> list[Action]:
+        if isinstance(event, Acknowledged):
+            self.acknowledged.append(event.number)
+        return super()._hear(event)
