@@ -88,7 +88,8 @@ def test_a_stream_of_other_things(tmp_path: Path) -> None:
     assert got == (
         1,
         (
-            f"sluice: stream file {tmp_path}/datastream.bin, entry 13951: got an entry of type 0x6 with 3 bytes, "
+            f"sluice: stream file {tmp_path}/datastream.bin, entry 13951: "
+            "got an entry of type 0x6 with 3 bytes, "
             "expected a block's end (type 0xb1, 56 bytes): does the stream hold blocks?\n"
         ),
     )

@@ -1,0 +1,163 @@
+"""A node on a small file system that gets full: what is heard and seen, and how it goes on with room."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from datastream import StreamClient
+from gateway.block import Block
+from gateway.block_layout import BlockDecoder
+from gateway.ledger import Ledger
+from gateway.node import Node
+from publishers.maker import BlockMaker, MakerOptions
+from tests.nodes import ANSWER_SECONDS, KEY, Publisher, running_node, stream_bytes, wire_to
+
+SIZE_BYTES = 6 << 20
+BALLAST_BYTES = 4 << 20
+OPTIONS = MakerOptions(rounds_per_block=1, events_per_round=2, transactions_per_block=6, item_bytes=60_000)
+BLOCKS = list(BlockMaker(7, KEY, OPTIONS).blocks(24))
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A tmpfs of 6 MiB, 4 of which are taken by a file `ballast`."""
+    if os.geteuid() != 0 or shutil.which("mount") is None:
+        pytest.skip("only root can mount a small file system")
+    folder = tmp_path / "small"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={SIZE_BYTES}", "tmpfs", str(folder)]
+    done = subprocess.run(mount, capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.skip(f"a small file system cannot be mounted here: {done.stderr.strip()}")
+    try:
+        (folder / "ballast").write_bytes(bytes(BALLAST_BYTES))
+        yield folder
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+async def readiness(node: Node) -> tuple[int, str]:
+    """Ask /readyz."""
+    async with (
+        aiohttp.ClientSession() as session,
+        session.get(f"http://{node.http_address}/readyz") as response,
+    ):
+        return response.status, await response.text()
+
+
+async def send_until_full(alice: Publisher) -> int:
+    """Send blocks, each after the acknowledgement of the one before; return the one that did not fit."""
+    for block in BLOCKS:
+        await alice.block(block)
+        answer = await alice.answer()
+        if answer != f"ack {block.number}":
+            assert answer == f"end PERSISTENCE_FAILED last {block.number - 1} about {block.number}"
+            return block.number
+    pytest.fail("the disk did not get full")
+
+
+async def read_all(node: Node, count: int) -> list[Block]:
+    """The first blocks over TCP, and nothing after them."""
+    decoder, blocks = BlockDecoder(), []
+    async with StreamClient.connect(node.tcp_address.host, node.tcp_address.port) as client:
+        header = await client.header()
+        await client.start(0)
+        async with asyncio.timeout(ANSWER_SECONDS):
+            async for entry in client.entries():
+                stored = decoder.feed(entry.type, entry.data)
+                if stored is not None:
+                    blocks.append(Block(stored.number, stored.items))
+                    if len(blocks) == count:
+                        assert header.total_entries == entry.number + 1
+                        break
+        assert await client.stop() == []
+    return blocks
+
+
+def test_a_disk_that_gets_full(small_disk: Path, tmp_path: Path) -> None:
+    async def main() -> None:
+        async with running_node(small_disk) as node, wire_to(node) as wire:
+            alice, bob = await wire.publisher("alice"), await wire.publisher("bob")
+            number = await send_until_full(alice)
+            assert 0 < number < len(BLOCKS) - 1
+            await alice.expect("closed")
+            heard = await bob.answers(number + 2)
+            last_words = f"end PERSISTENCE_FAILED last {number - 1} about {number}"
+            assert heard == [*(f"ack {one}" for one in range(number)), last_words, "closed"]
+
+            status, text = await readiness(node)
+            assert status == 503
+            assert text.startswith("blocks cannot be written: ")
+            assert text.endswith("No space left on device\n")
+            assert (await wire.status()).last_available_block == number - 1
+            assert not (await wire.get_block(number)).HasField("block")
+            assert await read_all(node, number) == BLOCKS[:number]
+            late = await wire.publisher("late")
+            await late.expect(f"end PERSISTENCE_FAILED last {number - 1} about 0", "closed")
+
+            (small_disk / "ballast").unlink()
+            async with asyncio.timeout(ANSWER_SECONDS):
+                while (await readiness(node))[0] != 200:  # noqa: ASYNC110
+                    await asyncio.sleep(0.02)
+            carol = await wire.publisher("carol")
+            await carol.block(*BLOCKS[number:])
+            await carol.expect(*(f"ack {one}" for one in range(number, len(BLOCKS))))
+            assert await read_all(node, len(BLOCKS)) == BLOCKS
+
+    asyncio.run(main())
+    ledger = Ledger.open(small_disk)
+    assert ledger.last_number == BLOCKS[-1].number
+    ledger.close()
+    assert stream_bytes(small_disk) == never_full(tmp_path / "good")
+
+
+def fill_up(path: Path) -> None:
+    """Write until there is no room."""
+    with path.open("wb", buffering=0) as file:
+        while True:
+            file.write(bytes(4096))
+
+
+def test_a_node_that_stops_on_a_full_disk_starts_again(small_disk: Path, tmp_path: Path) -> None:
+    """Neither the snapshot nor the bookmarks could be written at its end."""
+
+    async def fill() -> int:
+        async with running_node(small_disk) as node, wire_to(node) as wire:
+            number = await send_until_full(await wire.publisher("alice"))
+            with pytest.raises(OSError, match="No space left"):
+                fill_up(small_disk / "filler")
+            return number
+
+    async def go_on(number: int) -> None:
+        async with running_node(small_disk) as node, wire_to(node) as wire:
+            assert (await wire.status()).last_available_block == number - 1
+            alice = await wire.publisher("alice")
+            await alice.block(*BLOCKS[number:])
+            await alice.expect(*(f"ack {one}" for one in range(number, len(BLOCKS))))
+
+    number = asyncio.run(fill())
+    (small_disk / "ballast").unlink()
+    (small_disk / "filler").unlink()
+    asyncio.run(go_on(number))
+    assert stream_bytes(small_disk) == never_full(tmp_path / "good")
+
+
+def never_full(data_dir: Path) -> bytes:
+    """The stream file of a node that never failed."""
+
+    async def main() -> None:
+        async with running_node(data_dir) as node, wire_to(node) as wire:
+            alice = await wire.publisher("alice")
+            await alice.block(*BLOCKS)
+            await alice.expect(*(f"ack {block.number}" for block in BLOCKS))
+
+    asyncio.run(main())
+    return stream_bytes(data_dir)
