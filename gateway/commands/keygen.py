@@ -24,14 +24,14 @@ __all__ = ["command"]
 def command(key_file: Path, as_json: bool) -> None:
     """Make an Ed25519 key for the blocks of your own network.
 
-    Writes the private key, which signs blocks (`sluice generate --key FILE`), and prints the option that
-    makes a node believe it.
+    Writes the private key, which signs blocks (`sluice generate --key FILE`), and prints the ledger key that
+    makes a node believe it: `sluice serve --ledger-key "$(sluice keygen)"`.
     """
     key = create_private_key(key_file)
     ledger_key = f"ed25519:{public_key_hex(key)}"
     if as_json:
         click.echo(json.dumps({"key_file": str(key_file), "ledger_key": ledger_key}))
         return
-    click.echo(f"Private key written to {key_file}. It signs blocks: keep it secret.")
-    click.echo("Give your nodes its public half:")
-    click.echo(f"  --ledger-key {ledger_key}")
+    click.echo(f"Private key written to {key_file}. It signs blocks: keep it secret.", err=True)
+    click.echo("Give your nodes its public half, as --ledger-key:", err=True)
+    click.echo(ledger_key)

@@ -14,14 +14,14 @@ from gateway.key_files import load_private_key, public_key_hex
 from gateway.ledger_keys import LedgerKeys
 
 
-def test_it_writes_a_key_and_prints_the_option_for_nodes(tmp_path: Path) -> None:
+def test_it_writes_a_key_and_prints_the_ledger_key_alone_on_standard_output(tmp_path: Path) -> None:
     path = tmp_path / "my.key"
     result = CliRunner().invoke(command, ["--out", str(path)])
     assert result.exit_code == 0
-    assert result.output.splitlines() == [
+    assert result.stdout == f"ed25519:{public_key_hex(load_private_key(path))}\n"
+    assert result.stderr.splitlines() == [
         f"Private key written to {path}. It signs blocks: keep it secret.",
-        "Give your nodes its public half:",
-        f"  --ledger-key ed25519:{public_key_hex(load_private_key(path))}",
+        "Give your nodes its public half, as --ledger-key:",
     ]
 
 
