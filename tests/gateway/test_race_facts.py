@@ -37,9 +37,7 @@ def connect(facts: RaceFacts, name: str, state: StreamState = StreamState.BETWEE
 
 @pytest.mark.parametrize(
     ("state", "blamed", "others", "above"),
-    product(
-        [None, *(state for state in BlockState if state is not BlockState.COMMITTED)], *[[False, True]] * 3
-    ),
+    list(product([None, BlockState.OPEN, BlockState.STREAMING, *HELD], *[[False, True]] * 3)),
 )
 def test_exactly_one_standing_for_every_combination_of_facts(
     state: BlockState | None, blamed: bool, others: bool, above: bool

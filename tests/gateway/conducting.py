@@ -1,0 +1,164 @@
+"""A conductor with a real ledger on a disk that fails when told to, and publishers that are moved by hand."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from datastream.disk import RealDisk
+from gateway.block import Block
+from gateway.conductor import Conductor
+from gateway.item_set import inspect
+from gateway.ledger import Ledger
+from gateway.ledger_keys import LedgerKeys
+from gateway.metrics import Metrics
+from gateway.proofs import ProofVerifier
+from gateway.race import Arbiter
+from gateway.race_actions import Response
+from gateway.race_facts import RaceRules
+from gateway.verification import BlockVerifier
+from tests.datastream.fake_disk import FailingDisk
+from tests.gateway.racing import text_of
+from tests.nodes import ANSWER_SECONDS, ledger_key, stream_bytes
+
+
+class Hand:
+    """One publisher, moved by hand."""
+
+    def __init__(self, stage: Stage, name: str) -> None:
+        self.conductor = stage.conductor
+        self.outbox = stage.conductor.connect(name)
+        self._heard: list[Response] = []
+
+    def items(self, *items: bytes) -> None:
+        """Send one item set."""
+        arbiter, publisher_id = self.conductor.arbiter, self.outbox.publisher_id
+        item_set, now_ns = inspect(items), self.conductor.now_ns()
+        if item_set.block_number is not None:
+            number = item_set.block_number
+            actions = arbiter.header(publisher_id, number, items, now_ns, proven=item_set.proven)
+        else:
+            proven, only_proofs = item_set.proven, item_set.only_proofs
+            actions = arbiter.items(publisher_id, items, now_ns, proven=proven, only_proofs=only_proofs)
+        self.conductor.perform(actions)
+
+    def end(self, number: int) -> None:
+        """Send end_of_block."""
+        arbiter = self.conductor.arbiter
+        self.conductor.perform(arbiter.block_end(self.outbox.publisher_id, number, self.conductor.now_ns()))
+
+    def block(self, *blocks: Block) -> None:
+        """Send whole blocks."""
+        for block in blocks:
+            self.items(*block.items)
+            self.end(block.number)
+
+    async def expect(self, *texts: str) -> None:
+        """Assert the next responses."""
+        while len(self._heard) < len(texts):
+            async with asyncio.timeout(ANSWER_SECONDS):
+                taken = await self.outbox.get()
+            assert taken, f"the stream is over after {[text_of(one) for one in self._heard]}"
+            self._heard += taken
+        got = [text_of(self._heard.pop(0)) for _ in texts]
+        assert got == list(texts)
+
+    async def expect_end(self, text: str) -> None:
+        """Assert the last response, and that the stream is over after it."""
+        await self.expect(text)
+        assert self._heard == []
+        assert await self.outbox.get() == []
+
+
+class Stage:
+    """A conductor with a real ledger on a disk that fails when the test says so."""
+
+    def __init__(self, data_dir: Path, rules: RaceRules | None, **options: Any) -> None:
+        path = data_dir / "datastream.bin"
+        path.touch()
+        self.disk = FailingDisk(RealDisk(path))
+        self.ledger = Ledger.open(data_dir, disk=self.disk)
+        self.events = self.disk.calls
+        """Calls of the disk, and what else the test has written down there."""
+        self.events.clear()
+        proofs = ProofVerifier(LedgerKeys.parse((ledger_key(),)), "full")
+        self.metrics = Metrics(verification_mode="full")
+        self.conductor = Conductor(
+            Arbiter(None, 0, rules), self.ledger, BlockVerifier(proofs), self.metrics, **options
+        )
+
+    def publisher(self, name: str) -> Hand:
+        """A publisher opens a stream."""
+        return Hand(self, name)
+
+
+def on_stage(
+    tmp_path: Path,
+    play: Callable[[Stage], Awaitable[None]],
+    *,
+    rules: RaceRules | None = None,
+    **options: Any,
+) -> bytes:
+    """Play a scene; return the stream file's bytes."""
+
+    async def main() -> None:
+        stage = Stage(tmp_path, rules, **options)
+        try:
+            await play(stage)
+            assert not stage.conductor.broken.done()
+        finally:
+            await stage.conductor.stop(ANSWER_SECONDS)
+            stage.ledger.close()
+
+    tmp_path.mkdir(exist_ok=True)
+    asyncio.run(main())
+    return stream_bytes(tmp_path)
+
+
+def logged(caplog: pytest.LogCaptureFixture, message: str) -> list[dict[str, Any]]:
+    """The fields of each log line with this message."""
+    return [record.sluice_fields for record in caplog.records if record.message == message]  # type: ignore[attr-defined]
+
+
+@contextmanager
+def gate(monkeypatch: pytest.MonkeyPatch, owner: type, method: str) -> Iterator[Gate]:
+    """Hold calls of a method that come from other threads until the gate is opened."""
+    made = Gate(getattr(owner, method))
+    monkeypatch.setattr(owner, method, lambda *args, **kwargs: made(*args, **kwargs))
+    try:
+        yield made
+    finally:
+        made.open()
+
+
+class Gate:
+    """A method that waits while the gate is shut."""
+
+    def __init__(self, method: Callable[..., Any]) -> None:
+        self._method = method
+        self._opened = threading.Event()
+        self._arrived = threading.Event()
+        self.threads: list[str] = []
+        """The names of the threads that came."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Wait if this is not the main thread, then go on."""
+        if threading.current_thread() is not threading.main_thread():
+            self.threads.append(threading.current_thread().name)
+            self._arrived.set()
+            assert self._opened.wait(ANSWER_SECONDS)
+        return self._method(*args, **kwargs)
+
+    async def reached(self) -> None:
+        """Wait until a thread stands before the gate."""
+        assert await asyncio.to_thread(self._arrived.wait, ANSWER_SECONDS)
+
+    def open(self) -> None:
+        """Let everybody through, from now on."""
+        self._opened.set()
