@@ -1,0 +1,66 @@
+"""The README's transcript, run as it stands, in a folder of its own."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from publishers.errors import SparkUnavailable
+from publishers.spark.session import require_java
+
+REPOSITORY = Path(__file__).parents[2]
+PORTS = (40840, 6900, 16007)
+BLOCKS_SHOWN = 10
+
+
+def transcript() -> str:
+    """The second code block under "Try it", without its first line, which sets up."""
+    readme = (REPOSITORY / "README.md").read_text("utf-8")
+    blocks = re.findall(r"^```\n(.*?)^```", readme, re.MULTILINE | re.DOTALL)
+    (found,) = (block for block in blocks if "sluice serve" in block)
+    set_up, _, rest = str(found).partition("\n")
+    assert set_up == "make setup && . .venv/bin/activate"
+    return rest
+
+
+def is_free(port: int) -> bool:
+    """Whether nobody listens there."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
+
+
+@pytest.mark.spark
+def test_the_transcript_runs(tmp_path: Path) -> None:
+    try:
+        require_java()
+    except SparkUnavailable as error:
+        pytest.skip(str(error))
+    if busy := [port for port in PORTS if not is_free(port)]:
+        pytest.skip(f"the README's ports are in use here: {busy}")
+    # `publish` waits for the node by itself; what follows it needs no pause either.
+    script = "set -euo pipefail\n" + transcript()
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run(
+        ["bash", "-c", script],
+        cwd=tmp_path,
+        env=os.environ | {"PATH": path},
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    entries = re.findall(r"^(\d+) (0x\w+) (\d+) bytes$", done.stdout, re.MULTILINE)
+    assert [int(number) for number, _, _ in entries] == list(range(BLOCKS_SHOWN))
+    assert [entry_type for _, entry_type, _ in entries[:3]] == ["0xb0", "0xb0", "0x1"]
