@@ -30,7 +30,7 @@ from datastream.errors import CommitFailed
 from gateway.chain import Chain
 from gateway.errors import BlockRefused
 from gateway.ledger import Ledger, VerifiedBlock
-from gateway.limits import DISK_PROBE_SECONDS, INLINE_HASH_BYTES_MAX
+from gateway.limits import COMMIT_GROUP_BYTES_MAX, DISK_PROBE_SECONDS, INLINE_HASH_BYTES_MAX
 from gateway.logs import fields
 from gateway.metrics import Metrics
 from gateway.race import Arbiter
@@ -412,10 +412,23 @@ class Conductor:
     async def _commit_all(self) -> None:
         """Commit what is in the queue, a group at a time, until it is empty."""
         while self._commit_queue:
-            count = min(len(self._commit_queue), self._group_blocks_max)
-            group = [self._commit_queue.popleft() for _ in range(count)]
-            await self._commit_group(group)
+            await self._commit_group(self._next_group())
         self._commit_task = None
+
+    def _next_group(self) -> list[_Attempt]:
+        """Take blocks from the queue: one at least, and no further ones beyond the limits of a group."""
+        group: list[_Attempt] = []
+        size_bytes = 0
+        while (
+            self._commit_queue
+            and len(group) < self._group_blocks_max
+            and (not group or size_bytes < COMMIT_GROUP_BYTES_MAX)
+        ):
+            attempt = self._commit_queue.popleft()
+            assert attempt.summary is not None
+            size_bytes += attempt.summary.size_bytes
+            group.append(attempt)
+        return group
 
     async def _commit_group(self, group: list[_Attempt]) -> None:
         blocks = []

@@ -7,6 +7,7 @@ from typing import Final
 
 __all__ = [
     "CHAIN_SNAPSHOT_BLOCKS",
+    "COMMIT_GROUP_BYTES_MAX",
     "DISK_PROBE_BYTES",
     "DISK_PROBE_SECONDS",
     "DRAIN_SECONDS",
@@ -81,6 +82,10 @@ CHAIN_SNAPSHOT_BLOCKS: Final = 1_000
 
 ROLL_FORWARD_LOG_BLOCKS: Final = 100_000
 """Blocks between two log lines while a start reads root hashes, some seconds of reading."""
+
+COMMIT_GROUP_BYTES_MAX: Final = 64 * 1024 * 1024
+"""Bytes of items beyond which no further block joins a commit: two flushes are nothing beside writing so
+much, and a group is built in memory, where the data streamer takes 1 GiB at most."""
 
 DISK_PROBE_SECONDS: Final = 0.5
 """Time between two attempts to write after the disk refused a commit."""

@@ -84,6 +84,26 @@ def test_blocks_that_wait_for_a_commit_share_the_next_one(
     assert on_stage(tmp_path / "single", one_by_one) == grouped
 
 
+def test_a_group_that_is_large_enough_takes_no_further_block(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One block before the gate, then two, the second of which reaches the limit, then the last."""
+    limit = BLOCKS[1].size_bytes + 1
+    monkeypatch.setattr(conductor_module, "COMMIT_GROUP_BYTES_MAX", limit)
+
+    async def play(stage: Stage) -> None:
+        with gate(monkeypatch, Ledger, "append") as held:
+            alice = stage.publisher("alice")
+            alice.block(BLOCKS[0])
+            await held.reached()
+            alice.block(*BLOCKS[1:4])
+            held.open()
+            await alice.expect(*(f"ack {number}" for number in range(4)))
+        assert stage.events.count("fdatasync") == 2 * 3
+
+    on_stage(tmp_path, play)
+
+
 # --- actions in their order ---------------------------------------------------------------------------------
 
 
