@@ -302,6 +302,32 @@ def test_a_disk_that_refuses_ends_every_stream_and_is_forgiven(
     assert logged(caplog, "the disk takes writes again") == [{"last_block": 0}]
 
 
+def test_blocks_that_wait_behind_a_commit_that_fails_are_dropped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They were linked to a block that is not there."""
+    monkeypatch.setattr(conductor_module, "DISK_PROBE_SECONDS", 0.01)
+
+    async def play(stage: Stage) -> None:
+        with gate(monkeypatch, Ledger, "append") as held:
+            alice = stage.publisher("alice")
+            stage.disk.plan = {"fdatasync": [errno.EIO]}
+            alice.block(BLOCKS[0])
+            await held.reached()
+            alice.block(*BLOCKS[1:4])
+            held.open()
+            await alice.expect_end("end PERSISTENCE_FAILED last None about 0")
+        async with asyncio.timeout(ANSWER_SECONDS):
+            while stage.conductor.arbiter.persistence_failed is not None:  # noqa: ASYNC110
+                await asyncio.sleep(0.002)
+        assert stage.ledger.streamer.committed.total_entries == 0
+        bob = stage.publisher("bob")
+        bob.block(*BLOCKS)
+        await bob.expect(*(f"ack {number}" for number in range(12)))
+
+    on_stage(tmp_path, play)
+
+
 def test_any_error_of_a_commit_is_one_of_persistence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
