@@ -6,6 +6,7 @@ Pure. A limit that an operator may want to move has its default here and its nam
 from typing import Final
 
 __all__ = [
+    "BLOCK_ITEMS_MAX",
     "CHAIN_SNAPSHOT_BLOCKS",
     "COMMIT_GROUP_BYTES_MAX",
     "DISK_PROBE_BYTES",
@@ -55,6 +56,10 @@ METRIC_PUBLISHERS_MAX: Final = 64
 label is a series that every scrape carries and Prometheus keeps; who publishes is not ours to choose."""
 
 # --- publishing ---------------------------------------------------------------------------------------------
+
+BLOCK_ITEMS_MAX: Final = 2_000_000
+"""Items in one block. Python needs some 70 bytes for an item beside its own, and its entry 17, so a block of
+empty items would cost far more than `publish.max_block_bytes` says. Real blocks have some thousands."""
 
 INLINE_HASH_BYTES_MAX: Final = 256 * 1024
 """Bytes of one item set that are hashed in the event loop, about 0.5 ms; a larger set goes to a thread, so

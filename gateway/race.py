@@ -312,7 +312,7 @@ class Arbiter(RaceFacts):
         self._attempt_count += 1
         block.attempt_id = AttemptId(self._attempt_count)
         block.winner, block.winner_name = stream.publisher_id, stream.name
-        block.size_bytes, block.begun_ns = 0, said.now_ns
+        block.size_bytes, block.item_count, block.begun_ns = 0, 0, said.now_ns
         self.attempts[block.attempt_id] = block
         stream.block, stream.state = block, StreamState.SENDING
         self._actions.append(Begin(block.attempt_id, number, stream.publisher_id))
@@ -321,12 +321,16 @@ class Arbiter(RaceFacts):
     def _append(self, stream: StreamFacts, said: _Said) -> None:
         block = stream.block
         assert block is not None
-        size_bytes = sum(map(len, said.items))
-        if block.size_bytes + size_bytes > self.rules.block_bytes_max:
-            got, most = block.size_bytes + size_bytes, self.rules.block_bytes_max
-            self._fail(block, Failure.TOO_LARGE, f"got {got} bytes of items, expected at most {most}")
-            return
+        size_bytes, item_count = sum(map(len, said.items)), len(said.items)
+        for got, most, unit in (
+            (block.size_bytes + size_bytes, self.rules.block_bytes_max, "bytes of items"),
+            (block.item_count + item_count, self.rules.block_items_max, "items"),
+        ):
+            if got > most:
+                self._fail(block, Failure.TOO_LARGE, f"got {got} {unit}, expected at most {most}")
+                return
         block.size_bytes += size_bytes
+        block.item_count += item_count
         self.inflight_bytes += size_bytes
         stream.state = StreamState.PROVEN if said.proven else StreamState.SENDING
         stream.since_ns = said.now_ns

@@ -13,6 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from gateway.errors import GatewayError
+from gateway.limits import BLOCK_ITEMS_MAX
 from gateway.race_actions import AttemptId, PublisherId
 from gateway.race_tables import BlockState, Standing, StreamState
 
@@ -28,6 +29,7 @@ class RaceRules:
     """The settings that the arbiter goes by. Times are nanoseconds; 0 means never."""
 
     block_bytes_max: int = 256 * 1024 * 1024
+    block_items_max: int = BLOCK_ITEMS_MAX
     proof_idle_ns: int = 100_000_000
     block_timeout_ns: int = 6_000_000_000
     stall_blocks: int = 3
@@ -53,6 +55,9 @@ class BlockFacts:
     blamed: set[str] = field(default_factory=set)
     """Names of the publishers that failed it."""
     size_bytes: int = 0
+    """Of the items received so far."""
+    item_count: int = 0
+    """Of the items received so far."""
     begun_ns: int = 0
 
 

@@ -230,7 +230,7 @@ class Failure(Enum):
 
     REFUSED = "root hash, link or proof is wrong"
     BAD_REQUEST = "a message breaks the protocol"
-    TOO_LARGE = "more bytes than a block may have"
+    TOO_LARGE = "more bytes or items than a block may have"
     TIMED_OUT = "not complete in time"
     STALLED = "another publisher completed a block far ahead"
     LEFT = "the winner left in mid-block"

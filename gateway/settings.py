@@ -193,7 +193,7 @@ class Settings:
     # --- publish --------------------------------------------------------------------------------------------
     publish_max_block_bytes: int = _row(
         "publish.max_block_bytes",
-        Size(64 * KIB, 64 * GIB),
+        Size(64 * KIB, 512 * MIB),  # with its entries' heads it must fit in one group of the data streamer
         256 * MIB,
         "Most bytes of items in one block; a longer block is refused with INVALID_REQUEST.",
         unit="bytes",

@@ -178,6 +178,17 @@ def test_a_block_above_the_limit_is_refused() -> None:
     assert race.arbiter.inflight_bytes == 0
 
 
+def test_a_block_with_too_many_items_is_refused() -> None:
+    race = Race(8, rules=RaceRules(block_items_max=3))
+    race.connect("Alice")
+    race.header("Alice", 9)
+    race.items("Alice", ITEM, ITEM)
+    race.expect("Alice")
+    race.items("Alice", ITEM)
+    race.expect("Alice", "end INVALID_REQUEST last 8 about 9")
+    assert race.dropped == [(9, "TOO_LARGE")]
+
+
 # --- several publishers -------------------------------------------------------------------------------------
 
 
