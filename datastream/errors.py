@@ -4,8 +4,10 @@ DatastreamError
 ├── MisuseError               the program called us wrongly
 │   ├── OperationAlreadyOpen, NoOperationOpen, CommitInProgress, StreamClosed
 │   ├── EntryTooLong, EntryTypeReserved, BookmarkSizeWrong, OperationTooLarge
-│   └── BadEntryRange
+│   ├── BadEntryRange
+│   └── EventValueWrong
 ├── NotFoundError             EntryNotFound, BookmarkNotFound
+├── EventMalformed            data that is not the event its type says
 ├── StreamFileRefused         the file is not one that we may use
 │   ├── ShorterThanHeaderPage, NotWholePages, WrongMagic, WrongPacketType, WrongHeaderSize
 │   ├── WrongStreamType, TotalLengthOutOfFile
@@ -39,6 +41,8 @@ __all__ = [
     "EntryTooLong",
     "EntryTypeReserved",
     "EnvironmentFault",
+    "EventMalformed",
+    "EventValueWrong",
     "MisuseError",
     "NoOperationOpen",
     "NotFoundError",
@@ -155,6 +159,17 @@ class BadEntryRange(MisuseError):
         self.total_entries = total_entries
 
 
+class EventValueWrong(MisuseError):
+    """A value that its event cannot hold."""
+
+    def __init__(self, event: str, field: str, got: str, expected: str) -> None:
+        super().__init__(f"event {event}: {field}: got {got}, expected {expected}")
+        self.event = event
+        self.field = field
+        self.got = got
+        self.expected = expected
+
+
 # --- not found -------------------------------------------------------------------------------------------
 
 
@@ -246,6 +261,20 @@ class EntriesDisagree(StreamFileRefused):
         super().__init__(path, f"{found} at entry {number}, offset {offset}", expected)
         self.number = number
         self.offset = offset
+
+
+# --- typed events ----------------------------------------------------------------------------------------
+
+
+class EventMalformed(DatastreamError):
+    """Data that is not the event that its entry's type says."""
+
+    def __init__(self, event: str, position: int, got: str, expected: str) -> None:
+        super().__init__(f"event {event} at byte {position}: got {got}, expected {expected}")
+        self.event = event
+        self.position = position
+        self.got = got
+        self.expected = expected
 
 
 # --- the environment -------------------------------------------------------------------------------------

@@ -54,6 +54,14 @@ CASES: list[tuple[DatastreamError, str]] = [
     (errors.AddressUnavailable("h", 1, OSError(98, "in use")), "h:1: cannot listen: in use"),
     (errors.ServerSpokeWrongly("length", "1", "2"), "server: length: got 1, expected 2"),
     (errors.ConnectionEnded("streaming"), "server: closed the connection while streaming"),
+    (
+        errors.EventMalformed("L2Block", 4, "wire type 5", "0"),
+        "event L2Block at byte 4: got wire type 5, expected 0",
+    ),
+    (
+        errors.EventValueWrong("L2Tx", "is_valid", "256", "u8"),
+        "event L2Tx: is_valid: got 256, expected u8",
+    ),
     (errors.CommandRefused("Start", 3, "Bad from entry"), "server: Start: error 3 Bad from entry"),
 ]
 

@@ -1,0 +1,214 @@
+"""proto3 messages from a table of fields, to bytes and back: what the typed events need, no more. Pure.
+
+    field      varint (number << 3 | wire type), then
+    wire 0     varint: uint64, uint32, bool, enum           7 bits a byte, least first, high bit: more follow
+    wire 2     varint length, then so many bytes: bytes, string, message
+
+The encoder writes the canonical form: fields in the order of their numbers, none that has its default value,
+shortest varints. The decoder also reads what is valid and not canonical; whoever must keep the bytes compares
+what `encode_message` makes of the result.
+
+Source: protobuf.dev, "Encoding"; wire.md 5.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from datastream.errors import EventMalformed, EventValueWrong
+from datastream.layout import U64_MAX
+
+__all__ = ["Field", "Kind", "MessageTable", "decode_message", "encode_message"]
+
+_WIRE_VARINT, _WIRE_64, _WIRE_BYTES, _WIRE_32 = 0, 1, 2, 5
+_FIXED_SIZES = {_WIRE_64: 8, _WIRE_32: 4}
+_VARINT_BYTES_MAX = 10
+_FIELD_NUMBER_MAX = (1 << 29) - 1
+
+
+class Kind(Enum):
+    """The type of a field: (name, greatest value of a varint or None)."""
+
+    U64 = ("uint64", U64_MAX)
+    U32 = ("uint32", (1 << 32) - 1)
+    ENUM = ("enum", (1 << 31) - 1)
+    BOOL = ("bool", 1)
+    BYTES = ("bytes", None)
+    STRING = ("string", None)
+    MESSAGE = ("message", None)
+
+
+_DEFAULTS: dict[Kind, object] = {
+    Kind.U64: 0,
+    Kind.U32: 0,
+    Kind.ENUM: 0,
+    Kind.BOOL: False,
+    Kind.BYTES: b"",
+    Kind.STRING: "",
+    Kind.MESSAGE: None,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One field of a message."""
+
+    number: int
+    name: str
+    kind: Kind
+    message: MessageTable | None = None
+    """The table of a field that is a message itself."""
+
+
+class MessageTable:
+    """A message's name and fields.
+
+    Args:
+        name: of the message, for errors.
+        fields: in the order of their numbers.
+    """
+
+    def __init__(self, name: str, *fields: Field) -> None:
+        assert [field.number for field in fields] == sorted({field.number for field in fields})
+        self.name = name
+        self.fields = fields
+        self.by_number = {field.number: field for field in fields}
+        self.defaults: dict[str, object] = {field.name: _DEFAULTS[field.kind] for field in fields}
+
+
+# --- encoding --------------------------------------------------------------------------------------------
+
+
+def encode_message(table: MessageTable, values: Mapping[str, Any]) -> bytes:
+    """Return a message's canonical bytes.
+
+    Args:
+        values: field name -> value: int, bool, bytes, str, or, for a message, such a mapping or None.
+
+    Raises:
+        EventValueWrong: a value that its field cannot hold.
+    """
+    parts: list[bytes] = []
+    for field in table.fields:
+        value = values[field.name]
+        default = _DEFAULTS[field.kind]
+        if value is None or (default is not None and value == default):
+            continue
+        match field.kind:
+            case Kind.BYTES:
+                data = bytes(value)
+            case Kind.STRING:
+                data = value.encode()
+            case Kind.MESSAGE:
+                assert field.message is not None
+                data = encode_message(field.message, value)
+            case _:
+                name, value_max = field.kind.value
+                assert value_max is not None
+                if not 0 <= value <= value_max:
+                    raise EventValueWrong(table.name, field.name, str(value), f"{name}, 0 to {value_max}")
+                parts += (_varint(field.number << 3 | _WIRE_VARINT), _varint(int(value)))
+                continue
+        parts += (_varint(field.number << 3 | _WIRE_BYTES), _varint(len(data)), data)
+    return b"".join(parts)
+
+
+def _varint(value: int) -> bytes:
+    if value < 0x80:
+        return bytes((value,))
+    out = bytearray()
+    while value >= 0x80:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+# --- decoding --------------------------------------------------------------------------------------------
+
+
+def decode_message(table: MessageTable, data: bytes) -> dict[str, Any]:
+    """Return a message's fields, defaults included.
+
+    The last of a field that comes twice counts; unknown ones are checked and left out.
+
+    Raises:
+        EventMalformed: not a message of this table.
+    """
+    values = dict(table.defaults)
+    position = 0
+    while position < len(data):
+        at = position
+        tag, position = _read_varint(table, data, position)
+        number, wire = tag >> 3, tag & 7
+        if not 1 <= number <= _FIELD_NUMBER_MAX:
+            raise EventMalformed(table.name, at, f"field number {number}", f"1 to {_FIELD_NUMBER_MAX}")
+        field = table.by_number.get(number)
+        if field is not None:
+            _check_wire(table, field, wire, at)
+        if wire == _WIRE_VARINT:
+            value, position = _read_varint(table, data, position)
+            if field is not None:
+                values[field.name] = _from_varint(field, value)
+        elif wire in (_WIRE_BYTES, *_FIXED_SIZES):
+            chunk, position = _read_chunk(table, data, position, wire)
+            if field is not None:
+                values[field.name] = _from_chunk(table, field, chunk, at)
+        else:
+            raise EventMalformed(table.name, at, f"wire type {wire}", "0, 1, 2 or 5")
+    return values
+
+
+def _check_wire(table: MessageTable, field: Field, wire: int, at: int) -> None:
+    expected = _WIRE_BYTES if field.kind.value[1] is None else _WIRE_VARINT
+    if wire != expected:
+        raise EventMalformed(table.name, at, f"wire type {wire} of {field.name}", str(expected))
+
+
+def _read_varint(table: MessageTable, data: bytes, position: int) -> tuple[int, int]:
+    """Return (value, position after it)."""
+    value = shift = 0
+    for at in range(position, min(len(data), position + _VARINT_BYTES_MAX)):
+        byte = data[at]
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            if value > U64_MAX:
+                raise EventMalformed(table.name, position, f"varint {value}", f"at most {U64_MAX}")
+            return value, at + 1
+        shift += 7
+    if position + _VARINT_BYTES_MAX <= len(data):
+        expected = f"at most {_VARINT_BYTES_MAX}"
+        raise EventMalformed(table.name, position, "a varint of more bytes", expected)
+    raise EventMalformed(table.name, position, "the end of the data", "the rest of a varint")
+
+
+def _read_chunk(table: MessageTable, data: bytes, position: int, wire: int) -> tuple[bytes, int]:
+    """Return (bytes of a field, position after them)."""
+    at = position
+    size = _FIXED_SIZES.get(wire, 0)
+    if wire == _WIRE_BYTES:
+        size, position = _read_varint(table, data, position)
+    if size > len(data) - position:
+        raise EventMalformed(table.name, at, f"a length of {size}", f"at most {len(data) - position}")
+    return data[position : position + size], position + size
+
+
+def _from_varint(field: Field, value: int) -> object:
+    # A value too large for its field is cut by other decoders; here it stays, and what the encoder says of
+    # it keeps the event raw.
+    return bool(value) if field.kind is Kind.BOOL else value
+
+
+def _from_chunk(table: MessageTable, field: Field, chunk: bytes, at: int) -> object:
+    if field.kind is Kind.STRING:
+        try:
+            return chunk.decode()
+        except UnicodeDecodeError:
+            raise EventMalformed(table.name, at, f"{chunk.hex()} as {field.name}", "UTF-8") from None
+    if field.kind is Kind.MESSAGE:
+        assert field.message is not None
+        return decode_message(field.message, chunk)
+    return bytes(chunk)
