@@ -22,8 +22,8 @@ from enum import Enum, IntEnum, auto
 from typing import Literal, Protocol
 
 from datastream.errors import NotFoundError
-from datastream.layout import PACKET_ANSWER, Entry, encode_entry
-from datastream.limits import BOOKMARK_SIZE_MAX, BOOKMARK_SIZE_MIN
+from datastream.layout import ENTRY_HEAD_SIZE, PACKET_ANSWER, Entry, encode_entry
+from datastream.limits import ANSWER_COPY_BYTES_MAX, BOOKMARK_SIZE_MAX, BOOKMARK_SIZE_MIN
 from datastream.packets import NOT_FOUND_ANSWER, encode_result
 
 __all__ = [
@@ -39,6 +39,7 @@ __all__ = [
     "OnCommandError",
     "Reply",
     "Send",
+    "SendRange",
     "StartStream",
     "StopStream",
     "StreamState",
@@ -149,6 +150,18 @@ class Send:
 
 
 @dataclass(frozen=True, slots=True)
+class SendRange:
+    """Send these committed bytes of the file, after what was to be sent before: the rest of a long answer.
+
+    A client that asks for long entries and does not read them thus costs no memory.
+    """
+
+    offset: int
+    size: int
+    """Bytes; all of them are on one page."""
+
+
+@dataclass(frozen=True, slots=True)
 class StartStream:
     """Stream committed entries from this offset on, and later ones as they are committed."""
 
@@ -173,7 +186,7 @@ class Close:
     """For the log."""
 
 
-Effect = Send | StartStream | StopStream | EndAfterCatchUp | Close
+Effect = Send | SendRange | StartStream | StopStream | EndAfterCatchUp | Close
 
 
 class StreamView(Protocol):
@@ -318,9 +331,9 @@ class CommandCore:
             case Command.HEADER, _:
                 return [Send(ok + self._view.header_bytes())]
             case Command.ENTRY, int(number):
-                return [Send(ok + self._find(number))]
+                return self._find(ok, number)
             case Command.BOOKMARK, bytes(bookmark):
-                return [Send(ok + self._find(bookmark))]
+                return self._find(ok, bookmark)
         raise AssertionError((command, parameter))
 
     def _start(self, where: int | bytes, error: CommandError) -> list[Effect]:
@@ -332,16 +345,21 @@ class CommandCore:
         self.state = StreamState.STREAMING
         return [Send(encode_result(CommandError.OK, ERRORS[CommandError.OK][0])), StartStream(offset)]
 
-    def _find(self, what: int | bytes) -> bytes:
-        """Return the entry packet that answers an Entry or Bookmark command."""
+    def _find(self, ok: bytes, what: int | bytes) -> list[Effect]:
+        """Answer an Entry or Bookmark command."""
+        view = self._view
         try:
-            if isinstance(what, bytes):
-                entry = self._view.get_first_event_after_bookmark(what)
-            else:
-                entry = self._view.get_entry(what)
+            entry = (
+                view.get_first_event_after_bookmark(what) if isinstance(what, bytes) else view.get_entry(what)
+            )
+            if len(entry.data) <= ANSWER_COPY_BYTES_MAX:
+                return [Send(ok + encode_entry(entry, PACKET_ANSWER))]
+            offset = view.offset_of(entry.number)
         except NotFoundError:
-            return NOT_FOUND_ANSWER
-        return encode_entry(entry, PACKET_ANSWER)
+            return [Send(ok + NOT_FOUND_ANSWER)]
+        # Only its first byte differs from what lies in the file.
+        rest = SendRange(offset + 1, ENTRY_HEAD_SIZE - 1 + len(entry.data))
+        return [Send(ok + bytes((PACKET_ANSWER,))), rest]
 
     @staticmethod
     def _error(error: CommandError) -> list[Effect]:

@@ -2,12 +2,14 @@
 
 What goes out, in order; each waits until the one before is with the kernel:
 
-    1  the rest of the entry that is under way     (a Result may not cut an entry)
-    2  the answer to the last command              (no further command is read until it is out)
-    3  while streaming, committed bytes from the client's offset on, page by page, never padding
+    1  the queue: the rest of the entry that is under way (a Result may not cut an entry), then the answer to
+       the last command; no further command is read until it is out
+    2  while streaming, committed bytes from the client's offset on, page by page, never padding
 
 History and live tail are the same: send what is committed, then wait for the next commit. A client costs the
-same memory whether it reads or not.
+same memory whether it reads or not: of what waits for it, only short answers are held as bytes.
+
+One client has the event loop for one turn at most: SEND_BYTES_PER_TURN, COMMANDS_PER_TURN.
 
 Runs in the event loop's thread; sockets never block. Protocol decisions are in `commands.py`.
 Source: wire.md 3; design.md, invariant 5.
@@ -17,10 +19,12 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import fcntl
 import logging
 import os
 import socket
 import struct
+import termios
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum, auto
@@ -32,25 +36,34 @@ from datastream.commands import (
     EndAfterCatchUp,
     OnCommandError,
     Send,
+    SendRange,
     StartStream,
     StopStream,
 )
 from datastream.errors import DatastreamError
 from datastream.layout import page_end, page_number_of
 from datastream.limits import (
+    COMMANDS_PER_TURN,
     LINGER_BYTES_MAX,
+    LINGER_FIRST_SECONDS,
     LINGER_SECONDS,
+    LINGER_STALL_SECONDS,
     RECEIVE_BYTES,
     SEND_BYTES_PER_TURN,
     ServerLimits,
 )
+from datastream.live_tail import LiveTail
 from datastream.streamer import DataStreamer
 
-__all__ = ["Connection", "ServerContext"]
+__all__ = ["NO_CUT", "Connection", "ServerContext"]
 
 _logger = logging.getLogger(__name__)
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
+_INT = struct.Struct("i")
 _NONE = -1
+
+NO_CUT = 1 << 64
+"""Greater than every offset."""
 
 
 @dataclass(slots=True)
@@ -66,12 +79,16 @@ class ServerContext:
     waiting: set[Connection] = field(default_factory=set)
     """Clients that have everything that is committed and want more."""
     bytes_sent: int = 0
+    cut_offset: int = NO_CUT
+    """The stream was truncated to this length; clients that are past it have what is no longer there."""
 
 
 class _Progress(Enum):
     DONE = auto()
     BLOCKED = auto()
     TURN_OVER = auto()
+    COMMANDS_LEFT = auto()
+    """The turn is over, and commands that were received may wait."""
 
 
 class Connection:
@@ -89,16 +106,17 @@ class Connection:
         "_core",
         "_end_at",
         "_ended",
-        "_finish_at",
         "_linger",
         "_lingered_bytes",
-        "_out",
         "_position",
         "_progress_at",
+        "_queue",
         "_reading",
         "_socket",
         "_streaming",
         "_turn_bytes",
+        "_turn_commands",
+        "_unacknowledged",
         "_writing",
         "active_at",
         "peer",
@@ -110,12 +128,11 @@ class Connection:
         self.peer = peer
         streamer = context.streamer
         self._core = CommandCore(streamer, streamer.header.stream_type, context.on_command_error)
-        self._out = b""
+        self._queue: list[bytes | SendRange] = []
+        """To be sent before anything else."""
         self._position = _NONE
-        """Offset of the next byte to stream; _NONE when there is no stream and no entry under way."""
+        """Offset of the next byte to stream; _NONE when not streaming."""
         self._streaming = False
-        self._finish_at = _NONE
-        """Stream up to here before anything of `_out`."""
         self._end_at = _NONE
         """Stream up to here, then close."""
         self._closing = False
@@ -126,14 +143,18 @@ class Connection:
         self._reading = False
         self._writing = False
         self._turn_bytes = 0
+        self._turn_commands = 0
+        self._unacknowledged = _NONE
+        """Bytes with the kernel that the client's host had not taken when it was last asked."""
         self._progress_at = self.active_at = context.loop.time()
-        self._watch()
+        self._watch(want_read=True, want_write=False)
 
     # --- events ------------------------------------------------------------------------------------------
 
-    def wake(self) -> None:
-        """Send what was committed since."""
-        self._guarded(self._pump)
+    def wake(self, tail: LiveTail) -> None:
+        """Send what was committed since; only for a client that is in `waiting`."""
+        if self._socket.fileno() >= 0:
+            self._guarded(self._send_tail, tail)
 
     def sweep(self, now: float) -> None:
         """Close when a timeout has passed.
@@ -142,17 +163,26 @@ class Connection:
             now: the event loop's time in seconds.
         """
         limits = self._context.limits
-        if self._linger is not None:
+        if self._linger is not None or self._socket.fileno() < 0:
             return
+        if self._writing:
+            self._look_for_progress(now)
         # Not only after the kernel refused bytes: a turn may end just when its buffer is full.
         if self._writing and 0 < limits.write_timeout_seconds < now - self._progress_at:
             _logger.info("client %s: took nothing for %.1f s, closed", self.peer, now - self._progress_at)
-            # Without this the kernel would keep megabytes for a client that does not read.
-            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
-            self.close()
+            self._reset()
         elif 0 < limits.inactivity_timeout_seconds < now - self.active_at:
             _logger.info("client %s: inactive for %.1f s, closed", self.peer, now - self.active_at)
             self.close()
+
+    def close_if_past(self, offset: int) -> None:
+        """Reset the connection when the client has, or is being sent, something at or after `offset`."""
+        queued = max(
+            (piece.offset + piece.size for piece in self._queue if isinstance(piece, SendRange)), default=0
+        )
+        if max(self._position, queued) > offset and self._socket.fileno() >= 0:
+            _logger.warning("client %s: the stream was truncated to %d, closed", self.peer, offset)
+            self._reset()
 
     def close(self) -> None:
         """Close the connection now; a second time does nothing."""
@@ -162,16 +192,21 @@ class Connection:
             self._linger.cancel()
         self._context.waiting.discard(self)
         self._closing = True
-        self._watch()
+        self._watch(want_read=False, want_write=False)
         self._socket.close()
         self._context.forget(self)
 
-    def _guarded(self, action: Callable[[], None]) -> None:
+    def _reset(self) -> None:
+        """Close, and drop what the kernel still holds: megabytes, for a client that does not read."""
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
+        self.close()
+
+    def _guarded(self, action: Callable[..., None], *args: object) -> None:
         """Run one reaction; whatever goes wrong ends this client only."""
         if self._socket.fileno() < 0:
             return
         try:
-            action()
+            action(*args)
         except (ConnectionError, TimeoutError) as error:
             _logger.debug("client %s: %s", self.peer, error)
             self.close()
@@ -183,13 +218,13 @@ class Connection:
             self.close()
 
     def _on_readable(self) -> None:
-        self._guarded(self._receive)
+        self._guarded(self._receive if self._linger is None else self._drop_input)
 
     def _on_writable(self) -> None:
         self._guarded(self._pump)
 
-    def _on_linger_readable(self) -> None:
-        self._guarded(self._drop_input)
+    def _on_linger_timer(self, delay: float, until: float) -> None:
+        self._guarded(self._look_at_linger, delay, until)
 
     # --- receiving ---------------------------------------------------------------------------------------
 
@@ -204,28 +239,33 @@ class Connection:
         else:
             self._ended = True
             self._core.receive_end()
-        self._run_commands()
         self._pump()
 
-    def _run_commands(self) -> None:
-        """Perform the effects of complete commands, until one has an answer that must go out first."""
-        while not self._out and not self._closing and self._end_at == _NONE:
-            effects = self._core.next_effects()
-            if effects is None:
-                return
-            for effect in effects:
-                self._perform(effect)
+    def _run_command(self) -> bool:
+        """Perform the effects of the next complete command; return whether there was one."""
+        if self._end_at != _NONE:
+            return False
+        effects = self._core.next_effects()
+        if effects is None:
+            return False
+        self._turn_commands += 1
+        for effect in effects:
+            self._perform(effect)
+        return True
 
     def _perform(self, effect: Effect) -> None:
         match effect:
             case Send(data):
                 self._finish_entry()
-                self._out += data
+                self._queue.append(data)
+            case SendRange():
+                self._queue.append(effect)
             case StartStream(offset):
                 self._position = offset
                 self._streaming = True
             case StopStream():
                 self._finish_entry()
+                self._position = _NONE
                 self._streaming = False
             case EndAfterCatchUp():
                 self._end_at = self._context.streamer.committed.total_length
@@ -234,39 +274,59 @@ class Connection:
                 self._closing = True
 
     def _finish_entry(self) -> None:
-        if self._position != _NONE and self._finish_at == _NONE:
-            self._finish_at = self._context.streamer.boundary_from(self._position)
+        """Queue the rest of the entry that is under way."""
+        if not self._streaming:
+            return
+        boundary = self._context.streamer.boundary_from(self._position)
+        if boundary > self._position:
+            self._queue.append(SendRange(self._position, boundary - self._position))
+            self._position = boundary
 
     # --- sending -----------------------------------------------------------------------------------------
 
+    def _send_tail(self, tail: LiveTail) -> None:
+        """Send what was committed since, out of the bytes that all waiting clients share."""
+        found = tail.after(self._position)
+        if found is None:
+            self._pump()
+            return
+        offset, data = found
+        try:
+            count = self._socket.send(data)
+        except (BlockingIOError, InterruptedError):
+            self._pump()
+            return
+        self._position = offset + count
+        self._sent(count)
+        if count < len(data):
+            self._pump()
+
     def _pump(self) -> None:
         """Send as much as the kernel takes and this turn allows; then wait for the right thing."""
-        self._context.waiting.discard(self)
-        self._turn_bytes = 0
+        self._turn_bytes = self._turn_commands = 0
         progress = self._send_all()
-        if progress is _Progress.DONE:
-            if self._closing:
-                self._end()
-                return
-            if self._streaming:
-                self._context.waiting.add(self)
-        self._watch(want_write=progress is not _Progress.DONE)
+        if progress is _Progress.DONE and self._closing:
+            self._end()
+            return
+        if progress is _Progress.DONE and self._streaming:
+            self._context.waiting.add(self)
+        else:
+            self._context.waiting.discard(self)
+        # Nothing more is taken in while an answer or a command waits, so neither can pile up.
+        want_read = not (self._queue or self._ended or progress is _Progress.COMMANDS_LEFT)
+        self._watch(want_read, want_write=progress is not _Progress.DONE)
 
     def _send_all(self) -> _Progress:
         while True:
-            if self._finish_at != _NONE:
-                progress = self._send_range(self._finish_at)
-                if progress is not _Progress.DONE:
-                    return progress
-                self._finish_at = _NONE
-                if not self._streaming:
-                    self._position = _NONE
-            if self._out:
-                if not self._send_out():
-                    return _Progress.BLOCKED
-                self._run_commands()
+            if not self._send_queue():
+                return _Progress.BLOCKED
+            if self._closing:
+                return _Progress.DONE
+            if self._turn_commands >= COMMANDS_PER_TURN or self._turn_bytes >= SEND_BYTES_PER_TURN:
+                return _Progress.COMMANDS_LEFT
+            if self._run_command():
                 continue
-            if self._closing or not self._streaming:
+            if not self._streaming:
                 return _Progress.DONE
             limit = self._end_at if self._end_at != _NONE else self._context.streamer.committed.total_length
             progress = self._send_range(limit)
@@ -274,20 +334,31 @@ class Connection:
                 self._closing = True
             return progress
 
-    def _send_out(self) -> bool:
-        """Send the waiting answer; return whether all of it went."""
-        try:
-            count = self._socket.send(self._out)
-        except (BlockingIOError, InterruptedError):
-            return False
-        self._sent(count)
-        self._out = self._out[count:]
-        return not self._out
+    def _send_queue(self) -> bool:
+        """Send what waits in the queue; return whether all of it went."""
+        queue = self._queue
+        while queue:
+            piece = queue[0]
+            try:
+                if isinstance(piece, bytes):
+                    count = self._socket.send(piece)
+                    rest: bytes | SendRange | None = piece[count:] or None
+                else:
+                    count = self._send_file(piece.offset, piece.size)
+                    left = piece.size - count
+                    rest = SendRange(piece.offset + count, left) if left else None
+            except (BlockingIOError, InterruptedError):
+                return False
+            self._sent(count)
+            if rest is None:
+                del queue[0]
+            else:
+                queue[0] = rest
+        return True
 
     def _send_range(self, limit: int) -> _Progress:
         """Send the entries between the client's offset and `limit`, an offset at which an entry ends."""
         streamer = self._context.streamer
-        out_fd, in_fd = self._socket.fileno(), streamer.fileno()
         while True:
             position = self._position
             page_number = page_number_of(position)
@@ -300,39 +371,48 @@ class Connection:
             if self._turn_bytes >= SEND_BYTES_PER_TURN:
                 return _Progress.TURN_OVER
             try:
-                count = os.sendfile(out_fd, in_fd, position, end - position)
+                count = self._send_file(position, end - position)
             except (BlockingIOError, InterruptedError):
                 return _Progress.BLOCKED
-            if count == 0:
-                raise OSError(errno.EIO, f"the stream file ends before offset {end}")
             self._position = position + count
             self._sent(count)
+
+    def _send_file(self, offset: int, size: int) -> int:
+        """Send up to `size` bytes of the file; return how many the kernel took."""
+        if offset + size > self._context.cut_offset:
+            raise ConnectionAbortedError(errno.ECONNABORTED, "the stream was truncated below this client")
+        count = os.sendfile(self._socket.fileno(), self._context.streamer.fileno(), offset, size)
+        if count == 0:
+            raise OSError(errno.EIO, f"the stream file ends before offset {offset + size}")
+        return count
 
     def _sent(self, count: int) -> None:
         self._turn_bytes += count
         self._context.bytes_sent += count
+        self._unacknowledged = _NONE
         self._progress_at = self.active_at = self._context.loop.time()
 
     # --- ending ------------------------------------------------------------------------------------------
 
     def _end(self) -> None:
-        """Everything is sent: close our side, and give the client a moment to close its own.
+        """Everything is with the kernel: close our side, and wait until the client has it and closed its own.
 
         Closing at once while bytes of the client are unread would send a reset, which can destroy the last
-        answer before the client reads it.
+        answer before the client reads it. And what the kernel still has to deliver stays a connection here: a
+        client that never reads cannot leave any number of them behind.
         """
-        if self._ended:
+        if self._ended and not self._count_unacknowledged():
             self.close()
             return
-        self._watch()
+        self._watch(want_read=False, want_write=False)
         try:
             self._socket.shutdown(socket.SHUT_WR)
         except OSError:  # the client was quicker
             self.close()
             return
-        self._linger = self._context.loop.call_later(LINGER_SECONDS, self.close)
-        self._context.loop.add_reader(self._socket.fileno(), self._on_linger_readable)
-        self._reading = True
+        if not self._ended:
+            self._watch(want_read=True, want_write=False)
+        self._wait_for_linger(LINGER_FIRST_SECONDS, self._context.loop.time() + LINGER_SECONDS)
 
     def _drop_input(self) -> None:
         try:
@@ -340,13 +420,57 @@ class Connection:
         except (BlockingIOError, InterruptedError):
             return
         self._lingered_bytes += len(data)
-        if not data or self._lingered_bytes > LINGER_BYTES_MAX:
+        if self._lingered_bytes > LINGER_BYTES_MAX:
             self.close()
+        elif not data:
+            self._ended = True
+            if self._has_all():
+                self.close()
+            else:
+                self._watch(want_read=False, want_write=False)
 
-    def _watch(self, *, want_write: bool = False) -> None:
-        """Ask the event loop for what we wait for: room to send, and commands unless an answer waits."""
+    def _wait_for_linger(self, delay: float, until: float) -> None:
+        self._linger = self._context.loop.call_later(delay, self._on_linger_timer, delay, until)
+
+    def _look_at_linger(self, delay: float, until: float) -> None:
+        """Look whether a closing connection is over; else look again later."""
+        now = self._context.loop.time()
+        if self._has_all():
+            if self._ended or now >= until:
+                self.close()
+                return
+        else:
+            self._look_for_progress(now)
+            if now - self._progress_at > (self._context.limits.write_timeout_seconds or LINGER_STALL_SECONDS):
+                _logger.info("client %s: did not take the end of its answer, closed", self.peer)
+                self._reset()
+                return
+        self._wait_for_linger(min(2 * delay, LINGER_SECONDS), until)
+
+    def _has_all(self) -> bool:
+        """Whether the client's host has everything; our FIN, which comes after it, counts as one byte."""
+        return self._count_unacknowledged() <= 1
+
+    def _look_for_progress(self, now: float) -> None:
+        """Take in whether the client's host took bytes since the last look.
+
+        The kernel says that there is room only when a third of its buffer is free: seconds after a client
+        behind a slow line took its first bytes.
+        """
+        count = self._count_unacknowledged()
+        if self._unacknowledged not in (_NONE, count):
+            self._progress_at = self.active_at = now
+        self._unacknowledged = count
+
+    def _count_unacknowledged(self) -> int:
+        """Return how many bytes the kernel holds because the client's host has not taken them."""
+        count: int
+        (count,) = _INT.unpack(fcntl.ioctl(self._socket.fileno(), termios.TIOCOUTQ, bytes(_INT.size)))
+        return count
+
+    def _watch(self, want_read: bool, want_write: bool) -> None:
+        """Ask the event loop for what we wait for: commands, room to send."""
         loop, fd = self._context.loop, self._socket.fileno()
-        want_read = not (self._out or self._closing or self._ended)
         if want_read and not self._reading:
             loop.add_reader(fd, self._on_readable)
         elif self._reading and not want_read:

@@ -10,16 +10,22 @@ from dataclasses import dataclass
 __all__ = [
     "ACCEPT_BATCH_COUNT",
     "ACCEPT_PAUSE_SECONDS",
+    "ANSWER_COPY_BYTES_MAX",
     "BOOKMARKS_CHECKED_AT_OPEN_MAX",
     "BOOKMARK_SIZE_MAX",
     "BOOKMARK_SIZE_MIN",
     "CHECKPOINT_INTERVAL",
     "CLIENT_READ_BYTES",
+    "COMMANDS_PER_TURN",
     "FULL_CHECK_PAGES_MAX",
     "GROWTH_PAGES",
     "INITIAL_PAGES",
+    "KEEPALIVE_PROBES",
+    "KEEPALIVE_SECONDS",
     "LINGER_BYTES_MAX",
+    "LINGER_FIRST_SECONDS",
     "LINGER_SECONDS",
+    "LINGER_STALL_SECONDS",
     "LISTEN_BACKLOG_COUNT",
     "OFFSET_TABLES_MAX",
     "OPERATION_GROUP_BYTES_MAX",
@@ -28,6 +34,9 @@ __all__ = [
     "RECEIVE_BYTES",
     "RESULT_TEXT_BYTES_MAX",
     "SEND_BYTES_PER_TURN",
+    "SPARE_DESCRIPTORS",
+    "TAIL_BYTES_MAX",
+    "WAKES_PER_TURN",
     "ServerLimits",
 ]
 
@@ -89,11 +98,40 @@ ACCEPT_BATCH_COUNT = 128
 ACCEPT_PAUSE_SECONDS = 0.5
 """Pause when the process has no file descriptor left (EMFILE), instead of spinning."""
 
+LINGER_FIRST_SECONDS = 0.02
+"""How soon a closing connection looks whether its client has everything; then twice as long, and so on."""
+
 LINGER_SECONDS = 1.0
-"""How long a closing connection waits for its client's end, so that no reset destroys the last answer."""
+"""How long a closing connection waits for its client's end, so that no reset destroys the last answer.
+
+Longer while bytes are under way, until the client takes none for the write timeout."""
+
+LINGER_STALL_SECONDS = 60.0
+"""The write timeout of a closing connection when there is none otherwise."""
 
 LINGER_BYTES_MAX = 1 << 16
 """Bytes that a closing connection reads and drops in that time."""
+
+COMMANDS_PER_TURN = 32
+"""Commands of one client that are answered before the event loop turns to the others."""
+
+ANSWER_COPY_BYTES_MAX = 4_096
+"""A longer answer to Entry or Bookmark is sent from the file, so that not reading it holds no memory here."""
+
+TAIL_BYTES_MAX = 1 << 16
+"""Live bytes up to this are read once for all clients that wait for them; more are sent from the file."""
+
+WAKES_PER_TURN = 512
+"""Clients woken by a commit before the event loop turns to commands and other sockets; about 5 ms."""
+
+KEEPALIVE_SECONDS = 15
+"""A silent client's host is asked for a sign of life after, and then every, 15 s. go: 15 s, by default."""
+
+KEEPALIVE_PROBES = 9
+"""Signs of life that may be missing before the connection counts as dead. go: 9."""
+
+SPARE_DESCRIPTORS = 64
+"""File descriptors wanted beside those of the clients: files, LevelDB, logs."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,8 @@
 """The TCP server of a stream: accepts clients, wakes them after commits, closes those whose time is up.
 
+    commit, any thread -> _on_commit -> (one call into the loop, however many commits) -> _wake
+    _wake: WAKES_PER_TURN waiting clients at a time get what was committed, then other events have their turn
+
 Runs in one event loop, asyncio's or uvloop's, on raw non-blocking sockets. Commits may come from any thread.
 Each client is a `Connection`; the protocol is in `commands.py`.
 
@@ -11,19 +14,39 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
+import resource
 import socket
+import threading
+from collections import deque
 
 from datastream.commands import OnCommandError
-from datastream.connection import Connection, ServerContext
+from datastream.connection import NO_CUT, Connection, ServerContext
 from datastream.errors import AddressUnavailable
 from datastream.layout import Committed
-from datastream.limits import ACCEPT_BATCH_COUNT, ACCEPT_PAUSE_SECONDS, LISTEN_BACKLOG_COUNT, ServerLimits
+from datastream.limits import (
+    ACCEPT_BATCH_COUNT,
+    ACCEPT_PAUSE_SECONDS,
+    KEEPALIVE_PROBES,
+    KEEPALIVE_SECONDS,
+    LISTEN_BACKLOG_COUNT,
+    SPARE_DESCRIPTORS,
+    WAKES_PER_TURN,
+    ServerLimits,
+)
+from datastream.live_tail import LiveTail
 from datastream.streamer import DataStreamer
 
 __all__ = ["StreamServer"]
 
 _logger = logging.getLogger(__name__)
-_OUT_OF_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+_CLIENT_IS_GONE = frozenset(
+    {
+        *(errno.ECONNABORTED, errno.EPERM, errno.EPROTO, errno.ENETDOWN, errno.ENOPROTOOPT),
+        *(errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.EOPNOTSUPP, errno.ENETUNREACH),
+    }
+)
+"""Errors of accept(2) that are about one client; after any other, trying again at once would only spin."""
+_REFUSED_LOG_SECONDS = 5.0
 
 
 class StreamServer:
@@ -31,7 +54,7 @@ class StreamServer:
 
     Args:
         streamer: an open stream; it stays open when the server closes.
-        host: address or name to listen on.
+        host: address to listen on, or a name: all of its addresses; "" for all of this machine.
         port: 0 takes a free one, see `address`.
         limits: connections and timeouts.
         on_command_error: whether a command in the wrong state closes the connection.
@@ -53,10 +76,15 @@ class StreamServer:
         self._limits = ServerLimits() if limits is None else limits
         self._on_command_error = on_command_error
         self._connections: set[Connection] = set()
-        self._listener: socket.socket | None = None
+        self._listeners: list[socket.socket] = []
         self._context: ServerContext | None = None
-        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._timers: dict[object, asyncio.TimerHandle] = {}
         self._wake_due = False
+        self._to_wake: deque[Connection] = deque()
+        self._length_seen = 0
+        self._cut_lock = threading.Lock()
+        self._refused_count = 0
+        self._refused_logged_at = float("-inf")
 
     async def start(self) -> None:
         """Listen, and serve from now on.
@@ -65,44 +93,60 @@ class StreamServer:
             AddressUnavailable: the address is taken, unknown or not allowed.
         """
         loop = asyncio.get_running_loop()
-        self._listener = await self._listen(loop)
+        self._listeners = await self._listen(loop)
         self._context = ServerContext(
             self._streamer, loop, self._limits, self._on_command_error, self._connections.discard
         )
+        self._length_seen = self._streamer.committed.total_length
         self._unsubscribe = self._streamer.on_commit(self._on_commit)
-        loop.add_reader(self._listener.fileno(), self._accept)
+        for listener in self._listeners:
+            loop.add_reader(listener.fileno(), self._accept, listener)
         self._sweep()
-        _logger.info("data streamer: listening on %s:%d", *self.address)
+        descriptors, wanted = resource.getrlimit(resource.RLIMIT_NOFILE)[0], self._limits.connections_max
+        if descriptors < wanted + SPARE_DESCRIPTORS:
+            _logger.warning(
+                "this process may open %d files (ulimit -n); %d clients need %d",
+                *(descriptors, wanted, wanted + SPARE_DESCRIPTORS),
+            )
+        for listener in self._listeners:
+            _logger.info("data streamer: listening on %s", format_address(listener.getsockname()))
 
-    async def _listen(self, loop: asyncio.AbstractEventLoop) -> socket.socket:
+    async def _listen(self, loop: asyncio.AbstractEventLoop) -> list[socket.socket]:
+        listeners: list[socket.socket] = []
         try:
             found = await loop.getaddrinfo(
-                self._host, self._port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+                self._host or None, self._port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
             )
-            family, _, _, _, address = found[0]
-            sock = socket.socket(family, socket.SOCK_STREAM)
+            port = self._port
+            for family, address in dict.fromkeys((family, address) for family, _, _, _, address in found):
+                listener = socket.socket(family, socket.SOCK_STREAM)
+                listeners.append(listener)
+                # A free port that the first address got is meant for all of them.
+                _prepare(listener, family)
+                listener.bind((address[0], port, *address[2:]))
+                listener.listen(LISTEN_BACKLOG_COUNT)
+                port = listener.getsockname()[1]
         except (OSError, OverflowError) as error:
+            for listener in listeners:
+                listener.close()
             raise AddressUnavailable(self._host, self._port, _as_os_error(error)) from error
-        try:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            sock.setblocking(False)
-            sock.bind(address)
-            sock.listen(LISTEN_BACKLOG_COUNT)
-        except (OSError, OverflowError) as error:
-            sock.close()
-            raise AddressUnavailable(self._host, self._port, _as_os_error(error)) from error
-        return sock
+        return listeners
 
     async def close(self) -> None:
-        """Stop listening and close every connection; a second time does nothing."""
-        if self._listener is None or self._context is None:
+        """Stop listening and close every connection; a second time does nothing.
+
+        What is with the kernel already is still delivered, unless the client sent what nobody read.
+        """
+        if not self._listeners or self._context is None:
             return
         self._unsubscribe()
-        self._context.loop.remove_reader(self._listener.fileno())
-        self._listener.close()
-        self._listener = None
         for timer in self._timers.values():
             timer.cancel()
+        for listener in self._listeners:
+            self._context.loop.remove_reader(listener.fileno())
+            listener.close()
+        self._listeners = []
+        self._to_wake.clear()
         for connection in list(self._connections):
             connection.close()
 
@@ -117,10 +161,10 @@ class StreamServer:
 
     @property
     def address(self) -> tuple[str, int]:
-        """Host and port that the server listens on."""
-        if self._listener is None:
+        """Host and port that the server listens on, the first of several."""
+        if not self._listeners:
             return self._host, self._port
-        host, port = self._listener.getsockname()[:2]
+        host, port = self._listeners[0].getsockname()[:2]
         return host, port
 
     @property
@@ -135,56 +179,104 @@ class StreamServer:
 
     # --- events ------------------------------------------------------------------------------------------
 
-    def _accept(self) -> None:
-        assert self._listener is not None
+    def _accept(self, listener: socket.socket) -> None:
         assert self._context is not None
         for _ in range(ACCEPT_BATCH_COUNT):
             try:
-                sock, address = self._listener.accept()
+                sock, address = listener.accept()
             except (BlockingIOError, InterruptedError):
                 return
             except OSError as error:
-                if error.errno not in _OUT_OF_RESOURCES:
+                if error.errno in _CLIENT_IS_GONE:
                     _logger.debug("a client was gone before it was accepted: %s", error)
                     continue
                 _logger.error("cannot accept clients for %.1f s: %s", ACCEPT_PAUSE_SECONDS, error)
-                self._pause_accepting()
+                self._pause_accepting(listener)
                 return
-            peer = f"{address[0]}:{address[1]}"
             if len(self._connections) >= self._limits.connections_max:
-                _logger.warning("client %s: closed, %d are connected already", peer, len(self._connections))
                 sock.close()
+                self._log_refused(address)
                 continue
-            sock.setblocking(False)
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self._connections.add(Connection(self._context, sock, peer))
+            try:
+                sock.setblocking(False)
+                self._connections.add(Connection(self._context, sock, format_address(address)))
+            except OSError as error:  # no memory for one more in the kernel's poll set
+                _logger.error("client %s: cannot be served: %s", format_address(address), error)
+                sock.close()
 
-    def _pause_accepting(self) -> None:
-        assert self._listener is not None
+    def _pause_accepting(self, listener: socket.socket) -> None:
+        """Let the clients wait in the kernel for a while: without descriptors, trying on would only spin."""
         assert self._context is not None
-        loop, fd = self._context.loop, self._listener.fileno()
+        loop, fd = self._context.loop, listener.fileno()
         loop.remove_reader(fd)
-        self._timers["accept"] = loop.call_later(ACCEPT_PAUSE_SECONDS, loop.add_reader, fd, self._accept)
+        self._timers[listener] = loop.call_later(
+            ACCEPT_PAUSE_SECONDS, loop.add_reader, fd, self._accept, listener
+        )
+
+    def _log_refused(self, address: tuple[str, int]) -> None:
+        """Say that there are too many clients, but not once for each of thousands."""
+        assert self._context is not None
+        self._refused_count += 1
+        now = self._context.loop.time()
+        if now - self._refused_logged_at >= _REFUSED_LOG_SECONDS:
+            _logger.warning(
+                "client %s: closed, %d are connected already; %d refused so far",
+                *(format_address(address), len(self._connections), self._refused_count),
+            )
+            self._refused_logged_at = now
 
     def _on_commit(self, committed: Committed) -> None:
         """Wake the clients; called in the committing thread, after the view was swapped.
 
-        The flag is set after the swap and cleared before the view is read, so no commit is missed.
+        The flag is set after the swap and cleared before the view is read, so no commit is missed. A stream
+        that became shorter was truncated: that is noted here, before any later commit can be seen.
         """
+        assert self._context is not None
+        if committed.total_length < self._length_seen:
+            with self._cut_lock:
+                self._context.cut_offset = min(self._context.cut_offset, committed.total_length)
+        self._length_seen = committed.total_length
         if self._wake_due:
             return
         self._wake_due = True
-        assert self._context is not None
         try:
             self._context.loop.call_soon_threadsafe(self._wake)
         except RuntimeError:
             _logger.debug("a commit after the event loop has ended")
 
     def _wake(self) -> None:
+        """Begin a round of wake-ups, or add to the one under way."""
         assert self._context is not None
         self._wake_due = False
-        for connection in list(self._context.waiting):
-            connection.wake()
+        if self._context.cut_offset != NO_CUT:
+            self._close_the_cut_off()
+        if self._to_wake:
+            # The clients of the round under way that were served already are woken in another one after it.
+            self._to_wake.extend(self._context.waiting.difference(self._to_wake))
+            return
+        self._to_wake.extend(self._context.waiting)
+        self._wake_some()
+
+    def _wake_some(self) -> None:
+        assert self._context is not None
+        waiting, to_wake = self._context.waiting, self._to_wake
+        tail = LiveTail(self._streamer)
+        for _ in range(min(WAKES_PER_TURN, len(to_wake))):
+            connection = to_wake.popleft()
+            if connection in waiting:
+                connection.wake(tail)
+        if to_wake:
+            self._context.loop.call_soon(self._wake_some)
+
+    def _close_the_cut_off(self) -> None:
+        """Reset the clients that have entries which a truncation took away; they cannot know otherwise."""
+        assert self._context is not None
+        cut_offset = self._context.cut_offset
+        for connection in list(self._connections):
+            connection.close_if_past(cut_offset)
+        with self._cut_lock:
+            if self._context.cut_offset == cut_offset:
+                self._context.cut_offset = NO_CUT
 
     def _sweep(self) -> None:
         assert self._context is not None
@@ -199,3 +291,22 @@ class StreamServer:
 
 def _as_os_error(error: Exception) -> OSError:
     return error if isinstance(error, OSError) else OSError(errno.EINVAL, str(error))
+
+
+def _prepare(listener: socket.socket, family: int) -> None:
+    """Set what a listener's connections inherit: small sends leave at once, dead hosts are noticed."""
+    listener.setblocking(False)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEPALIVE_SECONDS)
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, KEEPALIVE_SECONDS)
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, KEEPALIVE_PROBES)
+    if family == socket.AF_INET6:  # IPv4 has a listener of its own when it is wanted
+        listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+
+
+def format_address(address: tuple[str, int]) -> str:
+    """Return `host:port`, with brackets around an IPv6 address."""
+    host, port = address[:2]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

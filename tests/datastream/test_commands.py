@@ -19,6 +19,7 @@ from datastream.commands import (
     EndAfterCatchUp,
     OnCommandError,
     Send,
+    SendRange,
     StartStream,
     StopStream,
     StreamState,
@@ -26,6 +27,7 @@ from datastream.commands import (
 )
 from datastream.errors import BookmarkNotFound, EntryNotFound
 from datastream.layout import Entry
+from datastream.limits import ANSWER_COPY_BYTES_MAX
 
 OK = bytes.fromhex("ff 0000000b 00000000 4f4b")
 ALREADY_STARTED = bytes.fromhex("ff 00000018 00000001") + b"Already started"
@@ -187,6 +189,27 @@ def test_a_bad_start_keeps_the_connection(on_command_error: OnCommandError) -> N
         encode_command(Command.START, 1, 99) + encode_command(Command.START_BOOKMARK, 1, b"no") + START_0
     )
     assert all_effects(core) == [Send(BAD_FROM_ENTRY), Send(BAD_FROM_BOOKMARK), Send(OK), StartStream(4096)]
+
+
+def test_a_long_answer_is_sent_from_the_file() -> None:
+    """The first entry is as long as an answer in memory may be, the second one byte longer."""
+    data = [b"a" * ANSWER_COPY_BYTES_MAX, b"b" * (ANSWER_COPY_BYTES_MAX + 1)]
+    offsets = [4096, 4096 + 17 + len(data[0])]
+
+    class LongEntries(SmallStream):
+        def offset_of(self, number: int) -> int:
+            return offsets[number]
+
+        def get_entry(self, number: int) -> Entry:
+            return Entry(5, number, data[number])
+
+    core = CommandCore(LongEntries(), 1)
+    core.receive(encode_command(Command.ENTRY, 1, 0) + GET_ENTRY_1 + GET_MARK)
+    head = bytes.fromhex("fe 00001011 00000005 0000000000000000")
+    assert core.next_effects() == [Send(OK + head + data[0])]
+    from_file = [Send(OK + b"\xfe"), SendRange(offsets[1] + 1, 16 + len(data[1]))]
+    assert core.next_effects() == from_file
+    assert core.next_effects() == from_file
 
 
 def test_start_stop_start() -> None:
