@@ -1,0 +1,99 @@
+"""`sluice demo`, as a process of its own with real Spark, and ended in the middle."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from gateway.cli import main
+from publishers.errors import SparkUnavailable
+from publishers.spark.session import require_java
+
+STOP_SECONDS = 60
+
+
+@pytest.fixture
+def java() -> None:
+    """Skip where Spark cannot start."""
+    try:
+        require_java()
+    except SparkUnavailable as error:
+        pytest.skip(str(error))
+
+
+def demo(folder: Path, *words: str) -> subprocess.Popen[str]:
+    """Start the demo in `folder`."""
+    arguments = [sys.executable, "-m", "gateway.cli", "demo", "--folder", str(folder), *words]
+    return subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def processes_about(folder: Path) -> list[int]:
+    """Processes that have the folder on their command line."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and int(entry.name) != os.getpid():
+            try:
+                words = (entry / "cmdline").read_bytes()
+            except OSError:
+                continue
+            if os.fsencode(folder) in words:
+                found.append(int(entry.name))
+    return found
+
+
+@pytest.mark.spark
+@pytest.mark.usefixtures("java")
+def test_it_runs_from_end_to_end(tmp_path: Path) -> None:
+    folder = tmp_path / "demo"
+    words = [sys.executable, "-m", "gateway.cli", "demo", "--folder", str(folder), "--blocks", "30", "--json"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=200, check=False)
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert result["good"] is True
+    assert (result["blocks"], result["read"]["blocks"], result["read"]["differing"]) == (30, 30, 0)
+    assert sum(one["won"] for one in result["publishers"]) == 30
+    assert [one["acknowledged"] for one in result["publishers"]] == [30, 30, 30]
+    assert result["verification_mode"] == "full"
+    assert result["latency_p99_ns"] >= result["latency_median_ns"] > 0
+    assert (folder / "node" / "datastream.bin").exists()
+    assert processes_about(folder) == []
+
+
+@pytest.mark.spark
+@pytest.mark.usefixtures("java")
+@pytest.mark.parametrize("moment", ["starting a node", "starting publishers"])
+def test_ctrl_c_ends_it_cleanly(tmp_path: Path, moment: str) -> None:
+    folder = tmp_path / "demo"
+    with demo(folder, "--blocks", "50") as process:
+        assert process.stdout is not None
+        said = []
+        for line in process.stdout:
+            said.append(line.strip())
+            if said[-1] == moment:
+                break
+        time.sleep(0.5)  # somewhere in the middle of the step
+        process.send_signal(signal.SIGINT)
+        rest = process.stdout.read()
+        assert process.wait(STOP_SECONDS) == 130, (said, rest)
+    assert "Traceback" not in rest
+    assert processes_about(folder) == []
+
+
+def test_a_folder_that_is_not_empty_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "precious").touch()
+    assert main(["demo", "--folder", str(tmp_path)]) == 2
+    assert capsys.readouterr().err == (
+        f"sluice demo: Invalid value for --folder: {tmp_path} is not empty (see: sluice demo --help)\n"
+    )
+
+
+def test_a_ledger_key_goes_with_a_source(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["demo", "--ledger-key", "ed25519:00"]) == 2
+    assert "--ledger-key goes with --source" in capsys.readouterr().err

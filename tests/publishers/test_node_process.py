@@ -1,0 +1,46 @@
+"""A node as a process: real ones."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from publishers.node_process import NodeNotStarted, NodeProcess
+
+
+def is_running(process_id: int) -> bool:
+    """Whether there is such a process."""
+    try:
+        os.kill(process_id, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def test_a_node_starts_answers_and_stops(tmp_path: Path) -> None:
+    with NodeProcess(tmp_path / "node", tmp_path / "log", ["--verify", "hash"]) as node:
+        assert node.get("/readyz") == "ready\n"
+        assert node.metrics()["sluice_last_block"] == -1
+        assert node.grpc.startswith("127.0.0.1:")
+        assert node.tcp[0] == "127.0.0.1"
+        assert is_running(node.process_id)
+    assert node.stop() == 0
+    assert not is_running(node.process_id)
+
+
+def test_a_killed_node_leaves_a_folder_that_another_can_use(tmp_path: Path) -> None:
+    with NodeProcess(tmp_path / "node", tmp_path / "log", ["--verify", "hash"]) as node:
+        node.kill()
+    assert node.stop() == -9
+    with NodeProcess(tmp_path / "node", tmp_path / "log", ["--verify", "hash"]) as again:
+        assert again.get("/readyz") == "ready\n"
+
+
+def test_a_node_that_does_not_start_says_why(tmp_path: Path) -> None:
+    with pytest.raises(NodeNotStarted) as caught:
+        NodeProcess(tmp_path / "node", tmp_path / "log")
+    assert caught.value.got == "exit status 2"
+    assert "at least one --ledger-key for verification mode full" in caught.value.last_words
+    assert "\n" not in str(caught.value)
