@@ -266,7 +266,7 @@ class PublishClient:
         address = self._gateways[connect.gateway]
         channel = self._channel(connect.gateway)
         try:
-            async with asyncio.timeout(self._options.connect_timeout_seconds):
+            async with asyncio.timeout(self._connect_timeout_seconds()):
                 await channel.channel_ready()
         except TimeoutError:
             await self._drop_channel(connect.gateway)
@@ -356,6 +356,13 @@ class PublishClient:
         self._is_closing = True
         if action.force and self._call is not None:
             self._call.cancel()
+
+    def _connect_timeout_seconds(self) -> float:
+        """Give the time for one try; well within the deadline, so that its message can say what was tried."""
+        deadline_ns = self._options.machine.deadline_ns
+        if deadline_ns is None:
+            return self._options.connect_timeout_seconds
+        return min(self._options.connect_timeout_seconds, deadline_ns / SECOND_NS / 2)
 
     def _wait_seconds(self, attempt: int) -> float:
         """Ask the retry policy for the wait before the k-th retry."""

@@ -6,6 +6,8 @@
     ├── BlockOrderError         a source gave a block out of order
     ├── ItemTooLarge            an item does not fit in any message
     ├── MakerOptionError        an option of the block maker makes no sense
+    ├── OptionError             an option of a Spark data source cannot be used
+    ├── SchemaError             a DataFrame does not have the columns of blocks
     ├── PublishFailed           a publisher gave up; holds the report
     ├── SparkUnavailable        Spark cannot start here: no Java, an old Java, no PySpark
     └── MachineError            a misuse of the publish machine by its shell: our bug
@@ -27,8 +29,10 @@ __all__ = [
     "ItemTooLarge",
     "MachineError",
     "MakerOptionError",
+    "OptionError",
     "PublishFailed",
     "PublisherError",
+    "SchemaError",
     "SparkUnavailable",
 ]
 
@@ -126,6 +130,38 @@ class MakerOptionError(PublisherError):
 
     def __str__(self) -> str:
         return f"{self.option}: got {self.got}, expected {self.expected}"
+
+
+class OptionError(PublisherError):
+    """An option of a Spark data source cannot be used.
+
+    Fields: `option`, `got`, `expected`.
+    """
+
+    def __init__(self, option: str, got: str, expected: str) -> None:
+        super().__init__(option, got, expected)
+        self.option = option
+        self.got = got
+        self.expected = expected
+
+    def __str__(self) -> str:
+        return f"option {self.option!r}: got {self.got}, expected {self.expected}"
+
+
+class SchemaError(PublisherError):
+    """A DataFrame does not have the columns of blocks.
+
+    Fields: `column`, `got` and `expected` types.
+    """
+
+    def __init__(self, column: str, got: str, expected: str) -> None:
+        super().__init__(column, got, expected)
+        self.column = column
+        self.got = got
+        self.expected = expected
+
+    def __str__(self) -> str:
+        return f"column {self.column!r}: got {self.got}, expected {self.expected}"
 
 
 class PublishFailed(PublisherError):

@@ -256,7 +256,7 @@ class PublisherMachine:
 
     def _begin(self, event: Event) -> list[Action]:
         self.state = State.STREAMING
-        self._tally.streams += 1
+        self._tally.begin_stream()
         self._began_at_ns = self._heard_at_ns = self._now_ns
         self._offers.clear()
         self._position = 0
@@ -415,7 +415,7 @@ class PublisherMachine:
         for block in self._cache.drop_through(number):
             self._tally.safe(acknowledged=acknowledged)
             if acknowledged and block.whole_at_ns is not None and not block.skipped:
-                self._tally.win(self._now_ns - block.whole_at_ns)
+                self._tally.win(block.number, self._now_ns - block.whole_at_ns)
         if self._cursor <= number:
             # It may be the block that is being sent: the rest of it is not wanted any more.
             self._move_to(number + 1)
@@ -481,6 +481,8 @@ class PublisherMachine:
         reason = f"{event.code.name}: {ending.why}"
         departure = _Departure(reason, ending.gateway, ending.pace)
         if event.code is EndCode.DUPLICATE_BLOCK:
+            # 0 may also mean that the gateway does not say which header it was.
+            self._tally.take_back_wins(event.proximate or NO_BLOCK)
             is_news = event.last is not None and self._mark_safe(event.last, acknowledged=False)
             if not is_news:
                 departure = replace(departure, pace=Pace.BACKOFF)  # or it would go round and round

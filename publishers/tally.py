@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter, deque
 
 from publishers.cache import HeldBlock
-from publishers.limits import LATENCY_SAMPLES_MAX
+from publishers.limits import LATENCY_SAMPLES_MAX, OFFERS_MAX
 from publishers.report import PublishReport, RefusedBlock
 
 __all__ = ["Tally"]
@@ -37,6 +37,12 @@ class Tally:
         self._refusals: Counter[int] = Counter()
         self._refusal_codes: dict[int, str] = {}
         self._latency_ns: deque[int] = deque(maxlen=LATENCY_SAMPLES_MAX)
+        self._stream_wins: deque[int] = deque(maxlen=OFFERS_MAX)
+
+    def begin_stream(self) -> None:
+        """Count a stream; what was won before it stays won."""
+        self.streams += 1
+        self._stream_wins.clear()
 
     def took(self, number: int) -> None:
         """Count a block taken from the source."""
@@ -62,14 +68,31 @@ class Tally:
         else:
             self.duplicate += 1
 
-    def win(self, latency_ns: int) -> None:
-        """Count a block that this publisher won.
+    def win(self, number: int, latency_ns: int) -> None:
+        """Count a block that this publisher won, as far as is known.
 
         Args:
+            number: of the block.
             latency_ns: from its last byte sent to its acknowledgement.
         """
         self.won += 1
         self._latency_ns.append(latency_ns)
+        self._stream_wins.append(number)
+
+    def take_back_wins(self, from_number: int) -> None:
+        """Take back what was counted as won on this stream from a block on, and at least the last.
+
+        An acknowledgement of another publisher's block can cross with our sending the same block. It looks
+        like a win, until the gateway comes to our header and ends the stream with DUPLICATE_BLOCK: no header
+        from that on was accepted. Where it does not say which header, the last win is surely none.
+        """
+        while self._stream_wins:
+            self._stream_wins.pop()
+            self.won -= 1
+            if self._latency_ns:
+                self._latency_ns.pop()
+            if not self._stream_wins or self._stream_wins[-1] < from_number:
+                return
 
     def refuse(self, number: int, code: str) -> int:
         """Count a refusal of a block, and say how many it has now."""

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any, Self
 
 import grpc
@@ -129,11 +133,64 @@ async def polite(stream: FakeStream) -> None:
         await stream.acknowledge(number)
 
 
-class FakeNode(publish_pb2_grpc.BlockStreamPublishServiceServicer):
-    """Runs one script per stream, in the order of the streams; `polite` when there are no more."""
+async def racing(stream: FakeStream) -> None:
+    """Let the first header of a block win, skip the others, tell everybody what is stored."""
+    node = stream.node
+    node.racers.append(stream)
+    try:
+        while True:
+            request = await stream.receive()
+            items = list(request.block_items.block_items)
+            if not items or kind_of(items[0]) != ItemKind.BLOCK_HEADER:
+                continue  # the rest of a block that was skipped
+            number = block_number_of(items[0])
+            if number <= node.last:
+                await stream.end("DUPLICATE_BLOCK", node.last, proximate=number)
+                return
+            if number <= node.streaming:
+                await stream.skip(number)
+                continue
+            assert number == node.streaming + 1, f"block {number} after {node.streaming}"
+            node.streaming = number
+            await stream.rest(number, items)
+            node.whole.add(number)
+            while node.last + 1 in node.whole:
+                node.last += 1
+                for racer in tuple(node.racers):
+                    await racer.acknowledge(node.last)
+    finally:
+        node.racers.remove(stream)
 
-    def __init__(self, scripts: Iterable[Script] = (), last: int = -1) -> None:
+
+@contextmanager
+def running(node: FakeNode) -> Iterator[FakeNode]:
+    """Run a node in a thread of its own, for publishers that are not in this event loop."""
+    started, stopped = threading.Event(), threading.Event()
+
+    async def run() -> None:
+        async with node:
+            started.set()
+            await asyncio.to_thread(stopped.wait)
+
+    with ThreadPoolExecutor(1) as executor:
+        future = executor.submit(lambda: asyncio.run(run()))
+        try:
+            assert started.wait(10)
+            yield node
+        finally:
+            stopped.set()
+            future.result(10)
+
+
+class FakeNode(publish_pb2_grpc.BlockStreamPublishServiceServicer):
+    """Runs one script per stream, in the order of the streams; the default when there are no more."""
+
+    def __init__(self, scripts: Iterable[Script] = (), last: int = -1, default: Script = polite) -> None:
         self.scripts = list(scripts)
+        self.default = default
+        self.streaming = last
+        self.whole: set[int] = set()
+        self.racers: list[FakeStream] = []
         self.last = last
         self.received: list[Block] = []
         self.words: list[str] = []
@@ -152,7 +209,7 @@ class FakeNode(publish_pb2_grpc.BlockStreamPublishServiceServicer):
     ) -> None:
         stream = FakeStream(self, request_iterator, context)
         self.publisher_ids.append(stream.publisher_id)
-        script = self.scripts.pop(0) if self.scripts else polite
+        script = self.scripts.pop(0) if self.scripts else self.default
         try:
             await script(stream)
         except StreamOver:

@@ -20,6 +20,14 @@ CASES = [
         "block 5: item 2 takes 9000000 bytes in a message, at most 8387584 are allowed",
     ),
     (errors.MakerOptionError("--rounds", 0, "1 to 1000"), "--rounds: got 0, expected 1 to 1000"),
+    (
+        errors.OptionError("gateways", "nothing", "host:port"),
+        "option 'gateways': got nothing, expected host:port",
+    ),
+    (
+        errors.SchemaError("items", "string", "ARRAY<BINARY>"),
+        "column 'items': got string, expected ARRAY<BINARY>",
+    ),
     (errors.PublishFailed("no Java", PublishReport("alice")), "publisher alice: no Java"),
     (errors.SparkUnavailable("no Java found", "install one"), "no Java found; install one"),
     (errors.MachineError("clock", "done"), "publisher: can't handle clock in state done"),

@@ -466,6 +466,17 @@ def test_duplicate_goes_on_at_once_behind_what_is_stored() -> None:
     assert publisher.report.reconnects == 1
 
 
+@pytest.mark.parametrize(("proximate", "won"), [(7, 2), (6, 1), (0, 2)])
+def test_an_acknowledgement_that_crossed_with_our_sending_is_no_win(proximate: int, won: int) -> None:
+    publisher = Publisher().streaming([5, 6, 7, 8])
+    publisher.write_all()
+    publisher.ack(7)
+    assert publisher.report.won == 3
+    publisher.end(EndCode.DUPLICATE_BLOCK, last=7, proximate=proximate)
+    assert publisher.report.won == won
+    assert len(publisher.report.latency_ns) == won
+
+
 @pytest.mark.parametrize("last", [None, 4])
 def test_duplicate_without_news_waits_before_it_tries_again(last: int | None) -> None:
     publisher = Publisher().streaming([5])

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from publishers.cache import HeldBlock
 from publishers.limits import LATENCY_SAMPLES_MAX
 from publishers.report import RefusedBlock
+from publishers.signals import NO_BLOCK
 from publishers.tally import Tally
 
 
@@ -32,14 +35,43 @@ def test_refusals_are_reported_in_order_of_number_with_their_last_code() -> None
 def test_the_newest_latencies_are_kept() -> None:
     tally = Tally("alice")
     for sample in range(LATENCY_SAMPLES_MAX + 1):
-        tally.win(sample)
+        tally.win(sample, sample)
     report = tally.report(None, 0)
     assert (len(report.latency_ns), report.latency_ns[0]) == (LATENCY_SAMPLES_MAX, 1)
     assert report.won == LATENCY_SAMPLES_MAX + 1
 
 
+def wins(*numbers: int) -> Tally:
+    tally = Tally("alice")
+    tally.begin_stream()
+    for number in numbers:
+        tally.win(number, latency_ns=number)
+    return tally
+
+
+@pytest.mark.parametrize(
+    ("from_number", "left"),
+    [(8, (5, 6, 7)), (9, (5, 6, 7)), (7, (5, 6)), (5, ()), (0, ()), (NO_BLOCK, (5, 6, 7))],
+)
+def test_wins_are_taken_back_from_a_block_on_and_at_least_the_last(
+    from_number: int, left: tuple[int, ...]
+) -> None:
+    tally = wins(5, 6, 7, 8)
+    tally.take_back_wins(from_number)
+    report = tally.report(None, 0)
+    assert (report.won, report.latency_ns) == (len(left), left)
+
+
+def test_wins_of_earlier_streams_stay() -> None:
+    tally = wins(5, 6)
+    tally.begin_stream()
+    tally.take_back_wins(0)
+    assert tally.report(None, 0).won == 2
+
+
 def test_the_first_stream_is_no_reconnect() -> None:
     tally = Tally("alice")
     assert tally.report(None, 0).reconnects == 0
-    tally.streams = 3
+    for _ in range(3):
+        tally.begin_stream()
     assert tally.report(None, 0).reconnects == 2

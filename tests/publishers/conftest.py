@@ -1,0 +1,28 @@
+"""The one Spark session of all tests, and nothing where Spark cannot start."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+from publishers.errors import SparkUnavailable
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """A local session with three task slots and the data sources registered."""
+    from publishers.spark.session import build_session, require_java
+
+    try:
+        require_java()
+    except SparkUnavailable as error:
+        pytest.skip(str(error))
+    log_file = tmp_path_factory.mktemp("spark") / "spark.log"
+    session = build_session("local[1]", publishers=3, app_name="tests", log_file=log_file)
+    yield session
+    session.stop()

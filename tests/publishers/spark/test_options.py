@@ -1,0 +1,55 @@
+"""Options of data sources."""
+
+from __future__ import annotations
+
+import pytest
+
+from publishers.errors import OptionError
+from publishers.spark.options import check_known, positive_seconds, required, whole_number
+
+
+def test_required() -> None:
+    assert required({"a": " x "}, "a", "a letter") == "x"
+    for options in ({}, {"a": "  "}):
+        with pytest.raises(OptionError) as caught:
+            required(options, "a", "a letter")
+        assert str(caught.value) == "option 'a': got nothing, expected a letter"
+
+
+@pytest.mark.parametrize(("options", "value"), [({}, 7), ({"n": "1"}, 1), ({"n": "9"}, 9)])
+def test_whole_numbers(options: dict[str, str], value: int) -> None:
+    assert whole_number(options, "n", 7, 1, 9) == value
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("x", "option 'n': got 'x', expected a whole number from 1 to 9"),
+        ("1.5", "option 'n': got '1.5', expected a whole number from 1 to 9"),
+        ("0", "option 'n': got 0, expected 1 to 9"),
+        ("10", "option 'n': got 10, expected 1 to 9"),
+    ],
+)
+def test_other_numbers_are_refused(text: str, message: str) -> None:
+    with pytest.raises(OptionError) as caught:
+        whole_number({"n": text}, "n", 7, 1, 9)
+    assert str(caught.value) == message
+
+
+def test_seconds() -> None:
+    assert positive_seconds({}, "t") is None
+    assert positive_seconds({"t": "0.5"}, "t") == 0.5
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "inf", "nan", "soon"])
+def test_other_seconds_are_refused(text: str) -> None:
+    with pytest.raises(OptionError) as caught:
+        positive_seconds({"t": text}, "t")
+    assert str(caught.value) == f"option 't': got '{text}', expected seconds above 0"
+
+
+def test_unknown_options_are_slips_of_the_hand() -> None:
+    check_known({"Gateways": "x"}, frozenset(("gateways", "path")))
+    with pytest.raises(OptionError) as caught:
+        check_known({"gatways": "x"}, frozenset(("gateways", "path")))
+    assert str(caught.value) == "option 'gatways': got an unknown option, expected one of gateways, path"

@@ -1,0 +1,122 @@
+"""Java, slots, and what is said when Spark cannot start."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from publishers.errors import SparkUnavailable
+from publishers.spark import session as session_module
+from publishers.spark.session import build_session, java_version, require_java, with_slots
+
+OPENJDK = 'openjdk version "{}" 2025-04-15'
+REMEDY = (
+    "install Java 17 or later (Debian and Ubuntu: apt-get install openjdk-17-jre-headless; "
+    "macOS: brew install openjdk@17), or set JAVA_HOME to one"
+)
+
+
+def fake_java(folder: Path, says: str, status: int = 0) -> Path:
+    """A JAVA_HOME whose java says this on standard error."""
+    java = folder / "bin" / "java"
+    java.parent.mkdir(parents=True)
+    java.write_text(f"#!/bin/sh\necho '{says}' >&2\nexit {status}\n")
+    java.chmod(0o755)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("says", "version"),
+    [
+        (OPENJDK.format("17.0.15"), 17),
+        (OPENJDK.format("21"), 21),
+        ('java version "1.8.0_392"', 8),
+        (OPENJDK.format("24-ea"), 24),
+        ("not a java", None),
+    ],
+)
+def test_the_version_is_read_from_what_java_says(tmp_path: Path, says: str, version: int | None) -> None:
+    assert java_version(fake_java(tmp_path, says) / "bin" / "java") == version
+
+
+@pytest.mark.parametrize("version", ["17.0.1", "25"])
+def test_a_good_java_home_is_taken(tmp_path: Path, version: str) -> None:
+    home = fake_java(tmp_path, OPENJDK.format(version))
+    assert require_java({"JAVA_HOME": str(home), "PATH": ""}) == int(version.split(".")[0])
+
+
+def test_java_is_found_in_path(tmp_path: Path) -> None:
+    home = fake_java(tmp_path, OPENJDK.format("17"))
+    assert require_java({"PATH": f"{home}/bin{os.pathsep}/bin"}) == 17
+
+
+def refusal(environment: dict[str, str]) -> str:
+    with pytest.raises(SparkUnavailable) as caught:
+        require_java(environment)
+    assert caught.value.remedy == REMEDY
+    return caught.value.reason
+
+
+def test_no_java_at_all(tmp_path: Path) -> None:
+    assert refusal({"PATH": str(tmp_path)}) == (
+        "Spark needs Java 17: there is none in PATH, and JAVA_HOME is not set"
+    )
+
+
+def test_a_java_home_without_java(tmp_path: Path) -> None:
+    assert refusal({"JAVA_HOME": str(tmp_path)}) == (
+        f"Spark needs Java 17: JAVA_HOME ({tmp_path}) has no bin/java"
+    )
+
+
+def test_an_old_java(tmp_path: Path) -> None:
+    home = fake_java(tmp_path, OPENJDK.format("11.0.2"))
+    assert refusal({"JAVA_HOME": str(home)}) == f"Spark needs Java 17: JAVA_HOME ({home}) is version 11"
+
+
+def test_a_java_that_does_not_run(tmp_path: Path) -> None:
+    home = fake_java(tmp_path, "library missing", status=127)
+    assert refusal({"JAVA_HOME": str(home)}) == (
+        f"Spark needs Java 17: the one in JAVA_HOME ({home}) does not run"
+    )
+
+
+@pytest.mark.parametrize(
+    ("master", "publishers", "expected"),
+    [
+        ("local", 1, "local[1]"),
+        ("local", 3, "local[3]"),
+        ("local[2]", 3, "local[3]"),
+        ("local[8]", 3, "local[8]"),
+        ("local[2, 4]", 3, "local[3,4]"),
+        ("local[*]", 1000, "local[1000]"),
+        ("spark://host:7077", 3, "spark://host:7077"),
+        ("local-cluster[2,1,1024]", 3, "local-cluster[2,1,1024]"),
+    ],
+)
+def test_local_masters_get_a_slot_per_publisher(master: str, publishers: int, expected: str) -> None:
+    assert with_slots(master, publishers) == expected
+
+
+def test_all_processors_are_taken_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: 6)
+    assert with_slots("local[*]", 3) == "local[6]"
+
+
+def test_without_java_no_session_is_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("pyspark")
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(SparkUnavailable, match="has no bin/java; install Java 17 or later"):
+        build_session()
+
+
+def test_what_a_child_says_meanwhile_goes_to_the_file(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with session_module._standard_error_to(tmp_path / "log"):
+        os.write(2, b"noise\n")
+    os.write(2, b"ours\n")
+    assert capfd.readouterr().err == "ours\n"
+    assert session_module._tail(tmp_path / "log") == ["noise"]
