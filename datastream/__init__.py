@@ -4,10 +4,14 @@ Complete and usable on its own; knows nothing of blocks, gRPC or Spark. `README.
 formats, the commit steps and the TCP protocol.
 """
 
-from datastream.client import BlockingStreamClient, StreamClient, iter_entries
+from datastream.blocking_client import BlockingStreamClient, iter_entries
+from datastream.blocking_follower import BlockingStreamFollower
+from datastream.client import StreamClient
 from datastream.errors import DatastreamError
+from datastream.events import Generation, decode_event, encode_event, entry_type_of
+from datastream.follower import StreamFollower
 from datastream.layout import BOOKMARK_TYPE, DATA_SIZE_MAX, Committed, Entry, StreamHeader
-from datastream.limits import ServerLimits
+from datastream.limits import FollowLimits, ServerLimits
 from datastream.server import StreamServer
 from datastream.streamer import DataStreamer
 
@@ -15,13 +19,20 @@ __all__ = [
     "BOOKMARK_TYPE",
     "DATA_SIZE_MAX",
     "BlockingStreamClient",
+    "BlockingStreamFollower",
     "Committed",
     "DataStreamer",
     "DatastreamError",
     "Entry",
+    "FollowLimits",
+    "Generation",
     "ServerLimits",
     "StreamClient",
+    "StreamFollower",
     "StreamHeader",
     "StreamServer",
+    "decode_event",
+    "encode_event",
+    "entry_type_of",
     "iter_entries",
 ]

@@ -18,7 +18,8 @@ DatastreamError
 │   └── AddressUnavailable
 └── PeerError                 the other end of a connection
     ├── ServerSpokeWrongly, ConnectionEnded
-    └── CommandRefused
+    ├── CommandRefused
+    └── ServerBehind, EntryOutOfOrder, StreamContradicts    said of a server that is followed
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ __all__ = [
     "ConnectionEnded",
     "DatastreamError",
     "EntriesDisagree",
+    "EntryOutOfOrder",
     "EntryNotFound",
     "EntryTooLong",
     "EntryTypeReserved",
@@ -50,9 +52,11 @@ __all__ = [
     "OperationAlreadyOpen",
     "OperationTooLarge",
     "PeerError",
+    "ServerBehind",
     "ServerSpokeWrongly",
     "ShorterThanHeaderPage",
     "StreamClosed",
+    "StreamContradicts",
     "StreamFileRefused",
     "StreamFileUnavailable",
     "StreamInUse",
@@ -364,3 +368,31 @@ class CommandRefused(PeerError):
         self.command = command
         self.error_number = error_number
         self.text = text
+
+
+class ServerBehind(PeerError):
+    """A server that does not have yet what was handed over from another, or from it before."""
+
+    def __init__(self, total_entries: int, number_next: int) -> None:
+        super().__init__(f"server: has {total_entries} entries, but entry {number_next} is the next wanted")
+        self.total_entries = total_entries
+        self.number_next = number_next
+
+
+class EntryOutOfOrder(PeerError):
+    """A streamed entry that is not the next one: one was left out, or sent again."""
+
+    def __init__(self, got: str, expected: str) -> None:
+        super().__init__(f"server: streamed {got}, expected {expected}")
+        self.got = got
+        self.expected = expected
+
+
+class StreamContradicts(PeerError):
+    """A server whose stream is another than the one that was followed until now."""
+
+    def __init__(self, what: str, got: str, expected: str) -> None:
+        super().__init__(f"server: another stream: {what}: got {got}, expected {expected}")
+        self.what = what
+        self.got = got
+        self.expected = expected

@@ -15,7 +15,11 @@ __all__ = [
     "BOOKMARK_SIZE_MAX",
     "BOOKMARK_SIZE_MIN",
     "CHECKPOINT_INTERVAL",
+    "CLIENT_KEEPALIVE_IDLE_SECONDS",
+    "CLIENT_KEEPALIVE_INTERVAL_SECONDS",
+    "CLIENT_KEEPALIVE_PROBES_COUNT",
     "CLIENT_READ_BYTES",
+    "COMPARED_ENTRIES_COUNT",
     "COMMANDS_PER_TURN",
     "FULL_CHECK_PAGES_MAX",
     "GROWTH_PAGES",
@@ -37,6 +41,7 @@ __all__ = [
     "SPARE_DESCRIPTORS",
     "TAIL_BYTES_MAX",
     "WAKES_PER_TURN",
+    "FollowLimits",
     "ServerLimits",
 ]
 
@@ -170,3 +175,43 @@ CLIENT_READ_BYTES = 1 << 18
 
 RESULT_TEXT_BYTES_MAX = 1_024
 """Longest text of a Result that a client takes; the longest known has 18 bytes."""
+
+CLIENT_KEEPALIVE_IDLE_SECONDS = 30
+"""After so much silence the client's kernel asks whether the server's machine is still there..."""
+
+CLIENT_KEEPALIVE_INTERVAL_SECONDS = 10
+"""...again and again at this interval..."""
+
+CLIENT_KEEPALIVE_PROBES_COUNT = 3
+"""...and after so many questions without an answer, about a minute in all, the connection is broken."""
+
+COMPARED_ENTRIES_COUNT = 8
+"""Entries before the next one that are compared with the server's when one that follows connects."""
+
+
+@dataclass(frozen=True, slots=True)
+class FollowLimits:
+    """Limits of following a server: `StreamFollower`, `BlockingStreamFollower` and `Relay`."""
+
+    backoff_first_seconds: float = 1.0
+    """Pause after every server of the list has failed once, and doubled each further time."""
+
+    backoff_max_seconds: float = 30.0
+    """Longest pause. Each is made shorter by up to a half, at random, so that not all clients come at once."""
+
+    answer_timeout_seconds: float = 10.0
+    """For connecting and for everything until the stream has started; then the server is left."""
+
+    steady_seconds: float = 30.0
+    """A stream that ran for this long begins the pauses anew when it ends, also when no entry came."""
+
+    def __post_init__(self) -> None:
+        """Refuse values that mean nothing."""
+        for name in ("backoff_first_seconds", "answer_timeout_seconds", "steady_seconds"):
+            if getattr(self, name) <= 0:
+                raise ValueError(f"{name}: got {getattr(self, name)}, expected more than 0")
+        if self.backoff_max_seconds < self.backoff_first_seconds:
+            raise ValueError(
+                f"backoff_max_seconds: got {self.backoff_max_seconds}, "
+                f"expected backoff_first_seconds or more, {self.backoff_first_seconds}"
+            )

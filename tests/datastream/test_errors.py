@@ -63,6 +63,12 @@ CASES: list[tuple[DatastreamError, str]] = [
         "event L2Tx: is_valid: got 256, expected u8",
     ),
     (errors.CommandRefused("Start", 3, "Bad from entry"), "server: Start: error 3 Bad from entry"),
+    (errors.ServerBehind(5, 7), "server: has 5 entries, but entry 7 is the next wanted"),
+    (errors.EntryOutOfOrder("entry 5", "entry 4"), "server: streamed entry 5, expected entry 4"),
+    (
+        errors.StreamContradicts("system id", "1", "2"),
+        "server: another stream: system id: got 1, expected 2",
+    ),
 ]
 
 
