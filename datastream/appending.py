@@ -31,6 +31,7 @@ from datastream.layout import (
     pages_used,
 )
 from datastream.operation import OperationGroup
+from datastream.page_tables import PageTable
 from datastream.streamfile import StreamFile
 
 __all__ = ["COMMIT_STEPS", "Appender", "CommitStep"]
@@ -126,7 +127,8 @@ class Appender:
         Raises:
             CommitFailed: the disk refused a step. On disk, the old stream was restored as far as it let us.
         """
-        old, new = self._file.committed, group.end
+        old, new = group.base, group.end
+        assert old == self._file.committed
         step = CommitStep.REPAIR
         try:
             if self._damage is not None:
@@ -155,9 +157,54 @@ class Appender:
             raise
         return new
 
+    def shorten(self, new: Committed) -> None:
+        """Make `new`, an earlier end of the stream, what is committed on disk; the caller then publishes it.
+
+        Raises:
+            CommitFailed: the disk refused a step; the stream is as it was.
+        """
+        step = CommitStep.REPAIR
+        try:
+            self.flush()
+            step = CommitStep.HEADER
+            self._disk.pwrite(self._header_prefix + _TOTALS.pack(*new), HEADER_OFFSET)
+            step = CommitStep.FLUSH_HEADER
+            self._disk.fdatasync()
+        except BaseException as error:
+            self._restore(step, self._file.committed)
+            if isinstance(error, OSError):
+                raise CommitFailed(self._file.path, step.value, error) from error
+            raise
+        self._flushed = new
+
+    def clear_dropped(self, dropped_end: int) -> None:
+        """Zero what a truncation dropped, or remember to: from `total_length` to `dropped_end`."""
+        self._damage = _Damage(dirty_end=dropped_end, header=False, rewrite=False)
+        self._try_to_repair(self._damage)
+
+    def flush(self) -> None:
+        """Put right what a failed commit left, and have everything that is committed on disk.
+
+        Raises:
+            OSError: the disk refused; what was not flushed is written again before the next flush.
+        """
+        if self._damage is not None:
+            self._repair(self._damage)
+        if self._flushed != self._file.committed:
+            try:
+                self._disk.fdatasync()
+            except OSError:
+                self._damage = _Damage(self._file.committed.total_length, header=False, rewrite=True)
+                raise
+            self._flushed = self._file.committed
+
     def adopt(self, group: OperationGroup) -> None:
         """Tell the page index about the pages and checkpoints of a group that was written."""
         index = self._file.index
+        if not group.page_starts:
+            for checkpoint in group.checkpoints:
+                index.add_checkpoint(checkpoint)
+            return
         checkpoints = iter(group.checkpoints)
         offset = next(checkpoints, None)
         for page_number, first_number in group.page_starts:
@@ -171,6 +218,16 @@ class Appender:
             offset = next(checkpoints, None)
         for page_number, data_end in group.page_ends:
             index.set_data_end(page_number, data_end)
+            self._store_table(page_number, data_end)
+
+    def _store_table(self, page_number: int, data_end: int) -> None:
+        """Keep what is known of a page that is full, for later openings."""
+        index = self._file.index
+        table = index.table(page_number)
+        if table is not None:
+            first_number, entries_end = index.first_numbers[page_number : page_number + 2]
+            position = data_end - page_start(page_number)
+            self._file.tables.put_table(page_number, PageTable(first_number, entries_end, position, table))
 
     def trim_tail(self) -> None:
         """Write zeros over everything past `total_length`."""
@@ -192,13 +249,14 @@ class Appender:
             rewrite=step in (CommitStep.FLUSH_ENTRIES, CommitStep.FLUSH_HEADER)
             or (before is not None and before.rewrite),
         )
+        self._try_to_repair(self._damage)
+
+    def _try_to_repair(self, damage: _Damage) -> None:
         try:
-            self._repair(self._damage)
+            self._repair(damage)
         except OSError as error:
             _logger.warning(
-                "%s: cannot clean up after the failed commit yet: %s; the next commit tries again",
-                self._file.path,
-                error,
+                "%s: cannot put the file right yet: %s; the next commit tries again", self._file.path, error
             )
 
     def _repair(self, damage: _Damage) -> None:

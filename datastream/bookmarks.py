@@ -1,26 +1,28 @@
-"""The bookmark index: a LevelDB folder beside the stream file, with both locks.
+"""The bookmark index: a LevelDB folder beside the stream file, with both locks (`folder_lock.py`).
 
-    key 1 to 16 bytes        value u64 big-endian: number of the newest entry with that bookmark
-    key COVERED_KEY (22 B)   value u64 big-endian: how many entries of the stream this index covers
+    key 1 to 16 bytes              value u64 big-endian: number of the newest entry with that bookmark
+    key COVERED_KEY (22 B)         value u64 big-endian: how many entries of the stream this index covers
+    key TABLE_KEY, u64 (26 B)      value: what was learned of the data page of that number (`page_tables.py`)
+    key UPDATE_KEY (24 B)          value: an update in place that is under way (`updating.py`)
 
 Invariants
   - It is an index: what it lacks is added from the stream, and what it says is checked against the stream.
-  - A batch holds its bookmarks and the new count of covered entries, so both are there or neither.
-  - While we have the folder open, nobody else has: `flock` keeps the Go server out, `fcntl` LevelDB's C++
-    library, and a list in this process keeps out a second opener here. The last is needed because closing
-    any descriptor of a file drops all of the process's `fcntl` locks on it: a second opener that fails and
-    closes its own would silently unlock the first.
+  - A batch holds its bookmarks and the new count of covered entries, so both are there or neither. The index
+    may lag behind the stream; what it does not have yet is found in memory, at most twice
+    PENDING_BOOKMARKS_MAX bookmarks.
+  - A stream that is open for reading only has a copy of the folder, made under shared locks; nothing is
+    written to the folder itself.
 
 Source: wire.md 2.
 """
 
 from __future__ import annotations
 
-import errno
-import fcntl
+import contextlib
 import logging
-import os
+import shutil
 import struct
+import tempfile
 import threading
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -28,20 +30,23 @@ from typing import Any
 
 import plyvel
 
-from datastream.errors import BookmarksUnavailable, StreamInUse
+from datastream.errors import BookmarksUnavailable
+from datastream.folder_lock import FolderLock, SharedFolderLock
 from datastream.limits import BOOKMARK_SIZE_MAX, REBUILD_BATCH_BOOKMARKS
+from datastream.page_tables import PageTable, decode_table, encode_table
 
-__all__ = ["COVERED_KEY", "BookmarkIndex", "OpenDatabase", "bookmarks_folder"]
+__all__ = ["COVERED_KEY", "TABLE_KEY", "UPDATE_KEY", "BookmarkIndex", "OpenDatabase", "bookmarks_folder"]
 
 _logger = logging.getLogger(__name__)
 COVERED_KEY = b"sluice/entries-covered"
-assert len(COVERED_KEY) > BOOKMARK_SIZE_MAX  # no bookmark can have this key
+TABLE_KEY = b"sluice/page-table/"
+UPDATE_KEY = b"sluice/update-under-way!"
+# No bookmark can have these keys.
+assert min(len(COVERED_KEY), len(TABLE_KEY), len(UPDATE_KEY)) > BOOKMARK_SIZE_MAX
 _U64 = struct.Struct(">Q")
 _DATABASE_FILES = ("CURRENT", "LOG", "LOG.old", "MANIFEST-*", "*.ldb", "*.sst", "*.log", "*.dbtmp")
-
-_held: set[tuple[int, int]] = set()
-"""(device, inode) of the LOCK files that this process holds."""
-_held_lock = threading.Lock()
+_GONE = -1
+"""Stands for the number of a bookmark that is to be deleted."""
 
 OpenDatabase = Callable[[str], Any]
 """Opens the LevelDB in a folder; a test gives one that fails."""
@@ -56,46 +61,6 @@ def bookmarks_folder(stream_path: Path) -> Path:
     return stream_path.with_name(stream_path.name.split(".", 1)[0] + ".db")
 
 
-class _FolderLock:
-    """Both locks on the LOCK file of a LevelDB folder, held until `release`."""
-
-    def __init__(self, stream_path: Path, folder: Path) -> None:
-        lock_path = folder / "LOCK"
-        with _held_lock:
-            try:
-                folder.mkdir(exist_ok=True)
-                if lock_path.exists():
-                    status = lock_path.stat()
-                    if (status.st_dev, status.st_ino) in _held:
-                        raise StreamInUse(stream_path, lock_path)
-                self._fd = os.open(lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-            except OSError as error:
-                raise BookmarksUnavailable(folder, error.strerror or str(error)) from error
-            try:
-                fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                fcntl.lockf(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
-                os.close(self._fd)
-                if error.errno in (errno.EAGAIN, errno.EACCES):
-                    raise StreamInUse(stream_path, lock_path) from error
-                raise BookmarksUnavailable(folder, error.strerror or str(error)) from error
-            status = os.fstat(self._fd)
-            self._key = (status.st_dev, status.st_ino)
-            _held.add(self._key)
-
-    def renew(self) -> None:
-        """Take the `fcntl` lock again after LevelDB closed its own descriptor, which dropped it."""
-        fcntl.lockf(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-
-    def release(self) -> None:
-        """Let others in; a second time does nothing."""
-        with _held_lock:
-            if self._key in _held and self._fd >= 0:
-                _held.discard(self._key)
-                os.close(self._fd)
-                self._fd = -1
-
-
 class BookmarkIndex:
     """The bookmarks of one stream, locked for this opener.
 
@@ -104,28 +69,71 @@ class BookmarkIndex:
     Args:
         stream_path: the stream file; the folder is found from its name.
         open_database: opens the LevelDB.
+        read_only: work on a copy of the folder.
 
     Raises:
         StreamInUse: another opener has the folder.
         BookmarksUnavailable: the folder or the DB cannot be opened.
     """
 
-    def __init__(self, stream_path: Path, open_database: OpenDatabase = _open_leveldb) -> None:
+    def __init__(
+        self, stream_path: Path, open_database: OpenDatabase = _open_leveldb, *, read_only: bool = False
+    ) -> None:
         self.folder = bookmarks_folder(stream_path)
         self._open_database = open_database
         self._pending: dict[bytes, int] = {}
+        self._pending_tables: dict[int, PageTable | None] = {}
         self._pending_covered: int | None = None
+        self._writing: dict[bytes, int] = {}
+        """What a batch under way holds; looked at after `_pending`, before the DB."""
+        self._writing_covered: int | None = None
+        self._writing_tables: dict[int, PageTable | None] = {}
+        self._writer: threading.Thread | None = None
+        self._writer_error: Exception | None = None
         self._guard = threading.Lock()
         """Held while the DB is read or exchanged."""
+        self._tables_guard = threading.Lock()
         self._database: Any = None
+        self._sync_next = False
+        """The next batch has to be on disk: older contents of the DB would contradict the stream."""
         self.failed = False
         """A write failed: the DB has to be opened again before the next."""
-        self._lock = _FolderLock(stream_path, self.folder)
+        self._shared_lock: SharedFolderLock | None = None
+        self._copy: tempfile.TemporaryDirectory[str] | None = None
+        if read_only:
+            self._shared_lock = SharedFolderLock(stream_path, self.folder)
+            self._copy_folder()
         try:
-            self._open()
+            self._lock = FolderLock(stream_path, self.folder)
+            try:
+                self._open()
+            except BaseException:
+                self._lock.release()
+                raise
         except BaseException:
-            self._lock.release()
+            self._release_copy()
             raise
+
+    def _copy_folder(self) -> None:
+        """Copy the folder's files to a temporary one, which takes its place; without any it is empty."""
+        self._copy = tempfile.TemporaryDirectory(prefix="sluice-index-")
+        copy = Path(self._copy.name) / "index.db"
+        try:
+            copy.mkdir()
+            for pattern in _DATABASE_FILES:
+                for path in self.folder.glob(pattern):
+                    shutil.copyfile(path, copy / path.name)
+        except OSError as error:
+            self._release_copy()
+            raise BookmarksUnavailable(self.folder, error.strerror or str(error)) from error
+        self.folder = copy
+
+    def _release_copy(self) -> None:
+        if self._copy is not None:
+            self._copy.cleanup()
+            self._copy = None
+        if self._shared_lock is not None:
+            self._shared_lock.release()
 
     def _open(self) -> None:
         """Open the DB; a damaged one is replaced by an empty one, which opening the stream then fills."""
@@ -163,23 +171,44 @@ class BookmarkIndex:
             BookmarksUnavailable: the DB cannot be read.
         """
         number = self._pending.get(bookmark)
-        if number is not None:
-            return number
-        return self._get_number(bookmark)
+        if number is None:
+            number = self._writing.get(bookmark)
+        if number is None:
+            return self._get_number(bookmark)
+        return None if number == _GONE else number
 
     @property
     def covered(self) -> int | None:
         """How many entries the DB covers; None when it does not say."""
         return self._get_number(COVERED_KEY)
 
-    def _get_number(self, key: bytes) -> int | None:
+    def _get_value(self, key: bytes) -> bytes | None:
         with self._guard:
             try:
-                value = self._database.get(key)
+                value: bytes | None = self._database.get(key)
             except (plyvel.Error, RuntimeError) as error:
                 raise BookmarksUnavailable(self.folder, str(error)) from error
+        return value
+
+    def _get_number(self, key: bytes) -> int | None:
+        value = self._get_value(key)
         # A value of another length is not ours; the index is rebuilt when the count is missing.
         return _U64.unpack(value)[0] if value is not None and len(value) == _U64.size else None
+
+    def get_table(self, page_number: int) -> PageTable | None:
+        """Return what is known of a data page; None without anything, also when the DB cannot be read."""
+        try:
+            if page_number in self._pending_tables:
+                return self._pending_tables[page_number]
+            value = self._get_value(TABLE_KEY + _U64.pack(page_number))
+        except (BookmarksUnavailable, KeyError):  # a page can always be walked
+            return None
+        return None if value is None else decode_table(value)
+
+    @property
+    def update_record(self) -> bytes | None:
+        """The record of an update in place that was not finished."""
+        return self._get_value(UPDATE_KEY)
 
     def highest_number(self, count_max: int) -> int | None:
         """Return the highest entry number of up to `count_max` bookmarks; None when there is none.
@@ -210,9 +239,37 @@ class BookmarkIndex:
         self._pending.update(bookmarks)
         self._pending_covered = covered
 
+    def correct(self, bookmarks: dict[bytes, int | None], covered: int, page_count: int) -> None:
+        """Take in what a truncation or an update makes of bookmarks.
+
+        Args:
+            bookmarks: each with the number of its newest entry now; None when it has none.
+            covered: how many entries the index covers with them.
+            page_count: tables of full pages from this one on are dropped.
+        """
+        self._pending.update((key, _GONE if number is None else number) for key, number in bookmarks.items())
+        self._pending_covered = covered
+        self._sync_next = True
+        first = TABLE_KEY + _U64.pack(page_count)
+        with self._guard, self._tables_guard:
+            try:
+                with self._database.iterator(start=first, stop=TABLE_KEY + b"\xff" * 8) as pairs:
+                    stored = [_U64.unpack(key[len(TABLE_KEY) :])[0] for key, _ in pairs]
+            except (plyvel.Error, RuntimeError):
+                stored = []  # one that stays is not believed: the file decides
+            self._pending_tables.update(dict.fromkeys(stored))
+            self._pending_tables.update(
+                (page_number, None) for page_number in self._pending_tables if page_number >= page_count
+            )
+
+    def put_table(self, page_number: int, table: PageTable) -> None:
+        """Take in what was learned of a full data page; written with the next batch. Any thread."""
+        with self._tables_guard:
+            self._pending_tables[page_number] = table
+
     @property
     def pending_count(self) -> int:
-        """Number of bookmarks that are not in the DB yet."""
+        """Number of bookmarks that are not in the DB yet, nor in a batch under way."""
         return len(self._pending)
 
     def write_pending(self) -> None:
@@ -221,18 +278,101 @@ class BookmarkIndex:
         Raises:
             BookmarksUnavailable: the DB refused; what was recorded is kept and found, `failed` is set.
         """
-        if self._pending_covered is None:
-            return
+        self._await_writer()
+        batch = self._take_pending()
+        if batch is not None:
+            self._write(batch)
+            self._settle()
+
+    def write_pending_behind(self) -> None:
+        """Have what was recorded written by another thread; the batch before is waited for.
+
+        Raises:
+            BookmarksUnavailable: the batch before was refused; see `write_pending`.
+        """
+        self._await_writer()
+        batch = self._take_pending()
+        if batch is not None:
+            self._writer = threading.Thread(target=self._write, args=(batch,), name="bookmarks", daemon=True)
+            self._writer.start()
+
+    def _take_pending(self) -> Any:
+        """Return a batch of what is pending, which is `_writing` from now on; None when nothing is."""
+        if self._pending_covered is None and not self._pending_tables:
+            return None
         try:
-            with self._database.write_batch() as batch:
-                for bookmark, number in self._pending.items():
-                    batch.put(bookmark, _U64.pack(number))
-                batch.put(COVERED_KEY, _U64.pack(self._pending_covered))
+            batch = self._database.write_batch(sync=self._sync_next)
+        except (plyvel.Error, RuntimeError) as error:
+            self.failed = True
+            raise BookmarksUnavailable(self.folder, str(error)) from error
+        put, pack = batch.put, _U64.pack
+        for bookmark, number in self._pending.items():
+            if number == _GONE:
+                batch.delete(bookmark)
+            else:
+                put(bookmark, pack(number))
+        if self._pending_covered is not None:
+            put(COVERED_KEY, pack(self._pending_covered))
+        with self._tables_guard:
+            tables, self._pending_tables = self._pending_tables, {}
+        for page_number, table in tables.items():
+            key = TABLE_KEY + pack(page_number)
+            if table is None:
+                batch.delete(key)
+            else:
+                put(key, encode_table(table))
+        # In this order: a reader looks into the first, then into the second.
+        self._writing = self._pending
+        self._pending = {}
+        self._writing_covered, self._pending_covered = self._pending_covered, None
+        self._writing_tables = tables
+        return batch
+
+    def _write(self, batch: Any) -> None:
+        """Write a batch; what goes wrong is kept for `_settle`."""
+        try:
+            batch.write()
+        except (plyvel.Error, OSError, RuntimeError) as error:
+            self._writer_error = error
+
+    def _await_writer(self) -> None:
+        if self._writer is not None:
+            self._writer.join()
+            self._writer = None
+            self._settle()
+
+    def _settle(self) -> None:
+        """Forget what was written; what was refused is pending again."""
+        error, self._writer_error = self._writer_error, None
+        if error is None:
+            self._writing = {}
+            self._sync_next = False
+            return
+        # Put together before it takes the place of the two: a reader finds each bookmark all the time.
+        self._pending = {**self._writing, **self._pending}
+        if self._pending_covered is None:
+            self._pending_covered = self._writing_covered
+        with self._tables_guard:
+            self._pending_tables = {**self._writing_tables, **self._pending_tables}
+        self._writing = {}
+        self.failed = True
+        raise BookmarksUnavailable(self.folder, str(error)) from error
+
+    def put_update_record(self, record: bytes | None) -> None:
+        """Write the record of an update in place, or, with None, delete it; it is on disk on return.
+
+        Raises:
+            BookmarksUnavailable: the DB refused; `failed` is set.
+        """
+        self._await_writer()
+        try:
+            if record is None:
+                self._database.delete(UPDATE_KEY, sync=True)
+            else:
+                self._database.put(UPDATE_KEY, record, sync=True)
         except (plyvel.Error, OSError, RuntimeError) as error:
             self.failed = True
             raise BookmarksUnavailable(self.folder, str(error)) from error
-        self._pending = {}  # not cleared: a reader may hold the old one
-        self._pending_covered = None
 
     def recover(self) -> None:
         """Open the DB again after a failed write, and write what is pending.
@@ -240,6 +380,8 @@ class BookmarkIndex:
         Raises:
             BookmarksUnavailable: it still cannot be written.
         """
+        with contextlib.suppress(BookmarksUnavailable):  # it failed too: its bookmarks are pending again
+            self._await_writer()
         with self._guard:
             self._close_database()
             try:
@@ -257,6 +399,7 @@ class BookmarkIndex:
             self._remove_files()
             self._open_after_removal()
         self._pending = {}
+        self._pending_tables = {}
         self._pending_covered = None
 
     def rebuild(self, pages: Iterable[tuple[list[tuple[bytes, int]], int]]) -> None:
@@ -277,9 +420,12 @@ class BookmarkIndex:
 
     def close(self) -> None:
         """Close the DB, then let go of both locks; a second time does nothing."""
+        if self._writer is not None:
+            self._writer.join()
         with self._guard:
             self._close_database()
         self._lock.release()
+        self._release_copy()
 
 
 class _Closed:
@@ -290,6 +436,18 @@ class _Closed:
         raise RuntimeError("the bookmark DB is closed")
 
     def write_batch(self) -> Any:
+        """Refuse."""
+        raise RuntimeError("the bookmark DB is closed")
+
+    def put(self, key: bytes, value: bytes, *, sync: bool) -> None:
+        """Refuse."""
+        raise RuntimeError("the bookmark DB is closed")
+
+    def delete(self, key: bytes, *, sync: bool) -> None:
+        """Refuse."""
+        raise RuntimeError("the bookmark DB is closed")
+
+    def iterator(self, start: bytes, stop: bytes) -> Any:
         """Refuse."""
         raise RuntimeError("the bookmark DB is closed")
 

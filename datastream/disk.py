@@ -7,12 +7,17 @@ are injected here, below everything that has to survive them.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import os
 from pathlib import Path
 from typing import Protocol
 
 __all__ = ["Disk", "RealDisk", "create_file"]
+
+_PUNCH_HOLE = 0x02 | 0x01
+"""FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE of <linux/falloc.h>."""
+_fallocate = getattr(ctypes.CDLL(None), "fallocate", None)
 
 
 class Disk(Protocol):
@@ -24,6 +29,14 @@ class Disk(Protocol):
 
     def pwrite(self, data: bytes | bytearray | memoryview, offset: int) -> None:
         """Write all of `data` at `offset`, or raise OSError; then any part of it may have been written."""
+        ...
+
+    def replace(self, data: bytes, offset: int) -> None:
+        """Write all of `data` over other bytes, or raise OSError; then they may be lost, the old and the new.
+
+        Where it can, this leaves alone what the kernel still holds of the old bytes for a socket. Offset and
+        size are multiples of 4,096.
+        """
         ...
 
     def fdatasync(self) -> None:
@@ -87,6 +100,16 @@ class RealDisk:
                 if not count:
                     raise OSError(errno.EIO, "the file takes no more bytes")
                 written += count
+
+    def replace(self, data: bytes, offset: int) -> None:
+        """See `Disk.replace`; a hole is made first, so that the new bytes get new pages in memory.
+
+        A socket that was given a range by `sendfile` holds the pages themselves, not a copy of them.
+        """
+        if _fallocate is not None:
+            # A file system that cannot make holes refuses; then the bytes are only overwritten.
+            _fallocate(self._fd, _PUNCH_HOLE, ctypes.c_int64(offset), ctypes.c_int64(len(data)))
+        self.pwrite(data, offset)
 
     def fdatasync(self) -> None:
         """See `Disk.fdatasync`."""

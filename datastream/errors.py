@@ -2,24 +2,27 @@
 
 DatastreamError
 ├── MisuseError               the program called us wrongly
-│   ├── OperationAlreadyOpen, NoOperationOpen, CommitInProgress, StreamClosed
+│   ├── OperationAlreadyOpen, NoOperationOpen, OperationsNotCommitted, CommitInProgress
+│   ├── StreamClosed, StreamReadOnly
 │   ├── EntryTooLong, EntryTypeReserved, BookmarkSizeWrong, OperationTooLarge
-│   ├── BadEntryRange
+│   ├── EntrySealed, UpdateTypeDiffers, UpdateSizeDiffers
+│   ├── BadEntryRange, BookmarksReversed, RangeTooLarge
 │   └── EventValueWrong
 ├── NotFoundError             EntryNotFound, BookmarkNotFound
 ├── EventMalformed            data that is not the event its type says
 ├── StreamFileRefused         the file is not one that we may use
 │   ├── ShorterThanHeaderPage, NotWholePages, WrongMagic, WrongPacketType, WrongHeaderSize
-│   ├── WrongStreamType, TotalLengthOutOfFile
+│   ├── WrongStreamType, TotalLengthOutOfFile, UpdateUnfinished
 │   └── EntriesDisagree       also raised when a damaged page is met later
 ├── EnvironmentFault          disk, locks, addresses
 │   ├── StreamFileUnavailable, StreamInUse, BookmarksUnavailable
-│   ├── CommitFailed
+│   ├── CommitFailed, StreamChanged
 │   └── AddressUnavailable
 └── PeerError                 the other end of a connection
     ├── ServerSpokeWrongly, ConnectionEnded
     ├── CommandRefused
-    └── ServerBehind, EntryOutOfOrder, StreamContradicts    said of a server that is followed
+    ├── ServerBehind, EntryOutOfOrder, StreamContradicts    said of a server that is followed
+    └── EntryNotRelayed
 """
 
 from __future__ import annotations
@@ -31,6 +34,7 @@ __all__ = [
     "BadEntryRange",
     "BookmarkNotFound",
     "BookmarkSizeWrong",
+    "BookmarksReversed",
     "BookmarksUnavailable",
     "CommandRefused",
     "CommitFailed",
@@ -38,8 +42,10 @@ __all__ = [
     "ConnectionEnded",
     "DatastreamError",
     "EntriesDisagree",
-    "EntryOutOfOrder",
     "EntryNotFound",
+    "EntryNotRelayed",
+    "EntryOutOfOrder",
+    "EntrySealed",
     "EntryTooLong",
     "EntryTypeReserved",
     "EnvironmentFault",
@@ -51,16 +57,23 @@ __all__ = [
     "NotWholePages",
     "OperationAlreadyOpen",
     "OperationTooLarge",
+    "OperationsNotCommitted",
     "PeerError",
+    "RangeTooLarge",
     "ServerBehind",
     "ServerSpokeWrongly",
     "ShorterThanHeaderPage",
+    "StreamChanged",
     "StreamClosed",
     "StreamContradicts",
     "StreamFileRefused",
     "StreamFileUnavailable",
     "StreamInUse",
+    "StreamReadOnly",
     "TotalLengthOutOfFile",
+    "UpdateSizeDiffers",
+    "UpdateTypeDiffers",
+    "UpdateUnfinished",
     "WrongHeaderSize",
     "WrongMagic",
     "WrongPacketType",
@@ -101,8 +114,14 @@ class NoOperationOpen(_WrongState):
     state_text = "no atomic operation is open; start one first"
 
 
+class OperationsNotCommitted(_WrongState):
+    """A call that changes what is committed, while sealed operations wait for their commit."""
+
+    state_text = "sealed operations wait for a commit; commit them or roll the group back first"
+
+
 class CommitInProgress(_WrongState):
-    """A call while another thread commits."""
+    """A call while another thread commits, updates or truncates."""
 
     state_text = "a commit is in progress in another thread; wait for it"
 
@@ -111,6 +130,12 @@ class StreamClosed(_WrongState):
     """A call on a stream that was closed."""
 
     state_text = "the stream is closed"
+
+
+class StreamReadOnly(_WrongState):
+    """A call that would change a stream that was opened for reading only."""
+
+    state_text = "the stream is open for reading only"
 
 
 class EntryTooLong(MisuseError):
@@ -150,6 +175,42 @@ class OperationTooLarge(MisuseError):
         self.size_max = size_max
 
 
+class EntrySealed(MisuseError):
+    """An update of an entry whose operation is sealed: complete, but not committed."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(
+            f"entry {number}: its operation is sealed; update it after the commit, or before sealing"
+        )
+        self.number = number
+
+
+class UpdateTypeDiffers(MisuseError):
+    """An update that would change the type of a committed entry."""
+
+    def __init__(self, number: int, entry_type: int, entry_type_committed: int) -> None:
+        super().__init__(
+            f"entry {number}: got type {entry_type:#x}, expected {entry_type_committed:#x}, "
+            "as it is committed with this type"
+        )
+        self.number = number
+        self.entry_type = entry_type
+        self.entry_type_committed = entry_type_committed
+
+
+class UpdateSizeDiffers(MisuseError):
+    """An update that would change the length of a committed entry."""
+
+    def __init__(self, number: int, size: int, size_committed: int) -> None:
+        super().__init__(
+            f"entry {number}: got {size} bytes of data, expected {size_committed}, "
+            "as it is committed with this length"
+        )
+        self.number = number
+        self.size = size
+        self.size_committed = size_committed
+
+
 class BadEntryRange(MisuseError):
     """A range of entry numbers that is not inside the stream."""
 
@@ -161,6 +222,30 @@ class BadEntryRange(MisuseError):
         self.from_number = from_number
         self.to_number = to_number
         self.total_entries = total_entries
+
+
+class BookmarksReversed(MisuseError):
+    """A range between bookmarks whose first lies after its last."""
+
+    def __init__(self, from_bookmark: bytes, from_number: int, to_bookmark: bytes, to_number: int) -> None:
+        super().__init__(
+            f"bookmark {from_bookmark.hex()} is entry {from_number}, after bookmark {to_bookmark.hex()}, "
+            f"entry {to_number}"
+        )
+        self.from_bookmark = from_bookmark
+        self.from_number = from_number
+        self.to_bookmark = to_bookmark
+        self.to_number = to_number
+
+
+class RangeTooLarge(MisuseError):
+    """A range whose joined data would need more memory than is allowed."""
+
+    def __init__(self, from_number: int, to_number: int, size_max: int) -> None:
+        super().__init__(f"data of entries {from_number} to {to_number}: more than {size_max} bytes")
+        self.from_number = from_number
+        self.to_number = to_number
+        self.size_max = size_max
 
 
 class EventValueWrong(MisuseError):
@@ -267,6 +352,12 @@ class EntriesDisagree(StreamFileRefused):
         self.offset = offset
 
 
+class UpdateUnfinished(StreamFileRefused):
+    """A crash interrupted an update in place, and this opening may not write what is missing."""
+
+    what = "update of an entry"
+
+
 # --- typed events ----------------------------------------------------------------------------------------
 
 
@@ -323,6 +414,15 @@ class CommitFailed(EnvironmentFault):
         self.path = path
         self.step = step
         self.os_error = os_error
+
+
+class StreamChanged(EnvironmentFault):
+    """The place a reader had reached is gone, or its entry was updated under way: it must begin anew."""
+
+    def __init__(self, path: Path | str, offset: int) -> None:
+        super().__init__(f"{path}: offset {offset}: the stream was truncated or updated there")
+        self.path = path
+        self.offset = offset
 
 
 class AddressUnavailable(EnvironmentFault):
@@ -386,6 +486,15 @@ class EntryOutOfOrder(PeerError):
         super().__init__(f"server: streamed {got}, expected {expected}")
         self.got = got
         self.expected = expected
+
+
+class EntryNotRelayed(PeerError):
+    """An entry of the master that a relay cannot keep as it is."""
+
+    def __init__(self, number: int, reason: str) -> None:
+        super().__init__(f"server: entry {number} cannot be relayed: {reason}")
+        self.number = number
+        self.reason = reason
 
 
 class StreamContradicts(PeerError):

@@ -14,13 +14,15 @@ __all__ = [
     "BOOKMARKS_CHECKED_AT_OPEN_MAX",
     "BOOKMARK_SIZE_MAX",
     "BOOKMARK_SIZE_MIN",
+    "CHANGES_KEPT_MAX",
     "CHECKPOINT_INTERVAL",
     "CLIENT_KEEPALIVE_IDLE_SECONDS",
     "CLIENT_KEEPALIVE_INTERVAL_SECONDS",
     "CLIENT_KEEPALIVE_PROBES_COUNT",
     "CLIENT_READ_BYTES",
-    "COMPARED_ENTRIES_COUNT",
     "COMMANDS_PER_TURN",
+    "COMPARED_ENTRIES_COUNT",
+    "DATA_BETWEEN_BOOKMARKS_BYTES_MAX",
     "FULL_CHECK_PAGES_MAX",
     "GROWTH_PAGES",
     "INITIAL_PAGES",
@@ -34,6 +36,7 @@ __all__ = [
     "OFFSET_TABLES_MAX",
     "OPERATION_GROUP_BYTES_MAX",
     "PENDING_BOOKMARKS_MAX",
+    "READ_AHEAD_BYTES",
     "REBUILD_BATCH_BOOKMARKS",
     "RECEIVE_BYTES",
     "RESULT_TEXT_BYTES_MAX",
@@ -67,6 +70,15 @@ CHECKPOINT_INTERVAL = 64
 OFFSET_TABLES_MAX = 16_384
 """Pages whose table of checkpoints is kept in memory; about 1 kB each with 68-byte entries, 16 MB in all."""
 
+DATA_BETWEEN_BOOKMARKS_BYTES_MAX = 1 << 30
+"""Bytes that `get_data_between_bookmarks` joins in memory (1 GiB)."""
+
+CHANGES_KEPT_MAX = 1_024
+"""Updates and truncations that are remembered for readers under way; one that missed more begins anew."""
+
+READ_AHEAD_BYTES = 4_096
+"""First read of an iteration over entries; doubled with each further one, up to the rest of the page."""
+
 # --- bookmarks -------------------------------------------------------------------------------------------
 
 BOOKMARK_SIZE_MIN = 1
@@ -80,8 +92,10 @@ BOOKMARKS_CHECKED_AT_OPEN_MAX = 16_384
 
 A larger DB is not scanned; there, every lookup checks that the entry it found is that bookmark."""
 
-PENDING_BOOKMARKS_MAX = 4_096
-"""Bookmarks of unflushed commits that wait in memory for one write batch to the DB."""
+PENDING_BOOKMARKS_MAX = 16_384
+"""Bookmarks of unflushed commits that wait in memory for one write batch to the DB.
+
+The batch is written by a thread of its own while the next one gathers; at most twice as many in memory."""
 
 REBUILD_BATCH_BOOKMARKS = 16_384
 """Bookmarks per write batch while the index is rebuilt; each batch records how far it came."""

@@ -3,9 +3,10 @@
     1  header facts, page heads, last page        nothing is changed, nothing is made, before these are sound
     2  both locks on the bookmark folder          from here on nobody else writes
     3  the header again                           another writer may have been at work until step 2
-    4  tail and index, by the table               `recovery.py`
+    4  update, tail and index, by the table       `recovery.py`
 
-A new stream: the locks first, then the file, which appears whole.
+A new stream: the locks first, then the file, which appears whole. For reading only: the file is opened so
+that it cannot be written, the locks are shared, and the index is a copy in a temporary folder.
 
 Source: wire.md 1 and 2.
 """
@@ -16,91 +17,126 @@ import contextlib
 import errno
 import logging
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from datastream.appending import Appender
 from datastream.bookmarks import BookmarkIndex, OpenDatabase, bookmarks_folder
 from datastream.disk import Disk, RealDisk, create_file
-from datastream.errors import BookmarksUnavailable, StreamFileUnavailable
+from datastream.errors import (
+    BookmarksUnavailable,
+    EntriesDisagree,
+    StreamFileUnavailable,
+    UpdateUnfinished,
+)
 from datastream.layout import StreamHeader, encode_header_page, file_size_of
 from datastream.limits import BOOKMARKS_CHECKED_AT_OPEN_MAX
-from datastream.recovery import Action, FileState, IndexState, decide, index_state_of
+from datastream.recovery import (
+    Access,
+    Action,
+    FileState,
+    IndexState,
+    TailState,
+    UpdateState,
+    decide,
+    index_state_of,
+)
 from datastream.streamfile import StreamFile
+from datastream.updating import record_for, write_recorded
 
-__all__ = ["open_parts"]
+__all__ = ["OpeningOptions", "open_parts"]
 
 _logger = logging.getLogger(__name__)
 
 
-def open_parts(
-    path: Path,
-    new_header: StreamHeader,
-    initial_pages: int,
-    growth_pages: int,
-    *,
-    disk: Disk | None,
-    open_database: OpenDatabase | None,
-) -> tuple[StreamFile, BookmarkIndex, Appender]:
-    """Open or create a stream; arguments and errors as `DataStreamer.open`.
+@dataclass(frozen=True, slots=True)
+class OpeningOptions:
+    """How to open; see `DataStreamer.open`."""
 
-    Args:
-        new_header: of a new file; its stream type is what an existing one must have.
-    """
-    if growth_pages < 1 or initial_pages < 0:
-        raise ValueError(
-            f"pages: got {initial_pages} initial, {growth_pages} growth, expected 0 and 1 or more"
-        )
+    new_header: StreamHeader
+    """Of a new file; its stream type is what an existing one must have."""
+    initial_pages: int
+    growth_pages: int
+    access: Access = Access.WRITE
+    disk: Disk | None = None
+    open_database: OpenDatabase | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse sizes that cannot be."""
+        if self.growth_pages < 1 or self.initial_pages < 0:
+            raise ValueError(
+                f"pages: got {self.initial_pages} initial, {self.growth_pages} growth, "
+                "expected 0 and 1 or more"
+            )
+
+
+def open_parts(path: Path, options: OpeningOptions) -> tuple[StreamFile, BookmarkIndex, Appender]:
+    """Open or create a stream; errors as `DataStreamer.open`."""
+    read_only = options.access is Access.READ
     with contextlib.ExitStack() as undo:
         try:
             file = None
+            disk = options.disk
             if disk is not None:
                 undo.callback(disk.close)
-                if disk.size():
-                    file = _load(path, disk, new_header.stream_type)
-            elif path.exists():
-                file = _open_file(path, new_header.stream_type, undo)
-            bookmarks = _open_bookmarks(path, open_database)
+            elif read_only or path.exists():
+                disk = _open_disk(path, options, undo)
+            if disk is not None and (read_only or disk.size()):
+                file = _load_or_doubt(path, disk, options)
+            bookmarks = _open_bookmarks(path, options)
             undo.callback(bookmarks.close)
             # The locks are ours. Until now, another opener may have made the file or added to it.
-            if file is None and disk is None and path.exists():
-                file = _open_file(path, new_header.stream_type, undo)
-            elif file is None:
-                file = _create(path, disk, new_header, initial_pages)
+            if disk is None and path.exists():
+                disk = _open_disk(path, options, undo)
+                file = _load_or_doubt(path, disk, options)
+            if file is None:
+                file = _create(path, disk, options)
                 undo.callback(file.disk.close)
             elif StreamFile.inspect(path, file.disk, file.stream_type) != file.header(file.committed):
-                file = _load(path, file.disk, file.stream_type)
-            appender = _recover(file, bookmarks, growth_pages)
+                file = _load_or_doubt(path, file.disk, options)
+            appender = _recover(file, bookmarks, options)
         except OSError as error:
             raise StreamFileUnavailable(path, error) from error
         undo.pop_all()
     return file, bookmarks, appender
 
 
-def _open_bookmarks(path: Path, open_database: OpenDatabase | None) -> BookmarkIndex:
+def _open_disk(path: Path, options: OpeningOptions, undo: contextlib.ExitStack) -> Disk:
+    """Open an existing file."""
+    disk = RealDisk(path, writable=options.access is Access.WRITE)
+    undo.callback(disk.close)
+    return disk
+
+
+def _load_or_doubt(path: Path, disk: Disk, options: OpeningOptions) -> StreamFile:
+    """Check a file; a refusal raises, but not yet where an unfinished update may be the reason.
+
+    That the entries disagree is then found again by `_recover`.
+    """
+    file = StreamFile(path, disk, StreamFile.inspect(path, disk, options.new_header.stream_type))
+    try:
+        file.load()
+    except EntriesDisagree as refusal:
+        if not bookmarks_folder(path).is_dir():
+            raise
+        file.refusal = refusal
+    return file
+
+
+def _open_bookmarks(path: Path, options: OpeningOptions) -> BookmarkIndex:
     if bookmarks_folder(path) == path:
         raise BookmarksUnavailable(path, "the stream file has the name that its bookmark folder needs")
     if not path.parent.is_dir():
         raise StreamFileUnavailable(path, FileNotFoundError(errno.ENOENT, f"no folder {path.parent}"))
-    return BookmarkIndex(path) if open_database is None else BookmarkIndex(path, open_database)
+    read_only = options.access is Access.READ
+    if options.open_database is None:
+        return BookmarkIndex(path, read_only=read_only)
+    return BookmarkIndex(path, options.open_database, read_only=read_only)
 
 
-def _open_file(path: Path, stream_type: int, undo: contextlib.ExitStack) -> StreamFile:
-    """Open and check an existing file."""
-    disk = RealDisk(path)
-    undo.callback(disk.close)
-    return _load(path, disk, stream_type)
-
-
-def _load(path: Path, disk: Disk, stream_type: int) -> StreamFile:
-    """Check a file; a refusal raises."""
-    file = StreamFile(path, disk, StreamFile.inspect(path, disk, stream_type))
-    file.load()
-    return file
-
-
-def _create(path: Path, disk: Disk | None, header: StreamHeader, initial_pages: int) -> StreamFile:
+def _create(path: Path, disk: Disk | None, options: OpeningOptions) -> StreamFile:
     """Make a new stream; the locks are held, so nobody else does."""
-    page, size = encode_header_page(header), file_size_of(initial_pages)
+    page, size = encode_header_page(options.new_header), file_size_of(options.initial_pages)
     if disk is None:
         create_file(path, page, size)
         disk = RealDisk(path)
@@ -108,31 +144,64 @@ def _create(path: Path, disk: Disk | None, header: StreamHeader, initial_pages: 
         disk.truncate(size)
         disk.pwrite(page, 0)
         disk.fdatasync()
-    file = StreamFile(path, disk, header)
+    file = StreamFile(path, disk, options.new_header)
     file.load()
     return file
 
 
-def _recover(file: StreamFile, bookmarks: BookmarkIndex, growth_pages: int) -> Appender:
-    """Do what `RECOVERY` says about the facts; the file itself was found consistent."""
-    appender = Appender(file, growth_pages)
-    total_entries = file.committed.total_entries
-    try:
-        highest_number = bookmarks.highest_number(BOOKMARKS_CHECKED_AT_OPEN_MAX)
-        index_state = index_state_of(bookmarks.covered, highest_number, total_entries)
-    except BookmarksUnavailable as error:
-        _logger.warning("%s; the index is made anew", error)
-        index_state = IndexState.MISSING
-    for action in decide(FileState.CONSISTENT, file.tail_state(), index_state):
+def _recover(file: StreamFile, bookmarks: BookmarkIndex, options: OpeningOptions) -> Appender:
+    """Do what `RECOVERY` says about the facts.
+
+    Raises:
+        EntriesDisagree: they do, and no unfinished update is the reason.
+        UpdateUnfinished: one is, and this opener may not finish it.
+    """
+    patch = record_for(_update_record(bookmarks), file.committed, file.disk.size())
+    update_state = UpdateState.NONE if patch is None else UpdateState.UNFINISHED
+    file_state = FileState.CONSISTENT if file.refusal is None else FileState.ENTRIES_DISAGREE
+    tail_state = TailState.NOT_ZERO if file.refusal is not None else file.tail_state()
+    index_state = _index_state(bookmarks, file.committed.total_entries)
+    appender = Appender(file, options.growth_pages)
+    for action in decide(file_state, tail_state, index_state, update_state, options.access):
         _logger.info("%s: opening: %s", file.path, action.name)
-        if action is Action.TRIM_TAIL:
+        if action is Action.REFUSE:
+            raise (
+                file.refusal
+                if patch is None and file.refusal is not None
+                else UpdateUnfinished(
+                    file.path, "one that a crash interrupted", "none, as this opening may not write"
+                )
+            )
+        if action is Action.FINISH_UPDATE:
+            assert patch is not None  # else it would not be unfinished
+            write_recorded(file.disk, patch)
+            file.load()
+        elif action is Action.TRIM_TAIL:
             appender.trim_tail()
         else:
+            file.tables = bookmarks
             if action is Action.REBUILD_BOOKMARKS:
                 bookmarks.wipe()
             covered = bookmarks.covered or 0 if index_state is IndexState.BEHIND else 0
             bookmarks.rebuild(_bookmarks_from(file, covered))
+    file.tables = bookmarks
     return appender
+
+
+def _update_record(bookmarks: BookmarkIndex) -> bytes | None:
+    try:
+        return bookmarks.update_record
+    except BookmarksUnavailable:  # the index is found unreadable again, and made anew
+        return None
+
+
+def _index_state(bookmarks: BookmarkIndex, total_entries: int) -> IndexState:
+    try:
+        highest_number = bookmarks.highest_number(BOOKMARKS_CHECKED_AT_OPEN_MAX)
+        return index_state_of(bookmarks.covered, highest_number, total_entries)
+    except BookmarksUnavailable as error:
+        _logger.warning("%s; the index is made anew", error)
+        return IndexState.MISSING
 
 
 def _bookmarks_from(file: StreamFile, covered: int) -> Iterator[tuple[list[tuple[bytes, int]], int]]:

@@ -1,12 +1,15 @@
 """One atomic operation at a time: its states as a table, its entries in one buffer. Pure.
 
-    state         start         add    seal      rollback  rollback group  commit
-    IDLE          OPEN          -      -         -         IDLE            -
-    OPEN          -             OPEN   SEALED    IDLE      IDLE            COMMITTING
-    SEALED        OPEN_SEALED   -      -         -         IDLE            COMMITTING
-    OPEN_SEALED   -             stays  SEALED    SEALED    IDLE            COMMITTING
+    state         start         add    update  seal      rollback  rollback group  commit      change
+    IDLE          OPEN          -      -       -         -         IDLE            -           COMMITTING
+    OPEN          -             OPEN   OPEN    SEALED    IDLE      IDLE            COMMITTING  -
+    SEALED        OPEN_SEALED   -      -       -         -         IDLE            COMMITTING  -
+    OPEN_SEALED   -             stays  stays   SEALED    SEALED    IDLE            COMMITTING  -
     COMMITTING    everything is refused until the commit ends: IDLE
+    READ_ONLY     everything but closing is refused
     CLOSED        everything is refused          (- is refused; SEALED: complete operations wait for a commit)
+
+*Update* replaces an entry of the open operation; *change* updates or truncates what is committed.
 
 Sealed operations and the open one lie behind each other in one buffer, exactly as they will lie in the file,
 padding included, so that a commit is one write. Nothing of them is on disk before that.
@@ -16,18 +19,23 @@ Source: wire.md 4; the page rule, wire.md 1.
 
 from __future__ import annotations
 
+import struct
 from enum import Enum, IntEnum, auto
 from typing import NamedTuple
 
 from datastream.errors import (
     BookmarkSizeWrong,
     CommitInProgress,
+    EntryNotFound,
+    EntrySealed,
     EntryTooLong,
     EntryTypeReserved,
     NoOperationOpen,
     OperationAlreadyOpen,
+    OperationsNotCommitted,
     OperationTooLarge,
     StreamClosed,
+    StreamReadOnly,
 )
 from datastream.layout import (
     BOOKMARK_TYPE,
@@ -39,11 +47,11 @@ from datastream.layout import (
     PACKET_DATA,
     PAGE_SIZE,
     Committed,
+    page_end,
     page_number_of,
 )
 from datastream.limits import (
     BOOKMARK_SIZE_MAX,
-    BOOKMARK_SIZE_MIN,
     CHECKPOINT_INTERVAL,
     OPERATION_GROUP_BYTES_MAX,
 )
@@ -59,6 +67,7 @@ class State(IntEnum):
     SEALED = auto()
     OPEN_SEALED = auto()
     COMMITTING = auto()
+    READ_ONLY = auto()
     CLOSED = auto()
 
 
@@ -68,11 +77,14 @@ class Call(IntEnum):
     START = auto()
     ADD_ENTRY = auto()
     ADD_BOOKMARK = auto()
+    UPDATE = auto()
     SEAL = auto()
     ROLLBACK = auto()
     ROLLBACK_GROUP = auto()
     COMMIT = auto()
     COMMIT_DONE = auto()
+    UPDATE_COMMITTED = auto()
+    TRUNCATE = auto()
     CLOSE = auto()
 
 
@@ -80,11 +92,14 @@ CALL_NAMES: dict[Call, str] = {
     Call.START: "start_atomic_op",
     Call.ADD_ENTRY: "add_stream_entry",
     Call.ADD_BOOKMARK: "add_stream_bookmark",
+    Call.UPDATE: "update_entry_data",
     Call.SEAL: "seal_atomic_op",
     Call.ROLLBACK: "rollback_atomic_op",
     Call.ROLLBACK_GROUP: "rollback_group",
     Call.COMMIT: "commit_atomic_op",
     Call.COMMIT_DONE: "the end of a commit",
+    Call.UPDATE_COMMITTED: "update_entry_data of a committed entry",
+    Call.TRUNCATE: "truncate_file",
     Call.CLOSE: "close",
 }
 
@@ -94,7 +109,9 @@ class Wrong(Enum):
 
     ALREADY_OPEN = OperationAlreadyOpen
     NOT_OPEN = NoOperationOpen
+    NOT_COMMITTED = OperationsNotCommitted
     COMMITTING = CommitInProgress
+    READ_ONLY = StreamReadOnly
     CLOSED = StreamClosed
 
 
@@ -103,47 +120,60 @@ TRANSITIONS: dict[State, dict[Call, State | Wrong]] = {
         Call.START: State.OPEN,
         Call.ADD_ENTRY: Wrong.NOT_OPEN,
         Call.ADD_BOOKMARK: Wrong.NOT_OPEN,
+        Call.UPDATE: Wrong.NOT_OPEN,
         Call.SEAL: Wrong.NOT_OPEN,
         Call.ROLLBACK: Wrong.NOT_OPEN,
         Call.ROLLBACK_GROUP: State.IDLE,
         Call.COMMIT: Wrong.NOT_OPEN,
         Call.COMMIT_DONE: Wrong.NOT_OPEN,
+        Call.UPDATE_COMMITTED: State.COMMITTING,
+        Call.TRUNCATE: State.COMMITTING,
         Call.CLOSE: State.CLOSED,
     },
     State.OPEN: {
         Call.START: Wrong.ALREADY_OPEN,
         Call.ADD_ENTRY: State.OPEN,
         Call.ADD_BOOKMARK: State.OPEN,
+        Call.UPDATE: State.OPEN,
         Call.SEAL: State.SEALED,
         Call.ROLLBACK: State.IDLE,
         Call.ROLLBACK_GROUP: State.IDLE,
         Call.COMMIT: State.COMMITTING,
         Call.COMMIT_DONE: Wrong.ALREADY_OPEN,
+        Call.UPDATE_COMMITTED: Wrong.ALREADY_OPEN,
+        Call.TRUNCATE: Wrong.ALREADY_OPEN,
         Call.CLOSE: State.CLOSED,
     },
     State.SEALED: {
         Call.START: State.OPEN_SEALED,
         Call.ADD_ENTRY: Wrong.NOT_OPEN,
         Call.ADD_BOOKMARK: Wrong.NOT_OPEN,
+        Call.UPDATE: Wrong.NOT_OPEN,
         Call.SEAL: Wrong.NOT_OPEN,
         Call.ROLLBACK: Wrong.NOT_OPEN,
         Call.ROLLBACK_GROUP: State.IDLE,
         Call.COMMIT: State.COMMITTING,
         Call.COMMIT_DONE: Wrong.NOT_OPEN,
+        Call.UPDATE_COMMITTED: Wrong.NOT_COMMITTED,
+        Call.TRUNCATE: Wrong.NOT_COMMITTED,
         Call.CLOSE: State.CLOSED,
     },
     State.OPEN_SEALED: {
         Call.START: Wrong.ALREADY_OPEN,
         Call.ADD_ENTRY: State.OPEN_SEALED,
         Call.ADD_BOOKMARK: State.OPEN_SEALED,
+        Call.UPDATE: State.OPEN_SEALED,
         Call.SEAL: State.SEALED,
         Call.ROLLBACK: State.SEALED,
         Call.ROLLBACK_GROUP: State.IDLE,
         Call.COMMIT: State.COMMITTING,
         Call.COMMIT_DONE: Wrong.ALREADY_OPEN,
+        Call.UPDATE_COMMITTED: Wrong.ALREADY_OPEN,
+        Call.TRUNCATE: Wrong.ALREADY_OPEN,
         Call.CLOSE: State.CLOSED,
     },
     State.COMMITTING: {**dict.fromkeys(Call, Wrong.COMMITTING), Call.COMMIT_DONE: State.IDLE},
+    State.READ_ONLY: {**dict.fromkeys(Call, Wrong.READ_ONLY), Call.CLOSE: State.CLOSED},
     State.CLOSED: {**dict.fromkeys(Call, Wrong.CLOSED), Call.CLOSE: State.CLOSED},
 }
 
@@ -177,6 +207,8 @@ class _Mark(NamedTuple):
 
 _pack_head = ENTRY_HEAD.pack
 _CHECKPOINT_MASK = CHECKPOINT_INTERVAL - 1
+_BOOKMARK_ENTRY_SIZE_MAX = ENTRY_HEAD_SIZE + BOOKMARK_SIZE_MAX
+_START = Call.START
 _RESERVED: dict[int, str] = {
     # Its bookmark would be missing in the index until the index is rebuilt.
     BOOKMARK_TYPE: "is a bookmark; use add_stream_bookmark",
@@ -186,16 +218,22 @@ _RESERVED: dict[int, str] = {
 
 
 class OperationGroup:
-    """The entries of the sealed operations and of the open one, as they will lie in the file.
+    """The state of the atomic operation, and the entries of the sealed operations and of the open one.
+
+    `_room` is what is left of the page while entries may be added, and 0 while not: so one comparison in
+    `add_entry` and `add_bookmark`, which have to be fast, finds both a full page and a wrong state.
 
     Args:
         base: what is committed; the first entry gets its `total_entries` as number.
         size_max: bytes that may wait here.
+        state: READ_ONLY refuses everything.
     """
 
     __slots__ = (
         "_mark",
         "_room",
+        "_room_kept",
+        "_row",
         "_size_max",
         "base",
         "bookmarks",
@@ -204,25 +242,30 @@ class OperationGroup:
         "number_next",
         "page_ends",
         "page_starts",
+        "state",
     )
 
-    def __init__(self, base: Committed, size_max: int = OPERATION_GROUP_BYTES_MAX) -> None:
+    def __init__(
+        self, base: Committed, size_max: int = OPERATION_GROUP_BYTES_MAX, state: State = State.IDLE
+    ) -> None:
+        self.state = state
+        self._row = TRANSITIONS[state]
         self.base = base
         """What is committed before the group."""
         self.buffer = bytearray()
-        """The bytes from `base.total_length` on, padding included."""
+        """The bytes from `base.total_length` on, padding included, as they will lie in the file."""
         self.number_next = base.total_entries
         self.page_starts: list[tuple[int, int]] = []
-        """(page number, number of its first entry) of the pages that begin in the buffer."""
+        """(page number, number of its first entry) of the pages begun here."""
         self.page_ends: list[tuple[int, int]] = []
-        """(page number, offset just past its last entry) of the pages that end in the buffer."""
+        """(page number, offset just past its last entry) of the pages completed here."""
         self.bookmarks: list[tuple[bytes, int]] = []
-        """(bookmark, entry number), in order."""
+        """(bookmark, its entry's number)."""
         self.checkpoints: list[int] = []
-        """Offsets of the entries whose number is a multiple of CHECKPOINT_INTERVAL."""
+        """Offsets in the file of the entries whose number is a multiple of CHECKPOINT_INTERVAL."""
         self._size_max = size_max
-        self._room = 0
         self._mark: _Mark | None = None
+        self._room = 0
         self.restart(base)
 
     def restart(self, base: Committed) -> None:
@@ -230,14 +273,16 @@ class OperationGroup:
         self.base = base
         self.number_next = base.total_entries
         # 0 on a page border: the first entry then takes the slow way, which begins a page.
-        self._room = (HEADER_PAGE_SIZE - base.total_length) % PAGE_SIZE
+        self._room_kept = (HEADER_PAGE_SIZE - base.total_length) % PAGE_SIZE
+        self._room = self._room_kept if self.state in ADDING else 0
         self._mark = None
         if len(self.buffer) > PAGE_SIZE:
             self.buffer = bytearray()  # gives the memory back
         else:
             self.buffer.clear()
-        self.page_starts.clear()
-        self.page_ends.clear()
+        if self.page_starts:
+            self.page_starts.clear()
+            self.page_ends.clear()
         self.bookmarks.clear()
         self.checkpoints.clear()
 
@@ -246,12 +291,45 @@ class OperationGroup:
         """What will be committed once this group is."""
         return Committed(self.base.total_length + len(self.buffer), self.number_next)
 
+    # --- the state ---------------------------------------------------------------------------------------
+
+    def move(self, call: Call) -> None:
+        """Go to the state after `call`.
+
+        Raises:
+            MisuseError: the table refuses the call; nothing was changed.
+        """
+        following = self._row[call]
+        if following.__class__ is not State:
+            next_state(self.state, call)
+        if self.state in ADDING:
+            self._room_kept, self._room = self._room, 0
+        self.state = following  # type: ignore[assignment]
+        self._row = TRANSITIONS[following]  # type: ignore[index]
+        if following in ADDING:
+            self._room = self._room_kept
+
     def begin(self) -> None:
-        """Begin an operation; `rollback` comes back to here."""
+        """Begin an operation; `rollback` comes back to here.
+
+        Raises:
+            OperationAlreadyOpen, CommitInProgress, StreamClosed, StreamReadOnly: nothing was changed.
+        """
+        following = self._row[_START]
+        if following.__class__ is not State:
+            next_state(self.state, _START)
+        # What `move` does, in short, as this is called for every operation: no state before START adds.
+        self.state = following  # type: ignore[assignment]
+        self._row = TRANSITIONS[following]  # type: ignore[index]
+        self._room = self._room_kept
         self._mark = self._mark_here() if self.buffer else None
 
     def rollback(self) -> None:
-        """Drop the open operation's entries."""
+        """Drop the open operation's entries; sealed ones stay."""
+        self.move(Call.ROLLBACK)
+        self._back_to_mark()
+
+    def _back_to_mark(self) -> None:
         mark = self._mark
         if mark is None:
             self.restart(self.base)
@@ -262,46 +340,74 @@ class OperationGroup:
         del self.bookmarks[mark.bookmarks :]
         del self.checkpoints[mark.checkpoints :]
         self.number_next = mark.number
-        self._room = mark.room
+        self._room_kept = mark.room
+        if self.state in ADDING:
+            self._room = mark.room
+
+    # --- adding ------------------------------------------------------------------------------------------
 
     def add_entry(self, entry_type: int, data: bytes) -> int:
         """Append an entry and return its number.
 
         Raises:
+            NoOperationOpen, CommitInProgress, StreamClosed, StreamReadOnly: wrong state.
             EntryTypeReserved: 0xb0 or 0xffffffff, or not a u32.
             EntryTooLong: more than DATA_SIZE_MAX bytes of data.
             OperationTooLarge: the group would be larger than allowed.
         """
-        if entry_type == BOOKMARK_TYPE or not 0 <= entry_type < NOT_FOUND_TYPE:
-            raise EntryTypeReserved(entry_type, _RESERVED.get(entry_type, "is not an unsigned 32-bit number"))
-        return self._append(entry_type, data)
-
-    def add_bookmark(self, bookmark: bytes) -> int:
-        """Append a bookmark entry and return its number.
-
-        Raises:
-            BookmarkSizeWrong: not 1 to 16 bytes.
-            OperationTooLarge: the group would be larger than allowed.
-        """
-        if not BOOKMARK_SIZE_MIN <= len(bookmark) <= BOOKMARK_SIZE_MAX:
-            raise BookmarkSizeWrong(len(bookmark), BOOKMARK_SIZE_MAX)
-        number = self._append(BOOKMARK_TYPE, bookmark)
-        self.bookmarks.append((bytes(bookmark), number))
-        return number
-
-    def _append(self, entry_type: int, data: bytes) -> int:
         size = ENTRY_HEAD_SIZE + len(data)
         number = self.number_next
-        # Made before anything changes: what is not bytes is refused here.
-        entry = _pack_head(PACKET_DATA, size, entry_type, number) + data
-        if size > self._room:
-            self._turn_page(size)
+        # Made before anything changes: what is not bytes, or no entry type, is refused here.
+        try:
+            entry = _pack_head(PACKET_DATA, size, entry_type, number) + data
+        except struct.error:
+            raise self._refusal(Call.ADD_ENTRY, entry_type, size) from None
+        if size > self._room or entry_type in _RESERVED:
+            self._admit(Call.ADD_ENTRY, entry_type, size)
         if not number & _CHECKPOINT_MASK:
             self.checkpoints.append(self.base.total_length + len(self.buffer))
         self.buffer += entry
         self._room -= size
         self.number_next = number + 1
         return number
+
+    def add_bookmark(self, bookmark: bytes) -> int:
+        """Append a bookmark entry and return its number.
+
+        Raises:
+            NoOperationOpen, CommitInProgress, StreamClosed, StreamReadOnly: wrong state.
+            BookmarkSizeWrong: not 1 to 16 bytes.
+            OperationTooLarge: the group would be larger than allowed.
+        """
+        size = ENTRY_HEAD_SIZE + len(bookmark)
+        number = self.number_next
+        entry = _pack_head(PACKET_DATA, size, BOOKMARK_TYPE, number) + bookmark
+        if size > self._room or not ENTRY_HEAD_SIZE < size <= _BOOKMARK_ENTRY_SIZE_MAX:
+            self._admit(Call.ADD_BOOKMARK, BOOKMARK_TYPE, size)
+        if not number & _CHECKPOINT_MASK:
+            self.checkpoints.append(self.base.total_length + len(self.buffer))
+        self.buffer += entry
+        self._room -= size
+        self.number_next = number + 1
+        self.bookmarks.append((bookmark if bookmark.__class__ is bytes else bytes(bookmark), number))
+        return number
+
+    def _refusal(self, call: Call, entry_type: int, size: int) -> Exception:
+        """Say why an entry is refused whose head cannot even be made."""
+        next_state(self.state, call)
+        if size > PAGE_SIZE:
+            return EntryTooLong(size - ENTRY_HEAD_SIZE, DATA_SIZE_MAX)
+        return EntryTypeReserved(entry_type, "is not an unsigned 32-bit number")
+
+    def _admit(self, call: Call, entry_type: int, size: int) -> None:
+        """Refuse what may not be added, and begin a page for what does not fit on this one."""
+        next_state(self.state, call)
+        if call is Call.ADD_ENTRY and entry_type in _RESERVED:
+            raise EntryTypeReserved(entry_type, _RESERVED[entry_type])
+        if call is Call.ADD_BOOKMARK and not ENTRY_HEAD_SIZE < size <= _BOOKMARK_ENTRY_SIZE_MAX:
+            raise BookmarkSizeWrong(size - ENTRY_HEAD_SIZE, BOOKMARK_SIZE_MAX)
+        if size > self._room:
+            self._turn_page(size)
 
     def _turn_page(self, size: int) -> None:
         """Fill the page with zeros and begin the next, for an entry of `size` bytes."""
@@ -329,3 +435,53 @@ class OperationGroup:
             len(self.bookmarks),
             len(self.checkpoints),
         )
+
+    # --- updating an entry of the open operation ---------------------------------------------------------
+
+    def update(self, number: int, entry_type: int, data: bytes) -> None:
+        """Replace an entry of the open operation by any other entry or bookmark; those after it move.
+
+        Raises:
+            NoOperationOpen, CommitInProgress, StreamClosed, StreamReadOnly: wrong state.
+            EntryNotFound, EntrySealed: no such entry, or one of a sealed operation.
+            EntryTypeReserved, EntryTooLong, BookmarkSizeWrong, OperationTooLarge: nothing was changed.
+        """
+        next_state(self.state, Call.UPDATE)
+        mark = self._mark
+        first_number = self.base.total_entries if mark is None else mark.number
+        if number >= self.number_next:
+            raise EntryNotFound(number, self.number_next)
+        if number < first_number:
+            raise EntrySealed(number)
+        entries = self._entries_of_open_operation()
+        before = list(entries)
+        entries[number - first_number] = (entry_type, bytes(data))
+        self._back_to_mark()
+        try:
+            self._add_all(entries)
+        except BaseException:
+            self._back_to_mark()
+            self._add_all(before)
+            raise
+
+    def _add_all(self, entries: list[tuple[int, bytes]]) -> None:
+        for entry_type, data in entries:
+            if entry_type == BOOKMARK_TYPE:
+                self.add_bookmark(data)
+            else:
+                self.add_entry(entry_type, data)
+
+    def _entries_of_open_operation(self) -> list[tuple[int, bytes]]:
+        """Return (entry type, data) of the open operation's entries, read back from the buffer."""
+        mark = self._mark
+        position = 0 if mark is None else mark.size
+        offset = self.base.total_length
+        entries = []
+        while position < len(self.buffer):
+            if len(self.buffer) - position < ENTRY_HEAD_SIZE or self.buffer[position] != PACKET_DATA:
+                position = page_end(page_number_of(offset + position)) - offset  # over the padding
+                continue
+            _, size, entry_type, _ = ENTRY_HEAD.unpack_from(self.buffer, position)
+            entries.append((entry_type, bytes(self.buffer[position + ENTRY_HEAD_SIZE : position + size])))
+            position += size
+        return entries

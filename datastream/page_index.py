@@ -33,6 +33,25 @@ class PageIndex:
         self._last: tuple[int, array[int]] = (-1, array("I"))
         self._lock = threading.Lock()
 
+    def cut(self, page_count: int, last_table: array[int] | None) -> PageIndex:
+        """Return an index of the first `page_count` pages, the last of them being filled.
+
+        A new one, so that a reader goes on with the one that it has.
+
+        Args:
+            last_table: checkpoints of that page; None without pages.
+        """
+        index = PageIndex(self._tables_max)
+        index.first_numbers = self.first_numbers[:page_count]
+        index._data_ends = self._data_ends[:page_count]
+        with self._lock:
+            index._tables.update((page, table) for page, table in self._tables.items() if page < page_count)
+        if page_count:
+            index._data_ends[-1] = 0
+            index._tables.pop(page_count - 1, None)
+            index.fill_page(page_count - 1, last_table)
+        return index
+
     @property
     def page_count(self) -> int:
         """Number of pages that are known."""

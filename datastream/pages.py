@@ -107,24 +107,38 @@ def walk_page(page: bytes, first_number: int, end: int = PAGE_SIZE) -> PageWalk:
     return PageWalk(number, position, checkpoints, bookmarks)
 
 
-def find_position(data: bytes, number_at_start: int, number: int) -> int:
+def find_position(data: bytes, number_at_start: int, number: int, number_at_end: int | None = None) -> int:
     """Return the position in `data` of entry `number`; `data` begins with entry `number_at_start`.
 
+    The lengths of all entries are followed to the end of `data`, which has to be the end of an entry: bytes
+    that only look like an entry, inside the data of another, do not lead there.
+
+    Args:
+        number_at_end: the number of the entry that would follow `data`; None when it is not known.
+
     Raises:
-        PageFault: a head that is wrong before or at the entry.
+        PageFault: a head that is wrong, an entry past the end, or another number of entries.
     """
-    position = 0
-    for expected in range(number_at_start, number + 1):
-        if position + ENTRY_HEAD_SIZE > len(data):
-            raise _fault(data, position, expected, len(data))
-        packet_type, size, _, got = ENTRY_HEAD.unpack_from(data, position)
-        wrong = packet_type != PACKET_DATA or got != expected or size < ENTRY_HEAD_SIZE
-        if wrong or position + size > len(data):
-            raise _fault(data, position, expected, len(data))
+    unpack_head = ENTRY_HEAD.unpack_from
+    found = -1
+    position, end = 0, len(data)
+    head_end = end - ENTRY_HEAD_SIZE
+    expected = number_at_start
+    while position <= head_end:
         if expected == number:
-            break
+            found = position
+        packet_type, size, _, got = unpack_head(data, position)
+        if packet_type != PACKET_DATA or got != expected or size < ENTRY_HEAD_SIZE or position + size > end:
+            raise _fault(data, position, expected, end)
         position += size
-    return position
+        expected += 1
+    if position != end:
+        raise _fault(data, position, expected, end)
+    if number_at_end is not None and expected != number_at_end:
+        raise PageFault(expected, position, f"entry {expected} next", f"entry {number_at_end} next")
+    if found < 0 and expected != number:
+        raise PageFault(number, position, f"the end after {expected} entries", f"entry {number}")
+    return end if found < 0 else found
 
 
 def find_entry(data: bytes, number_at_start: int, offset: int) -> tuple[int, int]:

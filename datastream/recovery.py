@@ -1,10 +1,12 @@
 """What opening a stream does about what it finds: one decision table. Pure.
 
-Facts are computed once into three enums, then `RECOVERY` answers; exactly one row matches any combination.
+Facts are computed once into five enums, then `RECOVERY` answers; exactly one row matches any combination.
 
     file    is the header sound, is the file whole, do the entries lead to the header's totals
     tail    is everything past `total_length` zero (our padding and unused pages are)
     index   how many entries the bookmark DB covers, compared with `total_entries`
+    update  did a crash interrupt an update in place
+    access  may the file be written
 
 Source: wire.md 1 ("Refuse to open") and 2; design.md, "Durability and speed".
 """
@@ -14,7 +16,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum, auto
 
-__all__ = ["RECOVERY", "Action", "FileState", "IndexState", "Row", "TailState", "decide", "index_state_of"]
+__all__ = [
+    "RECOVERY",
+    "Access",
+    "Action",
+    "FileState",
+    "IndexState",
+    "Row",
+    "TailState",
+    "UpdateState",
+    "decide",
+    "index_state_of",
+]
 
 
 class FileState(Enum):
@@ -52,12 +65,29 @@ class IndexState(Enum):
     program wrote bookmarks before it committed."""
 
 
+class UpdateState(Enum):
+    """Whether the bookmark DB holds the record of an update that was not finished (`updating.py`)."""
+
+    NONE = auto()
+    UNFINISHED = auto()
+
+
+class Access(Enum):
+    """What the opener may do."""
+
+    WRITE = auto()
+    READ = auto()
+    """Neither the file nor its folder is changed; the index is a copy."""
+
+
 class Action(Enum):
     """One thing to do when opening."""
 
     REFUSE = auto()
+    FINISH_UPDATE = auto()
+    """Write the blocks that the record holds."""
     TRIM_TAIL = auto()
-    """Write zeros over what lies past `total_length`; skipped when the file is opened for reading only."""
+    """Write zeros over what lies past `total_length`."""
     INDEX_MISSING = auto()
     """Add the bookmarks of the entries that the index does not cover."""
     REBUILD_BOOKMARKS = auto()
@@ -72,10 +102,18 @@ class Row:
     file: frozenset[FileState]
     tail: frozenset[TailState]
     index: frozenset[IndexState]
+    update: frozenset[UpdateState]
+    access: frozenset[Access]
     actions: tuple[Action, ...]
+
+    @property
+    def columns(self) -> tuple[frozenset[Enum], ...]:
+        """The facts, in the order of `decide`."""
+        return self.file, self.tail, self.index, self.update, self.access
 
 
 _SOUND = frozenset({FileState.CONSISTENT})
+_FINISHABLE = frozenset({FileState.CONSISTENT, FileState.ENTRIES_DISAGREE})
 _ANY_TAIL = frozenset(TailState)
 _ANY_INDEX = frozenset(IndexState)
 _ZERO = frozenset({TailState.ZERO})
@@ -83,16 +121,42 @@ _DIRTY = frozenset({TailState.NOT_ZERO})
 _LEVEL = frozenset({IndexState.LEVEL})
 _BEHIND = frozenset({IndexState.BEHIND})
 _USELESS = frozenset({IndexState.MISSING, IndexState.AHEAD})
+_ANY_UPDATE = frozenset(UpdateState)
+_DONE = frozenset({UpdateState.NONE})
+_UNDONE = frozenset({UpdateState.UNFINISHED})
+_ANY_ACCESS = frozenset(Access)
+_WRITE = frozenset({Access.WRITE})
+_READ = frozenset({Access.READ})
+_FINISH = (Action.FINISH_UPDATE, Action.TRIM_TAIL, Action.REBUILD_BOOKMARKS)
 
 RECOVERY: tuple[Row, ...] = (
     # A partial page is refused too: our own growth is one ftruncate, which a crash cannot cut.
-    Row("refuse", frozenset(FileState) - _SOUND, _ANY_TAIL, _ANY_INDEX, (Action.REFUSE,)),
-    Row("clean", _SOUND, _ZERO, _LEVEL, ()),
-    Row("index behind", _SOUND, _ZERO, _BEHIND, (Action.INDEX_MISSING,)),
-    Row("index useless", _SOUND, _ZERO, _USELESS, (Action.REBUILD_BOOKMARKS,)),
-    Row("tail", _SOUND, _DIRTY, _LEVEL, (Action.TRIM_TAIL,)),
-    Row("tail, index behind", _SOUND, _DIRTY, _BEHIND, (Action.TRIM_TAIL, Action.INDEX_MISSING)),
-    Row("tail, index useless", _SOUND, _DIRTY, _USELESS, (Action.TRIM_TAIL, Action.REBUILD_BOOKMARKS)),
+    Row("refuse", frozenset(FileState) - _SOUND, _ANY_TAIL, _ANY_INDEX, _DONE, _ANY_ACCESS, (Action.REFUSE,)),
+    Row("clean", _SOUND, _ZERO, _LEVEL, _DONE, _WRITE, ()),
+    Row("index behind", _SOUND, _ZERO, _BEHIND, _DONE, _WRITE, (Action.INDEX_MISSING,)),
+    Row("index useless", _SOUND, _ZERO, _USELESS, _DONE, _WRITE, (Action.REBUILD_BOOKMARKS,)),
+    Row("tail", _SOUND, _DIRTY, _LEVEL, _DONE, _WRITE, (Action.TRIM_TAIL,)),
+    Row(
+        "tail, index behind", _SOUND, _DIRTY, _BEHIND, _DONE, _WRITE, (Action.TRIM_TAIL, Action.INDEX_MISSING)
+    ),
+    Row(
+        "tail, index useless",
+        *(_SOUND, _DIRTY, _USELESS, _DONE, _WRITE),
+        (Action.TRIM_TAIL, Action.REBUILD_BOOKMARKS),
+    ),
+    # Also over entries that disagree: the update may have left zeros where heads were. What is still wrong
+    # when it is finished is refused then.
+    Row("update unfinished", _FINISHABLE, _ANY_TAIL, _ANY_INDEX, _UNDONE, _WRITE, _FINISH),
+    Row("update unfinished, read only", _FINISHABLE, _ANY_TAIL, _ANY_INDEX, _UNDONE, _READ, (Action.REFUSE,)),
+    Row(
+        "update unfinished, unfit header",
+        *(frozenset(FileState) - _FINISHABLE, _ANY_TAIL, _ANY_INDEX, _UNDONE, _ANY_ACCESS),
+        (Action.REFUSE,),
+    ),
+    # What lies past the end is never read, so it may stay.
+    Row("read only", _SOUND, _ANY_TAIL, _LEVEL, _DONE, _READ, ()),
+    Row("read only, index behind", _SOUND, _ANY_TAIL, _BEHIND, _DONE, _READ, (Action.INDEX_MISSING,)),
+    Row("read only, index useless", _SOUND, _ANY_TAIL, _USELESS, _DONE, _READ, (Action.REBUILD_BOOKMARKS,)),
 )
 
 
@@ -111,7 +175,18 @@ def index_state_of(covered: int | None, highest_number: int | None, total_entrie
     return IndexState.LEVEL if covered == total_entries else IndexState.BEHIND
 
 
-def decide(file: FileState, tail: TailState, index: IndexState) -> tuple[Action, ...]:
+def decide(
+    file: FileState,
+    tail: TailState,
+    index: IndexState,
+    update: UpdateState = UpdateState.NONE,
+    access: Access = Access.WRITE,
+) -> tuple[Action, ...]:
     """Return what opening does, in order; empty when there is nothing to do."""
-    (row,) = (row for row in RECOVERY if file in row.file and tail in row.tail and index in row.index)
+    facts = (file, tail, index, update, access)
+    (row,) = (
+        row
+        for row in RECOVERY
+        if all(fact in column for fact, column in zip(facts, row.columns, strict=True))
+    )
     return row.actions

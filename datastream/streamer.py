@@ -7,7 +7,8 @@
     streamer.commit_atomic_op()              # visible to every reader, and on disk
 
 Threads: one thread at a time appends and commits; queries may come from any thread, also during a commit.
-`operation.py` has the states, `appending.py` the steps of a commit, `opening.py` those of opening.
+`operation.py` has the states, `appending.py` the steps of a commit, `updating.py` those of an update and of a
+truncation, `opening.py` those of opening.
 
 Source: wire.md 1, 2, 4; design.md, "What must always hold".
 """
@@ -20,43 +21,58 @@ from pathlib import Path
 
 from datastream.appending import Appender, CommitStep
 from datastream.bookmarks import BookmarkIndex, OpenDatabase
+from datastream.changes import RangeSender
 from datastream.disk import Disk
 from datastream.errors import (
     BookmarkNotFound,
     BookmarkSizeWrong,
+    BookmarksReversed,
     BookmarksUnavailable,
     CommitFailed,
     EntryNotFound,
+    RangeTooLarge,
     StreamClosed,
 )
 from datastream.layout import HEADER_PAGE_SIZE, Committed, Entry, StreamHeader
 from datastream.limits import (
     BOOKMARK_SIZE_MAX,
     BOOKMARK_SIZE_MIN,
+    DATA_BETWEEN_BOOKMARKS_BYTES_MAX,
     GROWTH_PAGES,
     INITIAL_PAGES,
     PENDING_BOOKMARKS_MAX,
 )
-from datastream.opening import open_parts
-from datastream.operation import ADDING, Call, OperationGroup, State, next_state
+from datastream.opening import OpeningOptions, open_parts
+from datastream.operation import Call, OperationGroup, State
+from datastream.recovery import Access
 from datastream.streamfile import StreamFile
+from datastream.updating import Changer
 
 __all__ = ["DataStreamer"]
 
 _logger = logging.getLogger(__name__)
+_COMMIT = Call.COMMIT
+_COMMIT_DONE = Call.COMMIT_DONE
 
 
 class DataStreamer:
     """An open stream. Make one with `DataStreamer.open`."""
 
-    def __init__(self, file: StreamFile, bookmarks: BookmarkIndex, appender: Appender) -> None:
+    def __init__(
+        self, file: StreamFile, bookmarks: BookmarkIndex, appender: Appender, access: Access = Access.WRITE
+    ) -> None:
         self._file = file
         self._bookmarks = bookmarks
         self._appender = appender
-        self._state = State.IDLE
-        self._adding = False
-        self._group = OperationGroup(file.committed)
+        self._changer = Changer(file, bookmarks, appender)
+        self._group = OperationGroup(
+            file.committed, state=State.READ_ONLY if access is Access.READ else State.IDLE
+        )
         self._callbacks: tuple[Callable[[Committed], None], ...] = ()
+        # Called once an entry: without the step through the methods below, which document them.
+        self.add_stream_entry = self._group.add_entry  # type: ignore[method-assign]
+        self.add_stream_bookmark = self._group.add_bookmark  # type: ignore[method-assign]
+        self.start_atomic_op = self._group.begin  # type: ignore[method-assign]
 
     # --- opening and closing -----------------------------------------------------------------------------
 
@@ -70,6 +86,7 @@ class DataStreamer:
         version: int = 1,
         initial_pages: int = INITIAL_PAGES,
         growth_pages: int = GROWTH_PAGES,
+        read_only: bool = False,
         disk: Disk | None = None,
         open_database: OpenDatabase | None = None,
     ) -> DataStreamer:
@@ -82,26 +99,28 @@ class DataStreamer:
             version: of a new file; an existing one keeps its own.
             initial_pages: data pages of 1 MiB of a new file.
             growth_pages: data pages added when the file is full.
+            read_only: serve an existing file: neither it nor its folder is written, the index is a temporary
+                copy. A writer is kept out meanwhile where there is a LOCK file to say so.
             disk: the open file at `path` when it is not an ordinary one (tests); made a stream when empty.
             open_database: opens the LevelDB folder, when not plyvel (tests).
 
         Raises:
-            StreamFileRefused: not a stream file, damaged, or of another type; nothing was changed.
+            StreamFileRefused: not a stream file, damaged, or of another type; the file was not changed.
             StreamFileUnavailable: the operating system refuses the file.
             StreamInUse: another opener has it.
             BookmarksUnavailable: the bookmark DB cannot be opened or written.
         """
         new_header = StreamHeader(version, system_id, stream_type, HEADER_PAGE_SIZE, 0)
-        file, bookmarks, appender = open_parts(
-            Path(path), new_header, initial_pages, growth_pages, disk=disk, open_database=open_database
-        )
-        return cls(file, bookmarks, appender)
+        access = Access.READ if read_only else Access.WRITE
+        options = OpeningOptions(new_header, initial_pages, growth_pages, access, disk, open_database)
+        file, bookmarks, appender = open_parts(Path(path), options)
+        return cls(file, bookmarks, appender, access)
 
     def close(self) -> None:
         """Drop what is not committed, write pending bookmarks, close file and index; twice does nothing."""
-        if self._state is State.CLOSED:
+        if self._group.state is State.CLOSED:
             return
-        self._move(Call.CLOSE)
+        self._group.move(Call.CLOSE)
         try:
             self._bookmarks.write_pending()
         except BookmarksUnavailable as error:
@@ -125,7 +144,6 @@ class DataStreamer:
         Raises:
             OperationAlreadyOpen, CommitInProgress, StreamClosed: wrong state.
         """
-        self._move(Call.START)
         self._group.begin()
 
     def add_stream_entry(self, entry_type: int, data: bytes) -> int:
@@ -139,8 +157,6 @@ class DataStreamer:
             NoOperationOpen, CommitInProgress, StreamClosed: wrong state.
             EntryTypeReserved, EntryTooLong, OperationTooLarge: the operation stays as it was.
         """
-        if not self._adding:
-            self._move(Call.ADD_ENTRY)
         return self._group.add_entry(entry_type, data)
 
     def add_stream_bookmark(self, bookmark: bytes) -> int:
@@ -150,22 +166,19 @@ class DataStreamer:
             NoOperationOpen, CommitInProgress, StreamClosed: wrong state.
             BookmarkSizeWrong, OperationTooLarge: the operation stays as it was.
         """
-        if not self._adding:
-            self._move(Call.ADD_BOOKMARK)
         return self._group.add_bookmark(bookmark)
 
     def seal_atomic_op(self) -> None:
         """End the open operation; it joins the next commit, and another may be started (group commit)."""
-        self._move(Call.SEAL)
+        self._group.move(Call.SEAL)
 
     def rollback_atomic_op(self) -> None:
         """Drop the open operation; sealed ones stay."""
-        self._move(Call.ROLLBACK)
         self._group.rollback()
 
     def rollback_group(self) -> None:
         """Drop the open operation and all sealed ones; without any, nothing happens."""
-        self._move(Call.ROLLBACK_GROUP)
+        self._group.move(Call.ROLLBACK_GROUP)
         self._group.restart(self._file.committed)
 
     def commit_atomic_op(self, *, flush: bool = True) -> None:
@@ -181,46 +194,111 @@ class DataStreamer:
             CommitFailed: the disk or the bookmark DB refused. The committed view is as it was, the open and
                 all sealed operations were dropped, and another operation may be started.
         """
-        self._move(Call.COMMIT)
         group = self._group
+        group.move(_COMMIT)
         try:
-            if self._bookmarks.failed:
-                self._write_overdue_bookmarks()  # step 0a
+            if self._bookmarks.failed or not self._changer.is_level:
+                self._finish_what_is_overdue()  # step 0a
             committed = self._appender.write(group, flush=flush)  # steps 0 to 4; 3 is the commit point
             self._index_bookmarks(group, flush=flush)  # step 5
             self._appender.adopt(group)
             self._file.committed = committed  # step 6: from here on, readers see it
         finally:
+            group.move(_COMMIT_DONE)
             group.restart(self._file.committed)
-            self._move(Call.COMMIT_DONE)
+        if self._callbacks:
+            self._tell(committed)
+
+    def _tell(self, committed: Committed) -> None:
+        """Call those who asked for it."""
         for callback in self._callbacks:
             try:
                 callback(committed)
             except Exception:  # the commit stands, whatever a listener does
                 _logger.exception("%s: a listener failed after a commit", self._file.path)
 
-    def _write_overdue_bookmarks(self) -> None:
-        """Open the bookmark DB again, which failed in an earlier commit."""
+    def _finish_what_is_overdue(self) -> None:
+        """Open a bookmark DB that failed again, and finish an update that could not be written."""
         try:
-            self._bookmarks.recover()
-        except BookmarksUnavailable as error:
-            raise CommitFailed(self._file.path, CommitStep.REPAIR.value, OSError(str(error))) from error
+            if self._bookmarks.failed:
+                self._bookmarks.recover()
+            self._changer.finish()
+        except (BookmarksUnavailable, OSError) as error:
+            os_error = error if isinstance(error, OSError) else OSError(str(error))
+            raise CommitFailed(self._file.path, CommitStep.REPAIR.value, os_error) from error
 
     def _index_bookmarks(self, group: OperationGroup, *, flush: bool) -> None:
         """Do step 5. A failing DB cannot undo the commit: bookmarks stay in memory until they are in."""
-        self._bookmarks.record(group.bookmarks, group.number_next)
-        if not flush and self._bookmarks.pending_count < PENDING_BOOKMARKS_MAX:
+        bookmarks = self._bookmarks
+        bookmarks.record(group.bookmarks, group.number_next)
+        if not flush and bookmarks.pending_count < PENDING_BOOKMARKS_MAX:
             return
         try:
-            self._bookmarks.write_pending()
+            if flush:
+                bookmarks.write_pending()
+            else:
+                bookmarks.write_pending_behind()
         except BookmarksUnavailable as error:
             _logger.error(
                 "%s; the operation is committed, its bookmarks are written before the next one", error
             )
 
-    def _move(self, call: Call) -> None:
-        self._state = next_state(self._state, call)
-        self._adding = self._state in ADDING
+    # --- changing what is committed ----------------------------------------------------------------------
+
+    def update_entry_data(self, number: int, entry_type: int, data: bytes) -> None:
+        """Replace an entry.
+
+        An entry of the open operation may become any other entry or bookmark. A committed one keeps its type
+        and its length, is written in place, and is on disk on return; no reader sees half of it.
+
+        Args:
+            number: of the entry.
+            entry_type: u32; 0xb0 is a bookmark.
+            data: the new data.
+
+        Raises:
+            NoOperationOpen, OperationAlreadyOpen, OperationsNotCommitted, CommitInProgress, StreamClosed,
+                StreamReadOnly: wrong state; a committed entry needs that no operation is open or sealed.
+            EntryNotFound, EntrySealed: no such entry, or one of a sealed operation.
+            UpdateTypeDiffers, UpdateSizeDiffers: a committed entry has another type or length.
+            EntryTypeReserved, EntryTooLong, BookmarkSizeWrong, OperationTooLarge: nothing was changed.
+            CommitFailed: the disk or the DB refused; the committed entry is as it was.
+        """
+        group = self._group
+        if number >= self._file.committed.total_entries and group.state in (State.OPEN, State.OPEN_SEALED):
+            group.update(number, entry_type, data)
+            return
+        group.move(Call.UPDATE_COMMITTED)
+        try:
+            self._finish_what_is_overdue()
+            self._changer.update(number, entry_type, bytes(data))
+        finally:
+            group.move(_COMMIT_DONE)
+
+    def truncate_file(self, number: int) -> None:
+        """Drop the entries from `number` on; on disk on return. The next entry gets that number again.
+
+        A query for a dropped entry says that it is not there; a TCP client that has received one is
+        disconnected. The number of entries itself drops nothing.
+
+        Raises:
+            OperationAlreadyOpen, OperationsNotCommitted, CommitInProgress, StreamClosed, StreamReadOnly:
+                wrong state.
+            EntryNotFound: `number` is above the number of entries.
+            EntriesDisagree: a page that had to be walked is damaged; nothing was changed.
+            CommitFailed: the disk refused before the commit point; nothing was changed.
+        """
+        group = self._group
+        group.move(Call.TRUNCATE)
+        try:
+            self._finish_what_is_overdue()
+            before = self._file.committed
+            committed = self._changer.truncate(number)
+        finally:
+            group.move(_COMMIT_DONE)
+            group.restart(self._file.committed)
+        if committed != before:
+            self._tell(committed)
 
     # --- queries: any thread -----------------------------------------------------------------------------
 
@@ -292,6 +370,25 @@ class DataStreamer:
         assert entry is not None  # the bookmark's own entry, at least
         return entry
 
+    def get_data_between_bookmarks(self, from_bookmark: bytes, to_bookmark: bytes) -> bytes:
+        """Return the data of the events in [from, to) joined; bookmarks are left out.
+
+        Raises:
+            BookmarkSizeWrong, BookmarkNotFound: as `get_bookmark`.
+            BookmarksReversed: `from_bookmark` lies after `to_bookmark`.
+            RangeTooLarge: more data than `DATA_BETWEEN_BOOKMARKS_BYTES_MAX`.
+        """
+        from_number, to_number = self.get_bookmark(from_bookmark), self.get_bookmark(to_bookmark)
+        if from_number > to_number:
+            raise BookmarksReversed(from_bookmark, from_number, to_bookmark, to_number)
+        joined = bytearray()
+        for entry in self._file.entries(from_number, to_number):
+            if not entry.is_bookmark:
+                joined += entry.data
+                if len(joined) > DATA_BETWEEN_BOOKMARKS_BYTES_MAX:
+                    raise RangeTooLarge(from_number, to_number, DATA_BETWEEN_BOOKMARKS_BYTES_MAX)
+        return bytes(joined)
+
     def read_entries(self, from_number: int, to_number: int | None = None) -> Iterator[Entry]:
         """Return an iterator over committed entries, from `from_number` up to, not including, `to_number`.
 
@@ -305,7 +402,10 @@ class DataStreamer:
         return self._file.entries(from_number, to_number)
 
     def on_commit(self, callback: Callable[[Committed], None]) -> Callable[[], None]:
-        """Have `callback` called after every commit, in the thread that commits; return what ends that."""
+        """Have `callback` called after every commit and truncation, in their thread; return what ends that.
+
+        After a truncation, what it is given is shorter than the time before.
+        """
         self._callbacks = (*self._callbacks, callback)
 
         def unsubscribe() -> None:
@@ -319,6 +419,14 @@ class DataStreamer:
     def fileno(self) -> int:
         """Return the stream file's descriptor, for sendfile of committed ranges."""
         return self._file.disk.fileno()
+
+    def read_bytes(self, size: int, offset: int) -> bytes:
+        """Read committed bytes of the file; no entry that is updated meanwhile is cut in half."""
+        return self._file.read(size, offset)
+
+    def range_sender(self) -> RangeSender:
+        """Return what sends ranges of the file to one client, also while entries are updated."""
+        return RangeSender(self._file.path, self._file.disk, self._file.changes)
 
     def header_bytes(self) -> bytes:
         """Return the header entry's 38 bytes as of the last commit."""
@@ -337,5 +445,5 @@ class DataStreamer:
         return self._file.boundary_from(offset)
 
     def _check_open(self, call: str) -> None:
-        if self._state is State.CLOSED:
+        if self._group.state is State.CLOSED:
             raise StreamClosed(call)

@@ -5,16 +5,19 @@
     StreamFile.*         reading: always of committed bytes, page-wise, from any thread
 
 Finding an entry: the page by its first number (binary search), the place on the page from the nearest of the
-remembered positions (one every 64 entries). A page that was not used yet is walked once.
+remembered positions (one every 64 entries), from where the chain of lengths is followed to the next one. A
+page's positions come from the `PageTables` beside the bookmarks; a page without is walked once.
 
 `layout.py` shows the format; `appending.py` writes it.
 """
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterator
 from pathlib import Path
 
+from datastream.changes import Changes
 from datastream.disk import Disk
 from datastream.errors import (
     BadEntryRange,
@@ -22,6 +25,7 @@ from datastream.errors import (
     EntryNotFound,
     NotWholePages,
     ShorterThanHeaderPage,
+    StreamChanged,
     StreamFileRefused,
     TotalLengthOutOfFile,
     WrongHeaderSize,
@@ -51,8 +55,9 @@ from datastream.layout import (
     page_start,
     pages_used,
 )
-from datastream.limits import FULL_CHECK_PAGES_MAX
+from datastream.limits import FULL_CHECK_PAGES_MAX, READ_AHEAD_BYTES
 from datastream.page_index import PageIndex
+from datastream.page_tables import NoPageTables, PageTable, PageTables
 from datastream.pages import PageFault, PageWalk, find_entry, find_position, walk_page
 from datastream.recovery import FileState, TailState
 
@@ -119,6 +124,13 @@ def _judge(size: int, page: bytes, stream_type: int) -> tuple[FileState, str, st
     return FileState.CONSISTENT, "", "", fields
 
 
+def _entries_end(index: PageIndex, page_number: int, committed: Committed) -> int:
+    """Return the number after that of a used page's last entry, as the next page or the header says it."""
+    if page_number + 1 >= pages_used(committed.total_length):
+        return committed.total_entries
+    return index.first_numbers[page_number + 1]
+
+
 class StreamFile:
     """A stream file whose header is sound; `load` it before reading.
 
@@ -136,6 +148,11 @@ class StreamFile:
         self.stream_type = header.stream_type
         self.committed = Committed(header.total_length, header.total_entries)
         self.index = PageIndex()
+        self.changes = Changes()
+        self.refusal: EntriesDisagree | None = None
+        """Why opening would refuse the file, until it is known whether an unfinished update is the reason."""
+        self.tables: PageTables = NoPageTables()
+        """What earlier openings learned of pages; set once the folder beside the file is open."""
 
     @staticmethod
     def inspect(path: Path, disk: Disk, stream_type: int) -> StreamHeader:
@@ -158,6 +175,8 @@ class StreamFile:
         Raises:
             EntriesDisagree: the entries do not lead exactly to the header's totals.
         """
+        self.index = PageIndex()
+        self.refusal = None
         total_length, total_entries = self.committed
         page_count = pages_used(total_length)
         if page_count == 0:
@@ -200,26 +219,68 @@ class StreamFile:
         Raises:
             EntriesDisagree: the page's entries do not lead to the next page, or to the end of the stream.
         """
-        total_length, total_entries = self.committed
+        index, committed = self.index, self.committed
         start = page_start(page_number)
-        end = min(total_length - start, PAGE_SIZE)
-        firsts = self.index.first_numbers
+        end = min(committed.total_length - start, PAGE_SIZE)
         try:
-            walk = walk_page(self.disk.pread(end, start), firsts[page_number], end)
+            walk = walk_page(self.read(end, start), index.first_numbers[page_number], end)
         except PageFault as fault:
             raise self._disagree(fault, start) from fault
-        is_last = page_number + 1 >= pages_used(total_length)
-        following = total_entries if is_last else firsts[page_number + 1]
+        is_last = page_number + 1 >= pages_used(committed.total_length)
+        following = _entries_end(index, page_number, committed)
         if walk.entries_end != following:
             what = "TotalEntries" if is_last else "the next page begins with"
             found = f"the page's end after {walk.entries_end} entries"
             offset = start + walk.data_end
             raise EntriesDisagree(self.path, walk.entries_end, offset, found, f"{what} {following}")
         if end == PAGE_SIZE:
-            self.index.set_data_end(page_number, start + walk.data_end)
+            index.set_data_end(page_number, start + walk.data_end)
             if not is_last:
-                self.index.set_table(page_number, walk.checkpoints)
+                index.set_table(page_number, walk.checkpoints)
+                first_number = index.first_numbers[page_number]
+                table = PageTable(first_number, walk.entries_end, walk.data_end, walk.checkpoints)
+                self.tables.put_table(page_number, table)
         return walk
+
+    def read(self, size: int, offset: int) -> bytes:
+        """Read bytes of committed entries, each of them whole."""
+        return self.changes.read(self.disk, size, offset)
+
+    def _checkpoints(self, page_number: int, index: PageIndex) -> array[int]:
+        """Return the positions of a page's checkpoints: remembered, stored, or from a walk."""
+        table = index.table(page_number)
+        if table is not None:
+            return table
+        stored = self._stored_table(page_number, index)
+        return self.walk(page_number).checkpoints if stored is None else stored.checkpoints
+
+    def _stored_table(self, page_number: int, index: PageIndex) -> PageTable | None:
+        """Take over the stored table of a full page; None without one that agrees with the page.
+
+        Believed is only what the page confirms: the numbers, and that the entries after the last checkpoint
+        lead exactly to the end of the page's data. What lies between checkpoints is confirmed when used.
+        """
+        committed = self.committed
+        if page_number + 1 >= pages_used(committed.total_length):
+            return None
+        table = self.tables.get_table(page_number)
+        first_number = index.first_numbers[page_number]
+        entries_end = _entries_end(index, page_number, committed)
+        if table is None or not table.fits(first_number, entries_end):
+            return None
+        near, position, _ = index.nearest(page_number, table.checkpoints, entries_end - 1)
+        start = page_start(page_number)
+        tail = self.read(min(table.data_end + 1, PAGE_SIZE) - position, start + position)
+        size = table.data_end - position
+        try:
+            find_position(tail[:size], near, entries_end, entries_end)
+        except PageFault:
+            return None
+        if tail[size:] not in (b"", b"\0"):
+            return None
+        index.set_data_end(page_number, start + table.data_end)
+        index.set_table(page_number, table.checkpoints)
+        return table
 
     def tail_state(self) -> TailState:
         """Look whether anything but zeros lies past `total_length`."""
@@ -253,7 +314,16 @@ class StreamFile:
         """
         if limit < page_end(page_number):
             return limit
-        return self.index.data_end(page_number) or page_start(page_number) + self.walk(page_number).data_end
+        index = self.index
+        try:
+            known = index.data_end(page_number)
+        except IndexError:  # truncated while the caller looked
+            raise StreamChanged(self.path, page_start(page_number)) from None
+        if known:
+            return known
+        stored = self._stored_table(page_number, index)
+        walked = self.walk(page_number) if stored is None else stored
+        return page_start(page_number) + walked.data_end
 
     def offset_of(self, number: int) -> int:
         """Return where entry `number` begins; for `total_entries`, where the stream ends.
@@ -282,15 +352,30 @@ class StreamFile:
         """Return (offset of the entry, bytes around it, its position in them)."""
         if not 0 <= number < committed.total_entries:
             raise EntryNotFound(number, committed.total_entries)
-        page_number = self.index.page_of_entry(number)
+        index = self.index
+        page_number = index.page_of_entry(number)
+        try:
+            try:
+                return self._find_on(page_number, number, committed, index)
+            except EntriesDisagree:
+                # Perhaps only the positions that an earlier opening stored; a walk tells, and replaces them.
+                self.walk(page_number)
+                return self._find_on(page_number, number, committed, index)
+        except (EntriesDisagree, IndexError):
+            if number >= self.committed.total_entries:  # truncated while we looked
+                raise EntryNotFound(number, self.committed.total_entries) from None
+            raise
+
+    def _find_on(
+        self, page_number: int, number: int, committed: Committed, index: PageIndex
+    ) -> tuple[int, bytes, int]:
+        """Find an entry on its page, following the chain of lengths between two checkpoints."""
         start = page_start(page_number)
-        table = self.index.table(page_number)
-        if table is None:
-            table = self.walk(page_number).checkpoints
-        near, position, following = self.index.nearest(page_number, table, number)
+        table = self._checkpoints(page_number, index)
+        near, position, following = index.nearest(page_number, table, number)
         if following is None:
             following = self.data_end(page_number, committed.total_length) - start
-        data = self.disk.pread(following - position, start + position)
+        data = self.read(following - position, start + position)
         try:
             found = find_position(data, near, number)
         except PageFault as fault:
@@ -311,21 +396,43 @@ class StreamFile:
         return self._entries(from_number, end_number, committed)
 
     def _entries(self, number: int, end_number: int, committed: Committed) -> Iterator[Entry]:
-        unpack_head = ENTRY_HEAD.unpack_from
+        size_wanted = READ_AHEAD_BYTES
         while number < end_number:
             offset, _, _ = self._find(number, committed)
             end = self.data_end(page_number_of(offset), committed.total_length)
-            data = self.disk.pread(end - offset, offset)
-            position = 0
-            while position < len(data) and number < end_number:
-                packet_type, size, entry_type, got = unpack_head(data, position)
-                if packet_type != PACKET_DATA or got != number or size < ENTRY_HEAD_SIZE:
-                    found = f"packet type {packet_type}, number {got}, length {size}"
-                    raise EntriesDisagree(self.path, number, offset + position, found, f"entry {number}")
-                next_position = position + size
-                yield Entry(entry_type, number, data[position + ENTRY_HEAD_SIZE : next_position])
-                position = next_position
-                number += 1
+            while offset < end and number < end_number:
+                data = self.read(min(end - offset, size_wanted), offset)
+                size_wanted = min(2 * size_wanted, PAGE_SIZE)
+                found, size = self._whole_entries(data, offset, number, end_number)
+                if not found and len(data) == end - offset:
+                    raise EntriesDisagree(
+                        self.path, number, offset, "an entry past the end", "an entry that ends before"
+                    )
+                yield from found
+                number += len(found)
+                offset += size
+
+    def _whole_entries(
+        self, data: bytes, offset: int, number: int, end_number: int
+    ) -> tuple[list[Entry], int]:
+        """Return the entries that `data`, read at `offset`, holds whole, and their size in bytes."""
+        unpack_head = ENTRY_HEAD.unpack_from
+        entries: list[Entry] = []
+        position, head_end = 0, len(data) - ENTRY_HEAD_SIZE
+        while position <= head_end and number < end_number:
+            packet_type, size, entry_type, got = unpack_head(data, position)
+            if packet_type != PACKET_DATA or got != number or not ENTRY_HEAD_SIZE <= size <= PAGE_SIZE:
+                if number >= self.committed.total_entries:
+                    raise EntryNotFound(number, self.committed.total_entries)
+                found = f"packet type {packet_type}, number {got}, length {size}"
+                raise EntriesDisagree(self.path, number, offset + position, found, f"entry {number}")
+            next_position = position + size
+            if next_position > len(data):
+                break
+            entries.append(Entry(entry_type, number, data[position + ENTRY_HEAD_SIZE : next_position]))
+            position = next_position
+            number += 1
+        return entries, position
 
     def boundary_from(self, offset: int) -> int:
         """Return the first offset at or after `offset` where an entry begins, or where its page's data ends.
@@ -341,11 +448,10 @@ class StreamFile:
         end = self.data_end(page_number, total_length)
         if offset >= end:
             return offset
-        table = self.index.table(page_number)
-        if table is None:
-            table = self.walk(page_number).checkpoints
-        near, position = self.index.nearest_position(page_number, table, offset - start)
-        data = self.disk.pread(end - start - position, start + position)
+        index = self.index
+        table = self._checkpoints(page_number, index)
+        near, position = index.nearest_position(page_number, table, offset - start)
+        data = self.read(end - start - position, start + position)
         try:
             _, found = find_entry(data, near, offset - start - position)
         except PageFault as fault:

@@ -49,6 +49,11 @@ class MemoryDisk:
         self.cache[offset : offset + len(data)] = data
         self._unflushed.append((offset, bytes(data)))
 
+    def replace(self, data: bytes, offset: int) -> None:
+        """Make a hole, then write, as a real disk does."""
+        self.pwrite(bytes(len(data)), offset)
+        self.pwrite(data, offset)
+
     def fdatasync(self) -> None:
         """Flush; one that fails forgets what was unflushed, as Linux does."""
         try:
@@ -162,6 +167,10 @@ class FailingDisk:
                 self.below.pwrite(bytes(data[: len(data) // 2]), offset)
             raise OSError(number, os.strerror(number))
         self.below.pwrite(data, offset)
+
+    def replace(self, data: bytes, offset: int) -> None:
+        """Write or fail."""
+        self.pwrite(data, offset)
 
     def fdatasync(self) -> None:
         """Flush or fail."""

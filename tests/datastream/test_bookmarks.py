@@ -172,6 +172,26 @@ def test_wipe(tmp_path: Path) -> None:
     index.close()
 
 
+def _refuse_if(fails: bool) -> None:
+    if fails:
+        raise plyvel.IOError("no room")
+
+
+class FailingBatch:
+    """A batch that cannot be written while its database is told to fail."""
+
+    def __init__(self, below: Any, state: dict[str, bool]) -> None:
+        self._below = below
+        self._state = state
+
+    def write(self) -> None:
+        _refuse_if(self._state["write_fails"])
+        self._below.write()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._below, name)
+
+
 class FailingDatabase:
     """A LevelDB whose batches fail while told to."""
 
@@ -181,10 +201,16 @@ class FailingDatabase:
         self._below = plyvel.DB(folder, create_if_missing=True)
         self._state = state
 
-    def write_batch(self) -> Any:
-        if self._state["write_fails"]:
-            raise plyvel.IOError("no room")
-        return self._below.write_batch()
+    def write_batch(self, **options: bool) -> Any:
+        return FailingBatch(self._below.write_batch(**options), self._state)
+
+    def put(self, key: bytes, value: bytes, **options: bool) -> None:
+        _refuse_if(self._state["write_fails"])
+        self._below.put(key, value, **options)
+
+    def delete(self, key: bytes, **options: bool) -> None:
+        _refuse_if(self._state["write_fails"])
+        self._below.delete(key, **options)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._below, name)

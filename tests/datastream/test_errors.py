@@ -19,6 +19,33 @@ CASES: list[tuple[DatastreamError, str]] = [
     (errors.NoOperationOpen("x"), "x: no atomic operation is open; start one first"),
     (errors.CommitInProgress("x"), "x: a commit is in progress in another thread; wait for it"),
     (errors.StreamClosed("x"), "x: the stream is closed"),
+    (
+        errors.OperationsNotCommitted("x"),
+        "x: sealed operations wait for a commit; commit them or roll the group back first",
+    ),
+    (errors.StreamReadOnly("x"), "x: the stream is open for reading only"),
+    (
+        errors.EntrySealed(7),
+        "entry 7: its operation is sealed; update it after the commit, or before sealing",
+    ),
+    (
+        errors.UpdateTypeDiffers(7, 0xB0, 1),
+        "entry 7: got type 0xb0, expected 0x1, as it is committed with this type",
+    ),
+    (
+        errors.UpdateSizeDiffers(7, 2, 3),
+        "entry 7: got 2 bytes of data, expected 3, as it is committed with this length",
+    ),
+    (errors.BookmarksReversed(b"\1", 9, b"\2", 4), "bookmark 01 is entry 9, after bookmark 02, entry 4"),
+    (errors.RangeTooLarge(1, 9, 100), "data of entries 1 to 9: more than 100 bytes"),
+    (
+        errors.UpdateUnfinished(PATH, "one", "none"),
+        "s.bin: update of an entry: found one, expected none",
+    ),
+    (
+        errors.StreamChanged(PATH, 5000),
+        "s.bin: offset 5000: the stream was truncated or updated there",
+    ),
     (errors.EntryTooLong(9, 8), "entry data: got 9 bytes, at most 8 fit on a data page"),
     (errors.EntryTypeReserved(0xB0, "is a bookmark"), "entry type 0xb0: is a bookmark"),
     (errors.BookmarkSizeWrong(17, 16), "bookmark: got 17 bytes, expected 1 to 16"),
@@ -65,6 +92,10 @@ CASES: list[tuple[DatastreamError, str]] = [
     (errors.CommandRefused("Start", 3, "Bad from entry"), "server: Start: error 3 Bad from entry"),
     (errors.ServerBehind(5, 7), "server: has 5 entries, but entry 7 is the next wanted"),
     (errors.EntryOutOfOrder("entry 5", "entry 4"), "server: streamed entry 5, expected entry 4"),
+    (
+        errors.EntryNotRelayed(3, "bookmark: got 17 bytes, expected 1 to 16"),
+        "server: entry 3 cannot be relayed: bookmark: got 17 bytes, expected 1 to 16",
+    ),
     (
         errors.StreamContradicts("system id", "1", "2"),
         "server: another stream: system id: got 1, expected 2",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -130,6 +132,9 @@ def test_an_index_that_cannot_be_read_is_made_anew(path: Path) -> None:
         def iterator(self) -> Any:
             raise plyvel.CorruptionError("block checksum mismatch")
 
+        def get(self, key: bytes) -> bytes:
+            raise plyvel.CorruptionError("block checksum mismatch")
+
     def open_database(folder: str) -> Any:
         database = plyvel.DB(folder, create_if_missing=True)
         openings.append(database)
@@ -200,3 +205,90 @@ def test_a_disk_that_fails_while_the_tail_is_trimmed(path: Path) -> None:
     with DataStreamer.open(path, disk=memory) as streamer:  # the locks are free again
         assert list(streamer.read_entries(0)) == entries((1, b"x"))
     assert memory.cache[5000] == 0
+
+
+# --- for reading only ------------------------------------------------------------------------------------
+
+
+def snapshot(folder: Path) -> dict[str, tuple[int, bytes]]:
+    """Return time of change and content of every file below a folder."""
+    return {
+        str(file): (file.stat().st_mtime_ns, file.read_bytes())
+        for file in sorted(folder.rglob("*"))
+        if file.is_file()
+    }
+
+
+@pytest.mark.parametrize("index", ["level", "behind", "none"])
+def test_reading_only_writes_nothing(path: Path, index: str) -> None:
+    with DataStreamer.open(path, initial_pages=2) as streamer:
+        for number in range(3):
+            commit(streamer, *operation(number))
+    if index == "behind":
+        change_database(path.with_name("s.db"), covered=u64(5))
+    elif index == "none":
+        for file in path.with_name("s.db").iterdir():
+            file.unlink()
+        path.with_name("s.db").rmdir()
+    with path.open("r+b") as stream:  # a tail, which a writer would trim
+        stream.seek(-1, 2)
+        stream.write(b"x")
+    before = snapshot(path.parent)
+    with (
+        DataStreamer.open(path, read_only=True) as streamer,
+        DataStreamer.open(path, read_only=True) as other,
+    ):
+        for reader in (streamer, other):
+            assert len(list(reader.read_entries(0))) == 15
+            assert reader.get_bookmark(bookmark(2)[1]) == 10
+        for call in (
+            streamer.start_atomic_op,
+            streamer.commit_atomic_op,
+            lambda: streamer.add_stream_entry(1, b""),
+            lambda: streamer.update_entry_data(2, 1, b""),
+            lambda: streamer.truncate_file(0),
+        ):
+            with pytest.raises(errors.StreamReadOnly, match="the stream is open for reading only"):
+                call()
+        if index != "none":
+            with pytest.raises(errors.StreamInUse):
+                DataStreamer.open(path)
+    assert snapshot(path.parent) == before
+
+
+def test_reading_only_what_is_not_there_or_in_use(path: Path) -> None:
+    with pytest.raises(errors.StreamFileUnavailable, match="No such file or directory"):
+        DataStreamer.open(path, read_only=True)
+    assert names(path.parent) == []
+    with DataStreamer.open(path), pytest.raises(errors.StreamInUse):
+        DataStreamer.open(path, read_only=True)
+
+
+def test_a_file_that_may_not_be_written(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with DataStreamer.open(path) as streamer:
+        commit(streamer, (1, b"x"))
+    open_real = os.open
+
+    def refuse_writing(name: Any, flags: int, *rest: int, **more: Any) -> int:
+        if name == path and flags & os.O_RDWR:
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return open_real(name, flags, *rest, **more)
+
+    monkeypatch.setattr(os, "open", refuse_writing)
+    with pytest.raises(errors.StreamFileUnavailable, match="cannot open the stream file: Permission denied"):
+        DataStreamer.open(path)
+    with DataStreamer.open(path, read_only=True) as streamer:
+        assert list(streamer.read_entries(0)) == entries((1, b"x"))
+
+
+def test_damage_beside_a_folder_is_refused(path: Path) -> None:
+    """The folder might have held the record of an unfinished update; it has none."""
+    with DataStreamer.open(path) as streamer:
+        commit(streamer, (1, b"x"), (1, b"y"))
+    content = bytearray(path.read_bytes())
+    content[4096 + 18] = 7
+    path.write_bytes(content)
+    for read_only in (False, True):
+        with pytest.raises(errors.EntriesDisagree, match="found packet type 7 at entry 1, offset 4114"):
+            DataStreamer.open(path, read_only=read_only)
+    assert path.read_bytes() == content

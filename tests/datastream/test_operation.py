@@ -36,7 +36,7 @@ def test_every_state_and_call(state: State, call: Call) -> None:
 
 
 def test_each_wrong_state_has_its_own_error() -> None:
-    assert len({wrong.value for wrong in Wrong}) == len(Wrong) == 4
+    assert len({wrong.value for wrong in Wrong}) == len(Wrong) == 6
 
 
 def test_the_buffer_is_what_the_file_will_hold() -> None:
@@ -120,6 +120,7 @@ def test_refused_entries(entry_type: int, data: bytes, error: type[Exception], m
 @pytest.mark.parametrize("size", [0, 17])
 def test_refused_bookmarks(size: int) -> None:
     group = OperationGroup(NEW)
+    group.begin()
     with pytest.raises(errors.BookmarkSizeWrong, match=f"bookmark: got {size} bytes, expected 1 to 16"):
         group.add_bookmark(bytes(size))
     assert group.end == NEW
@@ -144,6 +145,7 @@ def test_rollback_leaves_what_was_sealed() -> None:
     group.begin()
     group.add_bookmark(b"kept")
     sealed = (bytes(group.buffer), group.end, list(group.page_starts), list(group.checkpoints))
+    group.move(Call.SEAL)
     group.begin()
     group.add_bookmark(b"dropped")
     group.add_entry(1, bytes(DATA_SIZE_MAX))
@@ -178,9 +180,93 @@ def test_restart() -> None:
     group.add_bookmark(b"b")
     group.add_entry(1, bytes(DATA_SIZE_MAX))
     end = group.end
+    group.move(Call.COMMIT)
+    group.move(Call.COMMIT_DONE)
     group.restart(end)
     assert group.end == end
     assert (bytes(group.buffer), group.bookmarks, group.page_starts, group.checkpoints) == (b"", [], [], [])
     group.begin()
     assert group.add_entry(1, b"") == 2
     assert group.page_starts == [(2, 2)]
+
+
+# --- updating an entry of the open operation -------------------------------------------------------------
+
+
+@pytest.mark.parametrize("sealed", [False, True])
+@pytest.mark.parametrize(
+    ("place", "replacement"),
+    [
+        (0, (1, b"event instead of a bookmark")),
+        (1, (BOOKMARK_TYPE, b"bookmark")),
+        (1, (7, b"x" * DATA_SIZE_MAX)),  # those after it move to another page
+        (2, (1, b"")),
+        (3, (3, b"y" * 70)),
+    ],
+)
+def test_updates_leave_what_adding_at_once_would(
+    sealed: bool, place: int, replacement: tuple[int, bytes]
+) -> None:
+    items = [(BOOKMARK_TYPE, b"b"), (1, b"a" * 600_000), (2, b"c" * 900_000), (3, b"d")]
+
+    def group_of(items: list[tuple[int, bytes]]) -> OperationGroup:
+        group = OperationGroup(Committed(HEADER_PAGE_SIZE + 10, 60))
+        if sealed:
+            group.begin()
+            group.add_bookmark(b"sealed")
+            group.move(Call.SEAL)
+        group.begin()
+        for kind, data in items:
+            group.add_bookmark(data) if kind == BOOKMARK_TYPE else group.add_entry(kind, data)
+        return group
+
+    group = group_of(items)
+    group.update(60 + sealed + place, *replacement)
+    items[place] = replacement
+    expected = group_of(items)
+    for name in OperationGroup.__slots__:
+        assert getattr(group, name) == getattr(expected, name), name
+
+
+@pytest.mark.parametrize(
+    ("number", "entry_type", "data", "error", "message"),
+    [
+        (5, 1, b"", errors.EntrySealed, "entry 5: its operation is sealed; update it after the commit"),
+        (9, 1, b"", errors.EntryNotFound, "entry 9: not found; the stream has 9 entries"),
+        (7, 1, bytes(DATA_SIZE_MAX + 1), errors.EntryTooLong, "entry data: got 1048560 bytes"),
+        (7, 0xFFFFFFFF, b"", errors.EntryTypeReserved, "entry type 0xffffffff: means 'not found'"),
+        (7, BOOKMARK_TYPE, bytes(17), errors.BookmarkSizeWrong, "bookmark: got 17 bytes, expected 1 to 16"),
+    ],
+)
+def test_refused_updates(
+    number: int, entry_type: int, data: bytes, error: type[Exception], message: str
+) -> None:
+    group = OperationGroup(Committed(HEADER_PAGE_SIZE + 10, 5))
+    group.begin()
+    group.add_entry(1, b"sealed")
+    group.move(Call.SEAL)
+    group.begin()
+    for text in (b"a", b"b", b"c"):
+        group.add_entry(1, text)
+    before = {name: getattr(group, name) for name in OperationGroup.__slots__ if name != "buffer"}
+    content = bytes(group.buffer)
+    with pytest.raises(error) as caught:
+        group.update(number, entry_type, data)
+    assert str(caught.value).startswith(message)
+    assert {name: getattr(group, name) for name in OperationGroup.__slots__ if name != "buffer"} == before
+    assert group.buffer == content
+
+
+@pytest.mark.parametrize("state", [state for state in State if state not in (State.OPEN, State.OPEN_SEALED)])
+def test_nothing_is_added_in_the_wrong_state(state: State) -> None:
+    group = OperationGroup(NEW, state=state)
+    for call, add in (
+        (Call.ADD_ENTRY, lambda: group.add_entry(1, b"x")),
+        (Call.ADD_BOOKMARK, lambda: group.add_bookmark(b"x")),
+        (Call.UPDATE, lambda: group.update(0, 1, b"x")),
+    ):
+        refusal = TRANSITIONS[state][call]
+        assert isinstance(refusal, Wrong)
+        with pytest.raises(refusal.value):
+            add()
+    assert group.end == NEW

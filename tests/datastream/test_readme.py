@@ -13,6 +13,7 @@ from datastream import limits
 from datastream.appending import COMMIT_STEPS
 from datastream.commands import COMMANDS, ERRORS, REPLIES, Command, StreamState
 from datastream.recovery import RECOVERY
+from datastream.updating import TRUNCATE_STEPS, UPDATE_STEPS
 
 FOLDER = Path(datastream.__file__).parent
 TEXT = (FOLDER / "README.md").read_text()
@@ -33,6 +34,14 @@ def rows_under(*heading: str) -> list[list[str]]:
 def test_commit_steps() -> None:
     rows = rows_under("step", "what is done", "what opening finds if the machine stops just after it")
     assert rows == [[step.value, *texts] for step, texts in COMMIT_STEPS.items()]
+
+
+def test_steps_of_changes() -> None:
+    fate = "what opening finds if the machine stops just after it"
+    rows = rows_under("step of an update", "what is done", fate)
+    assert rows == [[step.value, *texts] for step, texts in UPDATE_STEPS.items()]
+    rows = rows_under("step of a truncation", "what is done", fate)
+    assert rows == [[step, *texts] for step, texts in TRUNCATE_STEPS.items()]
 
 
 def test_recovery() -> None:

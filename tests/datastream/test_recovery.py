@@ -6,20 +6,49 @@ from itertools import product
 
 import pytest
 
-from datastream.recovery import RECOVERY, Action, FileState, IndexState, TailState, decide, index_state_of
+from datastream.recovery import (
+    RECOVERY,
+    Access,
+    Action,
+    FileState,
+    IndexState,
+    TailState,
+    UpdateState,
+    decide,
+    index_state_of,
+)
 
 
-@pytest.mark.parametrize(("file", "tail", "index"), list(product(FileState, TailState, IndexState)))
-def test_exactly_one_row(file: FileState, tail: TailState, index: IndexState) -> None:
-    rows = [row for row in RECOVERY if file in row.file and tail in row.tail and index in row.index]
+@pytest.mark.parametrize(
+    ("file", "tail", "index", "update", "access"),
+    list(product(FileState, TailState, IndexState, UpdateState, Access)),
+)
+def test_exactly_one_row(
+    file: FileState, tail: TailState, index: IndexState, update: UpdateState, access: Access
+) -> None:
+    facts = (file, tail, index, update, access)
+    rows = [
+        row
+        for row in RECOVERY
+        if all(fact in column for fact, column in zip(facts, row.columns, strict=True))
+    ]
     assert len(rows) == 1
-    actions = decide(file, tail, index)
+    actions = decide(*facts)
     assert actions == rows[0].actions
-    assert (actions == (Action.REFUSE,)) == (file is not FileState.CONSISTENT)
-    if file is FileState.CONSISTENT:
-        assert (Action.TRIM_TAIL in actions) == (tail is TailState.NOT_ZERO)
-        assert (Action.INDEX_MISSING in actions) == (index is IndexState.BEHIND)
-        assert (Action.REBUILD_BOOKMARKS in actions) == (index in (IndexState.MISSING, IndexState.AHEAD))
+    unfinished = update is UpdateState.UNFINISHED
+    sound = file is FileState.CONSISTENT
+    finishable = unfinished and (sound or file is FileState.ENTRIES_DISAGREE)
+    writable = access is Access.WRITE
+    refused = not (finishable and writable) if unfinished else not sound
+    assert (actions == (Action.REFUSE,)) == refused
+    assert writable or not {Action.FINISH_UPDATE, Action.TRIM_TAIL} & set(actions)
+    if refused:
+        return
+    assert (Action.FINISH_UPDATE in actions) == unfinished
+    assert (Action.TRIM_TAIL in actions) == (writable and (unfinished or tail is TailState.NOT_ZERO))
+    assert (Action.INDEX_MISSING in actions) == (index is IndexState.BEHIND and not unfinished)
+    useless = index in (IndexState.MISSING, IndexState.AHEAD)
+    assert (Action.REBUILD_BOOKMARKS in actions) == (useless or unfinished)
 
 
 def test_labels_are_unique() -> None:

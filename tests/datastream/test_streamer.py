@@ -245,3 +245,25 @@ def test_a_failing_bookmark_db_does_not_undo_a_commit(path: Path) -> None:
     streamer.close()
     with DataStreamer.open(path) as streamer:
         assert (streamer.get_bookmark(b"a"), streamer.get_bookmark(b"c")) == (0, 2)
+
+
+def test_data_between_bookmarks(path: Path) -> None:
+    streamer = DataStreamer.open(path)
+    commit(streamer, (0xB0, b"a"), (1, b"one "), (0xB0, b"b"), (2, b"two "), (3, b"three"), (0xB0, b"c"))
+    assert streamer.get_data_between_bookmarks(b"a", b"c") == b"one two three"
+    assert streamer.get_data_between_bookmarks(b"b", b"c") == b"two three"
+    assert streamer.get_data_between_bookmarks(b"b", b"b") == b""
+    with pytest.raises(errors.BookmarksReversed, match="bookmark 63 is entry 5, after bookmark 61, entry 0"):
+        streamer.get_data_between_bookmarks(b"c", b"a")
+    with pytest.raises(BookmarkNotFound):
+        streamer.get_data_between_bookmarks(b"a", b"z")
+    streamer.close()
+
+
+def test_data_between_bookmarks_one_byte_too_many(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("datastream.streamer.DATA_BETWEEN_BOOKMARKS_BYTES_MAX", 8)
+    with DataStreamer.open(path) as streamer:
+        commit(streamer, (0xB0, b"a"), (1, b"12345678"), (0xB0, b"b"), (1, b"9"), (0xB0, b"c"))
+        assert streamer.get_data_between_bookmarks(b"a", b"b") == b"12345678"
+        with pytest.raises(errors.RangeTooLarge, match="data of entries 0 to 4: more than 8 bytes"):
+            streamer.get_data_between_bookmarks(b"a", b"c")

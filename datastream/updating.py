@@ -1,0 +1,311 @@
+"""Changing what is committed: an entry's data in place, and dropping the last entries. Numbered steps.
+
+Both are done by the thread that commits, between two operations; `changes.py` says what readers see.
+
+An update writes the blocks of 4,096 bytes around the entry. Before it touches them, a record of what they
+will hold is flushed into the bookmark DB: what a crash leaves half-written, opening writes again from the
+record. A record counts only for the totals that it was made for. (If a crash in the middle of writing meets
+the loss of the folder, the blocks cannot be put right.)
+
+A truncation is a commit of fewer entries: the header is the commit point. Bookmarks that pointed at dropped
+entries point at their newest remaining entry again; that is looked up before, from the end of what remains.
+
+Source: wire.md 4.
+"""
+
+from __future__ import annotations
+
+import logging
+import struct
+from array import array
+from dataclasses import dataclass
+from enum import Enum
+
+from datastream.appending import Appender
+from datastream.bookmarks import BookmarkIndex
+from datastream.changes import Patch
+from datastream.disk import Disk
+from datastream.errors import (
+    BookmarksUnavailable,
+    CommitFailed,
+    EntryNotFound,
+    UpdateSizeDiffers,
+    UpdateTypeDiffers,
+)
+from datastream.layout import (
+    ENTRY_HEAD_SIZE,
+    HEADER_PAGE_SIZE,
+    Committed,
+    page_end,
+    page_number_of,
+    page_start,
+    pages_used,
+)
+from datastream.streamfile import StreamFile
+
+__all__ = ["TRUNCATE_STEPS", "UPDATE_STEPS", "Changer", "UpdateStep", "record_for", "write_recorded"]
+
+_logger = logging.getLogger(__name__)
+_BLOCK_SIZE = 4096
+_RECORD = struct.Struct(">QQQ")
+"""total_length, total_entries, offset of the blocks; their bytes follow."""
+
+
+class UpdateStep(Enum):
+    """The steps of an update in place, in order."""
+
+    FLUSH = "1 flush"
+    RECORD = "2 record"
+    SHOW = "3 show"
+    WRITE = "4 write"
+    INDEX = "5 index"
+    FORGET = "6 forget"
+
+
+UPDATE_STEPS: dict[UpdateStep, tuple[str, str]] = {
+    UpdateStep.FLUSH: ("`fdatasync`, if commits were not flushed", "the old entry"),
+    UpdateStep.RECORD: (
+        "One flushed LevelDB write: the blocks as they will be",
+        "the new entry: opening writes it, and rebuilds the index",
+    ),
+    UpdateStep.SHOW: ("Readers get the new bytes from memory", "the new entry"),
+    UpdateStep.WRITE: ("Replace the blocks, `fdatasync`", "the new entry"),
+    UpdateStep.INDEX: ("Correct the index, if the entry is a bookmark", "the new entry"),
+    UpdateStep.FORGET: ("Delete the record, flushed; readers get the file again", "the new entry"),
+}
+"""step -> (what is done, what opening finds when the machine stops just after it)."""
+
+TRUNCATE_STEPS: dict[str, tuple[str, str]] = {
+    "1 flush": ("`fdatasync`, if commits were not flushed", "the old stream"),
+    "2 header": (
+        "One `pwrite` of the header with the lower totals",
+        "the old stream or the new one: the commit point",
+    ),
+    "3 flush": ("`fdatasync`", "the new stream; opening zeroes what was dropped, and rebuilds the index"),
+    "4 index": (
+        "One flushed LevelDB batch: bookmarks of dropped entries deleted or set back",
+        "the new stream; opening zeroes what was dropped",
+    ),
+    "5 publish": ("Swap the committed view", "the same"),
+    "6 zero": ("Zeros over what was dropped", "the new stream"),
+}
+"""step -> (what is done, what opening finds when the machine stops just after it)."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Unfinished:
+    """An update whose record is on disk."""
+
+    patch: Patch
+    bookmarks: dict[bytes, int | None]
+    """What it makes of bookmarks; empty when the entry is none."""
+
+
+class Changer:
+    """Updates and truncates a stream; used by the thread that commits.
+
+    Args:
+        file: loaded.
+        bookmarks: its index.
+        appender: its writer.
+    """
+
+    def __init__(self, file: StreamFile, bookmarks: BookmarkIndex, appender: Appender) -> None:
+        self._file = file
+        self._bookmarks = bookmarks
+        self._appender = appender
+        self._unfinished: _Unfinished | None = None
+        self._record_left = False
+        """A record may be in the DB that must not be followed."""
+
+    @property
+    def is_level(self) -> bool:
+        """Whether nothing is left to finish."""
+        return self._unfinished is None and not self._record_left
+
+    def finish(self) -> None:
+        """Do what an earlier update could not.
+
+        Raises:
+            OSError, BookmarksUnavailable: it still cannot be done.
+        """
+        if self._record_left:
+            self._bookmarks.put_update_record(None)
+            self._record_left = False
+        if self._unfinished is not None:
+            self._finish(self._unfinished)
+
+    # --- updating ----------------------------------------------------------------------------------------
+
+    def update(self, number: int, entry_type: int, data: bytes) -> None:
+        """Replace the data of a committed entry, in place; it is on disk on return.
+
+        Raises:
+            EntryNotFound: no such entry.
+            UpdateTypeDiffers, UpdateSizeDiffers: not the type and the length it is committed with.
+            CommitFailed: the disk or the DB refused before the update was safe; the entry is as it was.
+        """
+        entry = self._file.read_entry(number)
+        if entry_type != entry.type:
+            raise UpdateTypeDiffers(number, entry_type, entry.type)
+        if len(data) != len(entry.data):
+            raise UpdateSizeDiffers(number, len(data), len(entry.data))
+        if data == entry.data:
+            return
+        offset = self._file.offset_of(number)
+        end = offset + ENTRY_HEAD_SIZE + len(data)
+        bookmarks = self._bookmarks_after_update(number, entry.data, data) if entry.is_bookmark else {}
+        start = offset - offset % _BLOCK_SIZE
+        blocks = bytearray(self._file.read(-(-end // _BLOCK_SIZE) * _BLOCK_SIZE - start, start))
+        blocks[offset + ENTRY_HEAD_SIZE - start : end - start] = data
+        patch = Patch(start, bytes(blocks))
+        self._record(patch)
+        self._unfinished = _Unfinished(patch, bookmarks)
+        self._file.changes.begin_update(patch, offset, end)  # step 3
+        try:
+            self._finish(self._unfinished)
+        except (OSError, BookmarksUnavailable) as error:
+            # It is safe in its record, and readers get it from memory.
+            _logger.error(
+                "%s: entry %d is updated, but not in the file yet: %s", self._file.path, number, error
+            )
+
+    def _record(self, patch: Patch) -> None:
+        """Do steps 1 and 2: from then on the update is made, whatever happens."""
+        step = UpdateStep.FLUSH
+        record = _RECORD.pack(*self._file.committed, patch.offset) + patch.data
+        try:
+            # A record counts for the header that it was made for, so that has to be on disk.
+            self._appender.flush()
+            step = UpdateStep.RECORD
+            self._bookmarks.put_update_record(record)
+        except BookmarksUnavailable as error:
+            self._record_left = True
+            raise CommitFailed(self._file.path, step.value, OSError(str(error))) from error
+        except OSError as error:
+            raise CommitFailed(self._file.path, step.value, error) from error
+
+    def _finish(self, unfinished: _Unfinished) -> None:
+        """Do steps 4 to 6."""
+        patch, committed = unfinished.patch, self._file.committed
+        self._file.disk.replace(patch.data, patch.offset)
+        self._file.disk.fdatasync()
+        if unfinished.bookmarks:
+            pages = pages_used(committed.total_length)
+            self._bookmarks.correct(unfinished.bookmarks, committed.total_entries, pages)
+            self._bookmarks.write_pending()
+        self._bookmarks.put_update_record(None)
+        self._file.changes.end_update()
+        self._unfinished = None
+
+    def _bookmarks_after_update(self, number: int, old: bytes, new: bytes) -> dict[bytes, int | None]:
+        """Return where the old bookmark and the new one of entry `number` point once it is updated."""
+        corrected: dict[bytes, int | None] = {}
+        pointed = self._bookmarks.get(new)
+        if pointed is None or pointed < number:
+            corrected[new] = number
+        if self._bookmarks.get(old) == number:
+            corrected.update(self._newest_before({old}, number))
+        return corrected
+
+    # --- truncating --------------------------------------------------------------------------------------
+
+    def truncate(self, number: int) -> Committed:
+        """Drop the entries from `number` on; return the new totals, which readers see already.
+
+        Raises:
+            EntryNotFound: `number` is above the number of entries.
+            EntriesDisagree: a page that has to be walked is damaged; nothing was changed.
+            CommitFailed: the disk refused before the commit point; nothing was changed.
+        """
+        file, old = self._file, self._file.committed
+        if not 0 <= number <= old.total_entries:
+            raise EntryNotFound(number, old.total_entries)
+        if number == old.total_entries:
+            return old
+        new = Committed(self._length_without(number), number)
+        dropped = self._bookmarks_from(number)
+        corrected = self._newest_before(set(dropped), number)
+        pages_kept = pages_used(new.total_length)
+        table = self._checkpoints_below(new, pages_kept - 1) if pages_kept else None
+        self._appender.shorten(new)  # steps 1 to 3
+        # The last page that is kept may be filled again, and otherwise than before.
+        self._bookmarks.correct(corrected, number, max(pages_kept - 1, 0))
+        try:
+            self._bookmarks.write_pending()  # step 4
+        except BookmarksUnavailable as error:
+            _logger.error("%s; the stream is truncated, the index is put right before the next commit", error)
+        with file.changes.lock:  # step 5; sendfile uses the lock, too
+            file.committed = new
+            file.index = file.index.cut(pages_kept, table)
+            file.changes.note_truncation(new.total_length)
+        self._appender.clear_dropped(old.total_length)  # step 6
+        return new
+
+    def _length_without(self, number: int) -> int:
+        """Return `total_length` as it was when entry `number` was the next: the end of the one before."""
+        offset = self._file.offset_of(number)
+        if offset == HEADER_PAGE_SIZE:
+            return offset
+        page_number = page_number_of(offset)
+        if offset > page_start(page_number):
+            return offset
+        return self._file.data_end(page_number - 1, page_end(page_number - 1))
+
+    def _bookmarks_from(self, number: int) -> list[bytes]:
+        """Return the bookmarks among the entries from `number` on."""
+        index = self._file.index
+        return [
+            bookmark
+            for page_number in range(index.page_of_entry(number), index.page_count)
+            for bookmark, entry_number in self._file.walk(page_number).bookmarks
+            if entry_number >= number
+        ]
+
+    def _newest_before(self, bookmarks: set[bytes], number: int) -> dict[bytes, int | None]:
+        """Return each bookmark's newest entry below `number`; walks back until all are found."""
+        newest: dict[bytes, int | None] = dict.fromkeys(bookmarks)
+        missing = set(bookmarks)
+        page_number = self._file.index.page_of_entry(number - 1) if number else -1
+        while missing and page_number >= 0:
+            found = {
+                bookmark: entry_number
+                for bookmark, entry_number in self._file.walk(page_number).bookmarks
+                if entry_number < number and bookmark in missing
+            }
+            newest.update(found)
+            missing.difference_update(found)
+            page_number -= 1
+        return newest
+
+    def _checkpoints_below(self, new: Committed, page_number: int) -> array[int]:
+        """Return the checkpoints that the last page keeps."""
+        position_end = new.total_length - page_start(page_number)
+        return array("I", [at for at in self._file.walk(page_number).checkpoints if at < position_end])
+
+
+def record_for(record: bytes | None, committed: Committed, file_size: int) -> Patch | None:
+    """Return the bytes that an unfinished update has to write; None when the record does not count.
+
+    Args:
+        record: from the bookmark DB.
+        committed: what the header says.
+        file_size: in bytes.
+    """
+    if record is None or len(record) < _RECORD.size:
+        return None
+    total_length, total_entries, offset = _RECORD.unpack_from(record)
+    patch = Patch(offset, record[_RECORD.size :])
+    if (total_length, total_entries) != committed or not HEADER_PAGE_SIZE <= offset < patch.end <= file_size:
+        return None
+    return patch
+
+
+def write_recorded(disk: Disk, patch: Patch) -> None:
+    """Finish an update that a crash interrupted; it is on disk on return.
+
+    Raises:
+        OSError: the disk refuses.
+    """
+    disk.replace(patch.data, patch.offset)
+    disk.fdatasync()

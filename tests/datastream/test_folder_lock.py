@@ -1,0 +1,66 @@
+"""Writers exclude everybody, readers exclude writers; `test_bookmarks.py` has other processes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from datastream.errors import BookmarksUnavailable, StreamInUse
+from datastream.folder_lock import FolderLock, SharedFolderLock
+
+STREAM = Path("s.bin")
+TRY = """
+import sys
+from pathlib import Path
+from datastream import folder_lock
+from datastream.errors import StreamInUse
+try:
+    getattr(folder_lock, sys.argv[1])(Path("s.bin"), Path(sys.argv[2]))
+except StreamInUse:
+    sys.exit(7)
+"""
+
+
+def elsewhere(kind: str, folder: Path) -> bool:
+    """Try to lock from another process; return whether it could."""
+    status = subprocess.run([sys.executable, "-c", TRY, kind, str(folder)], check=False, timeout=60)
+    assert status.returncode in (0, 7)
+    return status.returncode == 0
+
+
+def test_a_writer_keeps_out_everybody(tmp_path: Path) -> None:
+    folder = tmp_path / "s.db"
+    lock = FolderLock(STREAM, folder)
+    for kind in (FolderLock, SharedFolderLock):
+        with pytest.raises(StreamInUse):
+            kind(STREAM, folder)
+        assert not elsewhere(kind.__name__, folder)
+    lock.release()
+    lock.release()
+    assert elsewhere("FolderLock", folder)
+
+
+def test_readers_keep_out_writers(tmp_path: Path) -> None:
+    folder = tmp_path / "s.db"
+    FolderLock(STREAM, folder).release()
+    readers = [SharedFolderLock(STREAM, folder) for _ in range(2)]
+    assert elsewhere("SharedFolderLock", folder)
+    for reader in readers:
+        with pytest.raises(StreamInUse):
+            FolderLock(STREAM, folder)
+        assert not elsewhere("FolderLock", folder)
+        reader.release()
+    FolderLock(STREAM, folder).release()
+
+
+def test_a_reader_makes_nothing(tmp_path: Path) -> None:
+    SharedFolderLock(STREAM, tmp_path / "s.db").release()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
+    with pytest.raises(BookmarksUnavailable, match="No such file or directory"):
+        FolderLock(STREAM, tmp_path / "missing" / "s.db")

@@ -1,0 +1,333 @@
+"""Updates in place and truncations: what is visible, on disk, in the index; failing disks and databases."""
+
+from __future__ import annotations
+
+import errno
+import random
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from datastream import errors
+from datastream.bookmarks import BookmarkIndex
+from datastream.errors import BookmarkNotFound, CommitFailed, EntryNotFound
+from datastream.layout import BOOKMARK_TYPE, DATA_SIZE_MAX, PAGE_SIZE, Committed, Entry, page_end
+from datastream.streamer import DataStreamer
+from datastream.updating import TRUNCATE_STEPS, UPDATE_STEPS, UpdateStep, record_for
+from tests.datastream.fake_disk import FailingDisk, MemoryDisk
+from tests.datastream.streams import Item, bookmark, commit, entries, operation
+from tests.datastream.test_bookmarks import FailingDatabase
+
+ITEMS: tuple[Item, ...] = (
+    (BOOKMARK_TYPE, b"a"),
+    (1, b"one"),
+    (BOOKMARK_TYPE, b"b"),
+    (2, b"x" * 900_000),
+    (BOOKMARK_TYPE, b"a"),
+    (3, b"y" * 900_000),  # on the second page
+    (BOOKMARK_TYPE, b"c"),
+)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "s.bin"
+
+
+@pytest.fixture
+def streamer(path: Path) -> Iterator[DataStreamer]:
+    with DataStreamer.open(path, initial_pages=3) as streamer:
+        commit(streamer, *ITEMS)
+        yield streamer
+
+
+def bookmarks_of(streamer: DataStreamer, *names: bytes) -> list[int | None]:
+    """Return where bookmarks point; None: nowhere."""
+    found: list[int | None] = []
+    for name in names:
+        try:
+            found.append(streamer.get_bookmark(name))
+        except BookmarkNotFound:
+            found.append(None)
+    return found
+
+
+# --- updating --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("number", "data"),
+    [(1, b"two"), (3, b"z" * 900_000), (5, b"w" * 900_000), (1, b"one")],
+)
+def test_an_update_in_place(path: Path, streamer: DataStreamer, number: int, data: bytes) -> None:
+    before = streamer.committed
+    content = bytearray(path.read_bytes())
+    streamer.update_entry_data(number, ITEMS[number][0], data)
+    items = [*ITEMS]
+    items[number] = (ITEMS[number][0], data)
+    assert list(streamer.read_entries(0)) == entries(*items)
+    assert streamer.committed == before
+    offset = streamer.offset_of(number) + 17
+    content[offset : offset + len(data)] = data
+    assert path.read_bytes() == bytes(content)
+    streamer.close()
+    with DataStreamer.open(path) as streamer:
+        assert list(streamer.read_entries(0)) == entries(*items)
+
+
+def test_an_updated_bookmark(path: Path, streamer: DataStreamer) -> None:
+    streamer.update_entry_data(4, BOOKMARK_TYPE, b"d")
+    assert bookmarks_of(streamer, b"a", b"b", b"c", b"d") == [0, 2, 6, 4]
+    streamer.update_entry_data(2, BOOKMARK_TYPE, b"c")  # a newer one is there already
+    assert bookmarks_of(streamer, b"a", b"b", b"c", b"d") == [0, None, 6, 4]
+    streamer.close()
+    with DataStreamer.open(path) as streamer:
+        assert bookmarks_of(streamer, b"a", b"b", b"c", b"d") == [0, None, 6, 4]
+
+
+@pytest.mark.parametrize(
+    ("number", "entry_type", "data", "error", "message"),
+    [
+        (1, 2, b"two", errors.UpdateTypeDiffers, "entry 1: got type 0x2, expected 0x1, as it is committed"),
+        (1, 1, b"four", errors.UpdateSizeDiffers, "entry 1: got 4 bytes of data, expected 3, as it is"),
+        (7, 1, b"one", errors.EntryNotFound, "entry 7: not found; the stream has 7 entries"),
+        (-1, 1, b"one", errors.EntryNotFound, "entry -1: not found; the stream has 7 entries"),
+    ],
+)
+def test_refused_updates(
+    streamer: DataStreamer, number: int, entry_type: int, data: bytes, error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error) as caught:
+        streamer.update_entry_data(number, entry_type, data)
+    assert str(caught.value).startswith(message)
+    assert list(streamer.read_entries(0)) == entries(*ITEMS)
+    assert commit(streamer, (1, b"next")) == [7]
+
+
+def test_wrong_states(streamer: DataStreamer) -> None:
+    streamer.start_atomic_op()
+    with pytest.raises(
+        errors.OperationAlreadyOpen, match="update_entry_data of a committed entry: an atomic"
+    ):
+        streamer.update_entry_data(1, 1, b"two")
+    with pytest.raises(errors.OperationAlreadyOpen, match="truncate_file: an atomic operation is open"):
+        streamer.truncate_file(0)
+    streamer.add_stream_entry(1, b"open")
+    streamer.update_entry_data(7, 9, b"replaced freely")
+    streamer.seal_atomic_op()
+    with pytest.raises(errors.OperationsNotCommitted, match="truncate_file: sealed operations wait"):
+        streamer.truncate_file(0)
+    with pytest.raises(errors.OperationsNotCommitted, match="update_entry_data of a committed entry: sealed"):
+        streamer.update_entry_data(7, 9, b"too late")
+    streamer.commit_atomic_op()
+    assert streamer.get_entry(7) == Entry(9, 7, b"replaced freely")
+    streamer.close()
+    with pytest.raises(errors.StreamClosed):
+        streamer.update_entry_data(1, 1, b"two")
+    with pytest.raises(errors.StreamClosed):
+        streamer.truncate_file(0)
+
+
+def test_no_reader_sees_half_of_an_update(path: Path) -> None:
+    """Readers in other threads while one entry is updated again and again."""
+    streamer = DataStreamer.open(path, initial_pages=2)
+    commit(streamer, (1, b"before"), (2, bytes(400_000)), (3, b"after"))
+    ended = threading.Event()
+    seen: list[set[int]] = []
+
+    def read() -> None:
+        mine = set()
+        while not ended.is_set():
+            for entry in (streamer.get_entry(1), list(streamer.read_entries(0))[1]):
+                if len(set(entry.data)) != 1:
+                    mine.add(-1)
+                mine.add(entry.data[0])
+        seen.append(mine)
+
+    threads = [threading.Thread(target=read) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for number in range(1, 60):
+        streamer.update_entry_data(1, 2, bytes([number]) * 400_000)
+    ended.set()
+    for thread in threads:
+        thread.join(30)
+    assert len(seen) == 2
+    assert all(-1 not in numbers and len(numbers) > 1 for numbers in seen)
+    streamer.close()
+
+
+def test_a_disk_that_fails_in_the_middle_of_an_update(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The update is safe in its record: it is seen; the next commit or opening writes it."""
+    memory = MemoryDisk()
+    disk = FailingDisk(memory)
+    streamer = DataStreamer.open(path, disk=disk, initial_pages=2)
+    commit(streamer, *ITEMS[:3], flush=True)
+    disk.plan["pwrite"] = [errno.ENOSPC, errno.EIO]
+    streamer.update_entry_data(1, 1, b"two")
+    assert "entry 1 is updated, but not in the file yet" in caplog.text
+    items = (ITEMS[0], (1, b"two"), ITEMS[2])
+    assert list(streamer.read_entries(0)) == entries(*items)
+    with pytest.raises(CommitFailed, match="commit failed at step 0a repair: Input/output error"):
+        commit(streamer, (1, b"no"))
+    assert list(streamer.read_entries(0)) == entries(*items)
+    streamer._bookmarks.close()  # as if the process ended here
+    on_disk = MemoryDisk.of(memory.image_after_crash("prefix", random.Random(3)))
+    with pytest.raises(errors.UpdateUnfinished, match="expected none, as this opening may not write"):
+        DataStreamer.open(path, disk=on_disk, read_only=True)
+    assert on_disk.steps == []
+    with DataStreamer.open(path, disk=on_disk) as streamer:
+        assert list(streamer.read_entries(0)) == entries(*items)
+        assert bookmarks_of(streamer, b"a", b"b") == [0, 2]
+        assert commit(streamer, (1, b"next")) == [3]
+
+
+def test_a_database_that_refuses_the_record(path: Path) -> None:
+    state = {"open_fails": False, "write_fails": False}
+
+    def open_database(folder: str) -> Any:
+        return FailingDatabase(folder, state)
+
+    streamer = DataStreamer.open(path, open_database=open_database, initial_pages=1)
+    commit(streamer, *ITEMS[:3], flush=True)
+    state["write_fails"] = True
+    with pytest.raises(CommitFailed, match=r"commit failed at step 2 record: .*no room"):
+        streamer.update_entry_data(1, 1, b"two")
+    assert list(streamer.read_entries(0)) == entries(*ITEMS[:3])
+    state["write_fails"] = False
+    streamer.update_entry_data(1, 1, b"six")
+    assert streamer.get_entry(1).data == b"six"
+    assert streamer._bookmarks.update_record is None
+    streamer.close()
+
+
+@pytest.mark.parametrize(
+    ("record", "found"),
+    [(None, False), (b"short", False), ((5000, 2), True), ((5001, 2), False), ((5000, 3), False)],
+)
+def test_a_record_counts_for_the_totals_it_was_made_for(record: Any, found: bool) -> None:
+    if isinstance(record, tuple):
+        record = b"".join(number.to_bytes(8, "big") for number in (*record, 4096)) + b"blocks"
+    patch = record_for(record, Committed(5000, 2), 4096 + PAGE_SIZE)
+    assert (patch == (4096, b"blocks")) if found else (patch is None)
+
+
+# --- truncating ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", range(len(ITEMS) + 1))
+def test_truncation(path: Path, streamer: DataStreamer, number: int) -> None:
+    """As if the dropped entries had never been: same bytes, same bookmarks."""
+    streamer.truncate_file(number)
+    kept = ITEMS[:number]
+    newest = {data: at for at, (kind, data) in enumerate(kept) if kind == BOOKMARK_TYPE}
+    for _ in range(2):
+        assert list(streamer.read_entries(0)) == entries(*kept)
+        assert bookmarks_of(streamer, b"a", b"b", b"c") == [newest.get(name) for name in (b"a", b"b", b"c")]
+        for dropped in range(number, len(ITEMS)):
+            with pytest.raises(EntryNotFound):
+                streamer.get_entry(dropped)
+        streamer.close()
+        streamer = DataStreamer.open(path)
+    with DataStreamer.open(path.with_name("other.bin"), initial_pages=3) as other:
+        commit(other, *kept)
+        assert streamer.committed == other.committed
+        for stream in (streamer, other):
+            commit(stream, *operation(5), (1, b"z" * DATA_SIZE_MAX), bookmark(6))
+            assert stream.get_bookmark(bookmark(6)[1]) == number + 6
+            assert stream.get_entry(number + 5).data == b"z" * DATA_SIZE_MAX
+    streamer.close()
+    end = page_end(2)
+    assert path.read_bytes()[:end] == path.with_name("other.bin").read_bytes()[:end]
+
+
+def test_truncations_that_cannot_be(streamer: DataStreamer) -> None:
+    for number in (-1, 8):
+        with pytest.raises(EntryNotFound, match=f"entry {number}: not found; the stream has 7 entries"):
+            streamer.truncate_file(number)
+    assert list(streamer.read_entries(0)) == entries(*ITEMS)
+    assert commit(streamer, (1, b"next")) == [7]
+
+
+def test_listeners_hear_of_a_truncation(streamer: DataStreamer) -> None:
+    heard: list[Committed] = []
+    streamer.on_commit(heard.append)
+    streamer.truncate_file(7)
+    assert heard == []
+    streamer.truncate_file(2)
+    assert heard == [Committed(4096 + 18 + 20, 2)]
+
+
+def test_a_reader_under_way(streamer: DataStreamer) -> None:
+    """What it has stays as it was; then it is told that the rest is gone."""
+    reader = streamer.read_entries(0)
+    assert [next(reader).number for _ in range(3)] == [0, 1, 2]
+    streamer.truncate_file(2)
+    with pytest.raises(EntryNotFound, match="entry 3: not found; the stream has 2 entries"):
+        list(reader)
+
+
+@pytest.mark.parametrize(
+    ("name", "method", "plan", "made"),
+    [
+        ("header", "pwrite", [errno.EIO], False),
+        ("flush", "fdatasync", [errno.EIO], False),
+        ("zeroing", "pwrite", [None, errno.EIO], True),
+        ("zeroing the pages", "truncate", [errno.EIO], True),
+    ],
+)
+def test_a_disk_that_fails_while_truncating(
+    path: Path, name: str, method: str, plan: list[int | None], made: bool
+) -> None:
+    memory = MemoryDisk()
+    disk = FailingDisk(memory)
+    streamer = DataStreamer.open(path, disk=disk, initial_pages=3)
+    commit(streamer, *ITEMS, flush=True)
+    disk.plan[method] = list(plan)
+    if made:
+        streamer.truncate_file(2)
+    else:
+        with pytest.raises(CommitFailed, match="Input/output error"):
+            streamer.truncate_file(2)
+    kept = ITEMS[:2] if made else ITEMS
+    assert list(streamer.read_entries(0)) == entries(*kept)
+    disk.plan.clear()
+    commit(streamer, (1, b"after"), flush=True)
+    expected = entries(*kept, (1, b"after"))
+    assert list(streamer.read_entries(0)) == expected
+    end = streamer.committed.total_length
+    assert memory.cache.count(0, end) == len(memory.cache) - end
+    streamer.close()
+    with DataStreamer.open(path, disk=MemoryDisk.of(bytes(memory.cache))) as streamer:
+        assert list(streamer.read_entries(0)) == expected
+
+
+def test_a_database_that_fails_while_truncating(path: Path) -> None:
+    state = {"open_fails": False, "write_fails": False}
+
+    def open_database(folder: str) -> Any:
+        return FailingDatabase(folder, state)
+
+    streamer = DataStreamer.open(path, open_database=open_database, initial_pages=3)
+    commit(streamer, *ITEMS, flush=True)
+    state["write_fails"] = True
+    streamer.truncate_file(4)
+    assert bookmarks_of(streamer, b"a", b"b", b"c") == [0, 2, None]
+    with pytest.raises(CommitFailed):
+        commit(streamer, (1, b"no"))
+    state["write_fails"] = False
+    commit(streamer, (BOOKMARK_TYPE, b"c"))
+    assert bookmarks_of(streamer, b"a", b"b", b"c") == [0, 2, 4]
+    streamer.close()
+    index = BookmarkIndex(path)
+    assert [index.get(name) for name in (b"a", b"b", b"c")] == [0, 2, 4]
+    assert index.covered == 5
+    index.close()
+
+
+def test_the_steps_are_all_described() -> None:
+    assert list(UPDATE_STEPS) == list(UpdateStep)
+    assert [name.split()[0] for name in TRUNCATE_STEPS] == [str(number) for number in range(1, 7)]
