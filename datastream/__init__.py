@@ -12,6 +12,7 @@ from datastream.events import Generation, decode_event, encode_event, entry_type
 from datastream.follower import StreamFollower
 from datastream.layout import BOOKMARK_TYPE, DATA_SIZE_MAX, Committed, Entry, StreamHeader
 from datastream.limits import FollowLimits, ServerLimits
+from datastream.relay import Relay
 from datastream.server import StreamServer
 from datastream.streamer import DataStreamer
 
@@ -26,6 +27,7 @@ __all__ = [
     "Entry",
     "FollowLimits",
     "Generation",
+    "Relay",
     "ServerLimits",
     "StreamClient",
     "StreamFollower",

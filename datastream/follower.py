@@ -120,6 +120,18 @@ class StreamFollower:
             if inspect.isawaitable(result):
                 await result
 
+    async def reach(self) -> StreamHeader:
+        """Return the header of a server that streams to us, as of the time of connecting, once there is one.
+
+        Its entries wait for `receive`. Must not be called after `close`.
+        """
+        while self._client is None or self.header is None:
+            try:
+                await self._reach()
+            except (OSError, PeerError) as error:
+                await self._failed(error)
+        return self.header
+
     async def receive(self) -> Sequence[Entry]:
         """Return the next entries that have come, at least one; empty after `close`.
 

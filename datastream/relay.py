@@ -1,0 +1,201 @@
+"""A relay: follows a master, keeps its stream in a file of its own, and serves that to clients of its own.
+
+    relay = Relay([("10.0.0.1", 6900)], "datarelay.bin", "0.0.0.0", 7900)
+    await relay.run()              # until it is cancelled, or the master turns out to have another stream
+
+Invariants
+  - The relay's entries are the master's, with the same numbers, in the same order; so its data pages are the
+    master's, byte by byte, as far as it has come. Version, system id and stream type are the master's too.
+  - On every connection, the last entries that both have are compared before anything is taken. A master with
+    another stream is refused, and nothing is changed.
+  - Killed at any moment, it goes on with the entry after its last committed one.
+
+Where it commits. The TCP stream has no marks of atomic operations, so the relay cannot know where one ends.
+It commits what has arrived, whole entries, as one operation, flushed before its clients see it. The master
+sends committed entries only, and so does the relay; but a Header, Entry or Bookmark command to a relay may
+see the first entries of a master's operation before the others have come. A client that streams sees no
+difference: on its connection to the master, entries arrive one after the other too.
+
+Not noticed: an entry that the master changes later (`update_entry_data`), unless it is one of the last. A
+master that was truncated is behind until it has grown again, and refused when it has other entries then.
+
+A thin shell around `follower.py`, `streamer.py` and `server.py`.
+
+Source: zkevm-data-streamer README, "STREAM RELAY"; issue 3.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+from datastream.commands import OnCommandError
+from datastream.errors import CommitFailed, EntryNotRelayed, MisuseError
+from datastream.follower import StreamFollower
+from datastream.following import Address
+from datastream.layout import Committed, Entry
+from datastream.limits import COMPARED_ENTRIES_COUNT, FollowLimits, ServerLimits
+from datastream.server import StreamServer
+from datastream.streamer import DataStreamer
+
+__all__ = ["Relay"]
+
+_logger = logging.getLogger(__name__)
+T = TypeVar("T")
+
+
+class _FileEntries:
+    """The entries of the relay's file, to compare with a master's."""
+
+    def __init__(self, streamer: DataStreamer) -> None:
+        self._streamer = streamer
+
+    def before(self, number: int) -> Sequence[Entry]:
+        """Return the last committed entries below `number`."""
+        end = min(number, self._streamer.committed.total_entries)
+        return list(self._streamer.read_entries(max(0, end - COMPARED_ENTRIES_COUNT), end))
+
+    def remember(self, entries: Sequence[Entry]) -> None:
+        """Do nothing: they are remembered when they are committed."""
+
+
+class Relay:
+    """Relays a stream; see the module.
+
+    Args:
+        masters: (host, port) of each server that has the stream, in the order of preference; relays too.
+        path: the relay's stream file; made, with the master's version and system id, when it is not there.
+        host, port: where it serves its clients; port 0 takes a free one, see `address`.
+        stream_type: of the stream.
+        follow_limits, server_limits, on_command_error: as in `StreamFollower` and `StreamServer`.
+        sleep: pauses in seconds (tests).
+    """
+
+    def __init__(
+        self,
+        masters: Sequence[Address],
+        path: Path | str,
+        host: str = "127.0.0.1",
+        port: int = 7900,
+        *,
+        stream_type: int = 1,
+        follow_limits: FollowLimits | None = None,
+        server_limits: ServerLimits | None = None,
+        on_command_error: OnCommandError = "close",
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self._masters = masters
+        self._path = Path(path)
+        self._listen_at = (host, port)
+        self._stream_type = stream_type
+        self._follow_limits = follow_limits
+        self._server_limits = server_limits
+        self._on_command_error = on_command_error
+        self._sleep = sleep
+        self._streamer: DataStreamer | None = None
+        self._server: StreamServer | None = None
+        self.started = asyncio.Event()
+        """Set when the relay serves clients: at once with a file, else when a master has been reached."""
+
+    @property
+    def address(self) -> Address:
+        """Where it serves its clients."""
+        return self._listen_at if self._server is None else self._server.address
+
+    @property
+    def committed(self) -> Committed | None:
+        """What it has, None before there is a file."""
+        return None if self._streamer is None else self._streamer.committed
+
+    async def run(self) -> None:
+        """Follow and serve until cancelled.
+
+        Raises:
+            StreamContradicts, ServerSpokeWrongly: no master has the stream that the file holds.
+            EntryNotRelayed: the master has an entry that the data streamer cannot hold.
+            StreamFileRefused, EnvironmentFault: the file cannot be opened, the address is taken.
+        """
+        follower: StreamFollower | None = None
+        try:
+            if await asyncio.to_thread(self._path.exists):
+                self._streamer = await self._open(1, 137)
+                follower = self._follow(self._streamer)
+            else:
+                # Not before a master is there: the file's version and system id are the master's.
+                follower = self._follow(None)
+                header = await follower.reach()
+                self._streamer = await self._open(header.version, header.system_id)
+            await self._serve(self._streamer)
+            while True:
+                await self._keep(self._streamer, follower, await follower.receive())
+        finally:
+            if follower is not None:
+                await follower.close()
+            if self._server is not None:
+                await self._server.close()
+            if self._streamer is not None:
+                self._streamer.close()
+
+    async def _open(self, version: int, system_id: int) -> DataStreamer:
+        return await _finish(
+            lambda: DataStreamer.open(
+                self._path, stream_type=self._stream_type, version=version, system_id=system_id
+            )
+        )
+
+    def _follow(self, streamer: DataStreamer | None) -> StreamFollower:
+        return StreamFollower(
+            self._masters,
+            from_entry=0 if streamer is None else streamer.committed.total_entries,
+            stream_type=self._stream_type,
+            limits=self._follow_limits,
+            known=None if streamer is None else _FileEntries(streamer),
+            identity=None if streamer is None else streamer.header,
+            sleep=self._sleep,
+        )
+
+    async def _serve(self, streamer: DataStreamer) -> None:
+        host, port = self._listen_at
+        server = StreamServer(streamer, host, port, self._server_limits, self._on_command_error)
+        await server.start()
+        self._server = server
+        self.started.set()
+
+    async def _keep(self, streamer: DataStreamer, follower: StreamFollower, entries: Sequence[Entry]) -> None:
+        """Commit entries; when the disk refuses them, get them again later."""
+        try:
+            await _finish(lambda: _commit(streamer, entries))
+        except CommitFailed as error:
+            await follower.give_back(streamer.committed.total_entries, error)
+            return
+        _logger.debug("%d entries committed, up to %d", len(entries), entries[-1].number)
+
+
+def _commit(streamer: DataStreamer, entries: Sequence[Entry]) -> None:
+    """Commit entries that follow the last committed one."""
+    assert entries[0].number == streamer.committed.total_entries
+    streamer.start_atomic_op()
+    for entry in entries:
+        try:
+            if entry.is_bookmark:
+                streamer.add_stream_bookmark(entry.data)
+            else:
+                streamer.add_stream_entry(entry.type, entry.data)
+        except MisuseError as error:
+            streamer.rollback_atomic_op()
+            raise EntryNotRelayed(entry.number, str(error)) from error
+    streamer.commit_atomic_op()
+    assert streamer.committed.total_entries == entries[-1].number + 1
+
+
+async def _finish(work: Callable[[], T]) -> T:
+    """Do work in a thread, and wait for its end also when we are cancelled: nothing is closed under it."""
+    task = asyncio.ensure_future(asyncio.to_thread(work))
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait([task])
+        raise
