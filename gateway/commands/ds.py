@@ -1,0 +1,189 @@
+"""`sluice ds`: the data streamer's own commands, with the options of the original demo app."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from pathlib import Path
+
+import click
+
+from datastream import BOOKMARK_TYPE, DataStreamer, Relay, StreamServer
+from datastream.commands import OnCommandError
+from datastream.sample_operations import ENTRIES_PER_OPERATION, sample_operation
+from gateway.commands.ds_client import client
+from gateway.commands.ds_options import (
+    ServersType,
+    log_option,
+    run_until_stopped,
+    server_limits,
+    serving_options,
+)
+
+__all__ = ["command"]
+
+log = logging.getLogger(__name__)
+
+_REPORT_OPERATIONS = 100_000
+"""Operations between two lines of the log."""
+
+
+@click.group("ds")
+def command() -> None:
+    """Data streamer: serve a stream file, read from a server, relay one.
+
+    The commands and options are those of the original demo app (dsapp).
+    """
+
+
+command.add_command(client)
+
+
+@command.command("server")
+@click.option(
+    "--file",
+    "path",
+    type=click.Path(path_type=Path, dir_okay=False),
+    default=Path("datastream.bin"),
+    show_default=True,
+    help="Stream file; its bookmarks are in the folder beside it, with .db for .bin. Made when not there.",
+)
+@serving_options(6900)
+@click.option(
+    "--sleep",
+    "sleep_ms",
+    type=click.IntRange(0),
+    default=0,
+    show_default=True,
+    metavar="MS",
+    help="Pause before the first and between two operations, in milliseconds.",
+)
+@click.option(
+    "--opers",
+    "operation_count",
+    type=click.IntRange(0),
+    default=1_000_000,
+    show_default=True,
+    help="Number of operations; the server ends after them.",
+)
+@click.option(
+    "--read-only",
+    is_flag=True,
+    help="Serve an existing file as it is, write nothing, until Ctrl-C; --sleep and --opers do not count.",
+)
+@log_option
+def server(
+    path: Path,
+    port: int,
+    host: str,
+    writetimeout: int,
+    inactivitytimeout: int,
+    on_command_error: OnCommandError,
+    sleep_ms: int,
+    operation_count: int,
+    read_only: bool,
+) -> None:
+    """Serve a stream file, and add sample operations to it.
+
+    An operation has bookmarks of a batch and a block, and the events StartL2Block, L2Tx and EndL2Block of the
+    original zkEVM network. Operations are visible at once; they are flushed to disk when the server ends.
+    """
+    if read_only and not path.exists():
+        raise click.ClickException(f"{path}: there is no such file to serve")
+
+    async def serve() -> int:
+        limits = server_limits(writetimeout, inactivitytimeout)
+        opened = await asyncio.to_thread(DataStreamer.open, path, read_only=read_only)
+        with opened as streamer:
+            async with StreamServer(streamer, host, port, limits, on_command_error):
+                if read_only:
+                    await asyncio.Event().wait()
+                await _operate(streamer, operation_count, sleep_ms / 1000)
+        return 0
+
+    click.get_current_context().exit(run_until_stopped(serve()))
+
+
+async def _operate(streamer: DataStreamer, count: int, sleep_seconds: float) -> None:
+    """Add operations in a thread, and flush them also when we are stopped."""
+    stop = threading.Event()
+    operating = asyncio.ensure_future(
+        asyncio.to_thread(_add_operations, streamer, count, sleep_seconds, stop)
+    )
+    try:
+        await asyncio.shield(operating)
+    except asyncio.CancelledError:
+        stop.set()
+        await operating
+        raise
+
+
+def _add_operations(streamer: DataStreamer, count: int, sleep_seconds: float, stop: threading.Event) -> None:
+    # A stream that was begun by us goes on with the next number.
+    first = streamer.committed.total_entries // ENTRIES_PER_OPERATION
+    begun = time.monotonic()
+    done = 0
+    stop.wait(sleep_seconds)
+    for number in range(first, first + count):
+        if stop.is_set():
+            break
+        streamer.start_atomic_op()
+        for entry_type, data in sample_operation(number, int(time.time())):
+            if entry_type == BOOKMARK_TYPE:
+                streamer.add_stream_bookmark(data)
+            else:
+                streamer.add_stream_entry(entry_type, data)
+        streamer.commit_atomic_op(flush=False)
+        done += 1
+        if done % _REPORT_OPERATIONS == 0:
+            log.info("%d operations, %d entries", done, streamer.committed.total_entries)
+        stop.wait(sleep_seconds)
+    if done:
+        streamer.start_atomic_op()
+        streamer.commit_atomic_op()  # adds nothing; flushes what was committed
+    log.info("%d operations in %.1f s", done, time.monotonic() - begun)
+
+
+@command.command("relay")
+@click.option(
+    "--server",
+    "servers",
+    type=ServersType(),
+    default="127.0.0.1:6900",
+    show_default=True,
+    help="Master to follow, which may be a relay too; of several, the next one when one fails.",
+)
+@click.option(
+    "--file",
+    "path",
+    type=click.Path(path_type=Path, dir_okay=False),
+    default=Path("datarelay.bin"),
+    show_default=True,
+    help="The relay's stream file. Made, with the master's version and system id, when not there.",
+)
+@serving_options(7900)
+@log_option
+def relay(
+    servers: list[tuple[str, int]],
+    path: Path,
+    port: int,
+    host: str,
+    writetimeout: int,
+    inactivitytimeout: int,
+    on_command_error: OnCommandError,
+) -> None:
+    """Follow a server, keep its stream in a file, and serve that, until Ctrl-C.
+
+    Clients are served while the relay catches up, and while the master is away. The relay goes on after a
+    restart of the master or of its own. It ends with status 1 when the master has another stream than the
+    file: then give it another --file, or another --server.
+    """
+
+    async def follow() -> int:
+        limits = server_limits(writetimeout, inactivitytimeout)
+        await Relay(servers, path, host, port, server_limits=limits, on_command_error=on_command_error).run()
+        return 0
+
+    click.get_current_context().exit(run_until_stopped(follow()))

@@ -1,0 +1,286 @@
+"""`sluice ds client`: ask a data streamer, or print what it streams.
+
+| option | what is done |
+|---|---|
+| `--header`, `--entry N`, `--bookmark N` | one query, one line |
+| `--dumpbatch N` | the entries of one batch, from its bookmark to the next batch's |
+| `--sanitycheck` | the stream is checked, not printed; without reconnecting, so that gaps are seen |
+| none of these | the entries as they come; reconnects and goes on after the last one |
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import click
+
+from datastream import BOOKMARK_TYPE, Entry, StreamClient, StreamFollower
+from datastream.errors import BookmarkNotFound, ConnectionEnded, EntryNotFound
+from datastream.events import event_of
+from datastream.network_events import Bookmark, BookmarkType
+from datastream.original_events import OriginalBookmark, OriginalBookmarkType
+from datastream.sanity import SanityCheck
+from gateway.commands.ds_options import ServersType, log_option, run_until_stopped
+from gateway.commands.ds_text import entry_line, header_line
+
+__all__ = ["client"]
+
+Address = tuple[str, int]
+_KINDS = {
+    "l2block": (OriginalBookmarkType.L2_BLOCK, BookmarkType.L2_BLOCK),
+    "batch": (OriginalBookmarkType.BATCH, BookmarkType.BATCH),
+}
+_BOOKMARK_VALUE = click.IntRange(0, (1 << 64) - 1)
+
+
+class _BookmarkKind(click.ParamType):  # type: ignore[type-arg]
+    """Which bookmarks are meant by a number."""
+
+    name = "l2block|batch|0..255"
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Check the kind."""
+        if value not in _KINDS and not (value.isascii() and value.isdigit() and int(value) <= 255):
+            self.fail(f"{value!r} is not l2block, batch, or a number from 0 to 255", param, ctx)
+        return value
+
+
+class _From(click.ParamType):  # type: ignore[type-arg]
+    """Where to start: an entry number, or None for the latest."""
+
+    name = "latest|N"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int | str:
+        """Read the number."""
+        if value == "latest":
+            return "latest"
+        return _BOOKMARK_VALUE.convert(value, param, ctx)
+
+
+@dataclass(frozen=True, slots=True)
+class _Options:
+    servers: list[Address]
+    start: int | None
+    bookmarks: Sequence[bytes]
+    as_json: bool
+    live: bool
+
+    def show(self, entry: Entry) -> None:
+        """Print one entry."""
+        click.echo(entry_line(entry, as_json=self.as_json))
+
+
+def bookmarks_of(kind: str, number: int) -> list[bytes]:
+    """Return the bookmarks that a number may mean, in the order in which they are tried."""
+    if kind not in _KINDS:
+        return [OriginalBookmark(int(kind), number).encode()]
+    original, network = _KINDS[kind]
+    return [OriginalBookmark(original, number).encode(), Bookmark(network, number).encode()]
+
+
+@click.command("client")
+@click.option(
+    "--server",
+    "servers",
+    type=ServersType(),
+    default="127.0.0.1:6900",
+    show_default=True,
+    help="Server to connect to; of several, the next one when one fails.",
+)
+@click.option(
+    "--from",
+    "start",
+    type=_From(),
+    default="latest",
+    show_default=True,
+    help="Entry to stream from; latest is the first one that is added from now on.",
+)
+@click.option(
+    "--frombookmark",
+    type=_BOOKMARK_VALUE,
+    metavar="N",
+    help="Stream from the bookmark of this block or batch; goes before --from.",
+)
+@click.option("--header", is_flag=True, help="Print the header of what is committed, and end.")
+@click.option("--entry", type=_BOOKMARK_VALUE, metavar="N", help="Print one entry, and end.")
+@click.option(
+    "--bookmark",
+    type=_BOOKMARK_VALUE,
+    metavar="N",
+    help="Print the first event after the bookmark of this block or batch, and end.",
+)
+@click.option(
+    "--bookmarktype",
+    type=_BookmarkKind(),
+    default="l2block",
+    show_default=True,
+    help=(
+        "What --bookmark and --frombookmark count: l2block or batch, in either network's form, or a number: "
+        "bookmarks of one byte with that value and the number in eight (the original demo app's 0 and 1)."
+    ),
+)
+@click.option(
+    "--sanitycheck", is_flag=True, help="Check the order of what is streamed instead of printing it."
+)
+@click.option("--dumpbatch", type=_BOOKMARK_VALUE, metavar="N", help="Print the entries of a batch, and end.")
+@click.option("--no-live", is_flag=True, help="End with the last entry that the server has now.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
+@log_option
+def client(
+    servers: list[Address],
+    start: int | str,
+    frombookmark: int | None,
+    header: bool,
+    entry: int | None,
+    bookmark: int | None,
+    bookmarktype: str,
+    sanitycheck: bool,
+    dumpbatch: int | None,
+    no_live: bool,
+    as_json: bool,
+) -> None:
+    """Ask a data streamer server, or print the entries that it streams, until Ctrl-C.
+
+    Entries are shown as the typed events of a zkEVM network where they are such, else as bytes. While
+    printing, the client reconnects by itself and goes on with the entry after the last one.
+
+    Exit status 1: the server cannot be reached, what was asked for is not there, or the sanity check found
+    something.
+    """
+    number = bookmark if frombookmark is None else frombookmark
+    options = _Options(
+        servers,
+        start if isinstance(start, int) else None,
+        [] if number is None else bookmarks_of(bookmarktype, number),
+        as_json,
+        not no_live,
+    )
+    if header:
+        work = _print_header(options)
+    elif entry is not None:
+        work = _print_entry(options, entry)
+    elif bookmark is not None:
+        work = _print_bookmark(options, bookmarks_of(bookmarktype, bookmark))
+    elif dumpbatch is not None:
+        work = _dump_batch(options, bookmarks_of("batch", dumpbatch))
+    elif sanitycheck:
+        work = _check(options)
+    else:
+        work = _print_stream(options)
+    click.get_current_context().exit(run_until_stopped(work))
+
+
+@asynccontextmanager
+async def _connected(options: _Options) -> AsyncIterator[StreamClient]:
+    """Connect to the first server that can be reached."""
+    errors: list[str] = []
+    for host, port in options.servers:
+        try:
+            connected = await StreamClient.connect(host, port)
+        except OSError as error:
+            errors.append(f"{host}:{port}: cannot connect: {error.strerror or error}")
+            continue
+        async with connected:
+            yield connected
+        return
+    raise click.ClickException("; ".join(errors))
+
+
+async def _print_header(options: _Options) -> int:
+    async with _connected(options) as connected:
+        click.echo(header_line(await connected.header(), as_json=options.as_json))
+    return 0
+
+
+async def _print_entry(options: _Options, number: int) -> int:
+    async with _connected(options) as connected:
+        options.show(await connected.entry(number))
+    return 0
+
+
+async def _print_bookmark(options: _Options, bookmarks: Sequence[bytes]) -> int:
+    async with _connected(options) as connected:
+        _, entry = await _find(connected, bookmarks)
+    options.show(entry)
+    return 0
+
+
+async def _find(connected: StreamClient, bookmarks: Sequence[bytes]) -> tuple[bytes, Entry]:
+    """Return the first of the bookmarks that the server has, and the event after it."""
+    for bookmark in bookmarks:
+        try:
+            return bookmark, await connected.bookmark(bookmark)
+        except BookmarkNotFound as error:
+            missing = error
+    raise missing
+
+
+async def _start(connected: StreamClient, options: _Options) -> tuple[int, int | None]:
+    """Start streaming; return (number of entries of the server, first entry's number if it is known)."""
+    total_entries = (await connected.header()).total_entries
+    if options.bookmarks:
+        bookmark, _ = await _find(connected, options.bookmarks)
+        await connected.start_bookmark(bookmark)
+        return total_entries, None
+    start = total_entries if options.start is None else options.start
+    await connected.start(start)
+    return total_entries, start
+
+
+async def _print_stream(options: _Options) -> int:
+    async with _connected(options) as connected:  # a wrong address or bookmark is an error at once
+        total_entries = (await connected.header()).total_entries
+        bookmark = (await _find(connected, options.bookmarks))[0] if options.bookmarks else None
+    start = total_entries if options.start is None else options.start
+    if bookmark is None and start > total_entries:
+        raise EntryNotFound(start, total_entries)
+    follower = StreamFollower(options.servers, from_entry=start, from_bookmark=bookmark)
+    async with follower:
+        while options.live or follower.number_next is None or follower.number_next < total_entries:
+            options.show(await anext(follower))
+    return 0
+
+
+async def _dump_batch(options: _Options, bookmarks: Sequence[bytes]) -> int:
+    async with _connected(options) as connected:
+        total_entries = (await connected.header()).total_entries
+        bookmark, _ = await _find(connected, bookmarks)
+        await connected.start_bookmark(bookmark)
+        async for entry in connected.entries():
+            if _is_of_another_batch(entry, bookmark):
+                break
+            options.show(entry)
+            if entry.number + 1 >= total_entries:
+                break
+    return 0
+
+
+def _is_of_another_batch(entry: Entry, bookmark: bytes) -> bool:
+    if entry.type != BOOKMARK_TYPE or entry.data == bookmark:
+        return False
+    event = event_of(entry)
+    return (isinstance(event, Bookmark) and event.type == BookmarkType.BATCH) or (
+        isinstance(event, OriginalBookmark) and event.type == OriginalBookmarkType.BATCH
+    )
+
+
+async def _check(options: _Options) -> int:
+    check = SanityCheck()
+    try:
+        async with _connected(options) as connected:
+            total_entries, start = await _start(connected, options)
+            if options.live or start is None or start < total_entries:
+                async for entry in connected.entries():
+                    for finding in check.feed(entry):
+                        click.echo(finding)
+                    if not options.live and entry.number + 1 >= total_entries:
+                        break
+    except ConnectionEnded as error:
+        click.echo(str(error))
+        return 1
+    finally:
+        click.echo(f"{check.entry_count} entries checked, {check.finding_count} findings")
+    return 1 if check.finding_count else 0

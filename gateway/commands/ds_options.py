@@ -1,0 +1,147 @@
+"""What the commands of `sluice ds` share: options, logging, and how they run until they are told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Callable, Coroutine
+from typing import Any, Literal, TypeVar
+
+import click
+import uvloop
+
+from datastream import ServerLimits
+from gateway.addresses import parse_addresses
+from gateway.errors import AddressError
+from gateway.logs import set_up_logging
+
+__all__ = ["ServersType", "log_option", "run_until_stopped", "server_limits", "serving_options"]
+
+LogLevel = Literal["debug", "info", "warning", "error"]
+_LEVELS: dict[str, LogLevel] = {"debug": "debug", "info": "info", "warn": "warning", "error": "error"}
+Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+
+
+class ServersType(click.ParamType):  # type: ignore[type-arg]
+    """One address or several with commas between them: [(host, port), …]."""
+
+    name = "H:P[,H:P…]"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> list[tuple[str, int]]:
+        """Read the addresses; a usage error names what is wrong."""
+        if isinstance(value, list):
+            return value
+        try:
+            return [(address.host, address.port) for address in parse_addresses(value, port_min=1)]
+        except AddressError as error:
+            self.fail(str(error), param, ctx)
+
+
+def _set_level(ctx: click.Context, param: click.Parameter, value: str) -> str:
+    set_up_logging(level=_LEVELS[value])
+    return value
+
+
+def log_option(command: Decorated) -> Decorated:
+    """Add `--log`, which sets up logging to standard error."""
+    option = click.option(
+        "--log",
+        type=click.Choice(list(_LEVELS)),
+        default="info",
+        show_default=True,
+        callback=_set_level,
+        expose_value=False,
+        help="Least severe log line on standard error.",
+    )
+    return option(command)
+
+
+def serving_options(port: int) -> Callable[[Decorated], Decorated]:
+    """Add the options of a command that serves clients.
+
+    Args:
+        port: the default one.
+    """
+
+    def add(command: Decorated) -> Decorated:
+        for option in reversed(
+            (
+                click.option(
+                    "--port",
+                    type=click.IntRange(0, 65_535),
+                    default=port,
+                    show_default=True,
+                    help="TCP port for clients to connect to; 0 takes a free one.",
+                ),
+                click.option(
+                    "--host",
+                    default="0.0.0.0",  # as the original, which has no such option
+                    show_default=True,
+                    help="Address to listen on; 127.0.0.1 lets only this machine connect.",
+                ),
+                click.option(
+                    "--writetimeout",
+                    type=click.IntRange(0),
+                    default=3000,
+                    show_default=True,
+                    metavar="MS",
+                    help="Close a client that takes nothing for so many milliseconds; 0: never.",
+                ),
+                click.option(
+                    "--inactivitytimeout",
+                    type=click.IntRange(0),
+                    default=120,
+                    show_default=True,
+                    metavar="SECONDS",
+                    help="Close a client that neither sent nor received for so many seconds; 0: never.",
+                ),
+                click.option(
+                    "--on-command-error",
+                    type=click.Choice(["close", "keep"]),
+                    default="close",
+                    show_default=True,
+                    help="What happens to a client whose command comes in the wrong state.",
+                ),
+            )
+        ):
+            command = option(command)
+        return command
+
+    return add
+
+
+def server_limits(writetimeout_ms: int, inactivitytimeout_seconds: int) -> ServerLimits:
+    """Return the limits that the options say."""
+    return ServerLimits(
+        write_timeout_seconds=writetimeout_ms / 1000,
+        inactivity_timeout_seconds=float(inactivitytimeout_seconds),
+    )
+
+
+def run_until_stopped(work: Coroutine[Any, Any, int]) -> int:
+    """Run `work` to its end, or until Ctrl-C, SIGTERM, or a reader of our output that has gone.
+
+    Returns:
+        what `work` returned; 0 when it was stopped.
+    """
+
+    async def main() -> int:
+        task = asyncio.ensure_future(work)
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, task.cancel)
+        try:
+            return await task
+        except asyncio.CancelledError:
+            return 0
+
+    try:
+        return uvloop.run(main())
+    except BrokenPipeError:
+        # `sluice ds client | head`: what is left in the buffer has nowhere to go.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0

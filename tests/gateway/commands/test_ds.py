@@ -1,0 +1,59 @@
+"""`sluice ds server` and `relay`: their options and refusals. Processes are in `tests/interop/test_ds.py`."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from datastream import DataStreamer
+from datastream.sanity import SanityCheck
+from gateway import cli
+
+SERVER = ["ds", "server", "--log", "error", "--host", "127.0.0.1"]
+
+
+def test_the_commands_and_options_of_the_demo_app(capsys: pytest.CaptureFixture[str]) -> None:
+    options = {
+        "server": "--port --file --log --sleep --opers --writetimeout --inactivitytimeout --read-only",
+        "client": "--server --from --frombookmark --header --entry --bookmark --bookmarktype --sanitycheck "
+        "--dumpbatch --log --json",
+        "relay": "--server --port --file --log --writetimeout --inactivitytimeout",
+    }
+    for name, flags in options.items():
+        assert cli.main(["ds", name, "--help"]) == 0
+        text = capsys.readouterr().out
+        assert [flag for flag in flags.split() if f"{flag} " not in text] == []
+
+
+def test_a_server_ends_after_its_operations_and_goes_on_the_next_time(tmp_path: Path) -> None:
+    path = tmp_path / "d.bin"
+    for _ in range(2):
+        assert cli.main([*SERVER, "--port", "0", "--file", str(path), "--opers", "20"]) == 0
+    check = SanityCheck()
+    with DataStreamer.open(path) as streamer:
+        assert streamer.header.system_id == 137
+        assert streamer.committed.total_entries == 200
+        assert [line for entry in streamer.read_entries(0) for line in check.feed(entry)] == []
+
+
+def test_refusals(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "d.bin"
+    server = [*SERVER, "--file", str(path)]
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = str(listener.getsockname()[1])
+        assert cli.main([*server, "--port", port]) == 1
+        assert f"sluice: 127.0.0.1:{port}: cannot listen: Address already in use" in capsys.readouterr().err
+    assert cli.main([*server, "--port", "70000"]) == 2
+    assert "'--port': 70000 is not in the range" in capsys.readouterr().err
+    assert cli.main([*server, "--port", "0", "--read-only", "--file", f"{path}x"]) == 1
+    assert capsys.readouterr().err == f"sluice: {path}x: there is no such file to serve\n"
+    path.write_bytes(b"x")
+    assert cli.main([*server, "--port", "0"]) == 1
+    assert capsys.readouterr().err == (
+        f"sluice: {path}: file size: found 1 bytes, expected at least 4096, the header page\n"
+    )
+    with DataStreamer.open(tmp_path / "e.bin"):
+        assert cli.main([*SERVER, "--port", "0", "--file", str(tmp_path / "e.bin")]) == 1
+        assert "is in use by another program or opener" in capsys.readouterr().err

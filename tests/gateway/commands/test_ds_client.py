@@ -1,0 +1,157 @@
+"""`sluice ds client` against servers in this process."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from datastream import DataStreamer
+from datastream.network_events import Bookmark
+from datastream.original_events import OriginalBookmark
+from datastream.sample_operations import sample_operation
+from gateway import cli
+from gateway.commands.ds_client import bookmarks_of
+from tests.datastream.masters import ScriptedServer
+from tests.datastream.serving import ServerThread
+from tests.datastream.streams import commit, entries, sample_file
+
+ITEMS = [item for number in range(6) for item in sample_operation(number, 1_700_000_000)]
+CLIENT = ["ds", "client", "--log", "error"]
+
+
+@pytest.fixture
+def address(tmp_path: Path) -> Iterator[str]:
+    with DataStreamer.open(tmp_path / "s.bin", initial_pages=1) as streamer:
+        commit(streamer, *ITEMS)
+        with ServerThread(streamer) as serving:
+            yield f"{serving.host}:{serving.port}"
+
+
+@pytest.fixture
+def sample_address(tmp_path: Path) -> Iterator[str]:
+    with (
+        DataStreamer.open(sample_file(tmp_path), read_only=True) as streamer,
+        ServerThread(streamer) as serving,
+    ):
+        yield f"{serving.host}:{serving.port}"
+
+
+def test_queries(address: str, capsys: pytest.CaptureFixture[str]) -> None:
+    client = [*CLIENT, "--server", address]
+    assert cli.main([*client, "--header"]) == 0
+    assert " total_entries=30\n" in capsys.readouterr().out
+    assert cli.main([*client, "--entry", "6"]) == 0
+    assert capsys.readouterr().out == "entry 6  Bookmark  type=l2_block number=1\n"
+    assert cli.main([*client, "--bookmark", "3", "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert (shown["entry"], shown["event"], shown["values"]["block_number"]) == (17, "StartL2Block", 3)
+    assert cli.main([*client, "--bookmark", "3", "--bookmarktype", "1"]) == 0
+    assert capsys.readouterr().out.startswith("entry 17  StartL2Block  ")
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["--entry", "30"], "sluice: entry 30: not found"),
+        (["--bookmark", "30"], "sluice: bookmark 0802101e: not found"),
+        (
+            ["--frombookmark", "3", "--bookmarktype", "9"],
+            "sluice: bookmark 090000000000000003: not found",
+        ),
+        (["--dumpbatch", "6"], "sluice: bookmark 08011006: not found"),
+        (["--from", "31"], "sluice: entry 31: not found; the stream has 30 entries"),
+        (["--from", "31", "--sanitycheck"], "sluice: server: Start: error 3 Bad from entry"),
+    ],
+)
+def test_what_is_not_there(
+    address: str, words: list[str], line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main([*CLIENT, "--server", address, *words]) == 1
+    printed = capsys.readouterr()
+    assert printed.err.splitlines() == [line]
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["--from", "first"], "Invalid value for '--from': 'first' is not a valid integer range"),
+        (
+            ["--bookmarktype", "256"],
+            "Invalid value for '--bookmarktype': '256' is not l2block, batch, or a number from 0 to 255",
+        ),
+        (["--server", "x"], "Invalid value for '--server': "),
+    ],
+)
+def test_bad_usage(words: list[str], text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([*CLIENT, *words]) == 2
+    assert capsys.readouterr().err.startswith(f"sluice ds client: {text}")
+
+
+def test_no_server(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([*CLIENT, "--server", "127.0.0.1:1"]) == 1
+    assert capsys.readouterr().err == "sluice: 127.0.0.1:1: cannot connect: Connection refused\n"
+
+
+def test_streams(address: str, capsys: pytest.CaptureFixture[str]) -> None:
+    client = [*CLIENT, "--server", f"127.0.0.1:1,{address}", "--no-live"]
+    assert cli.main([*client, "--from", "28"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split("  ")[:2] for line in lines] == [["entry 28", "L2Tx"], ["entry 29", "EndL2Block"]]
+    assert cli.main([*client, "--frombookmark", "4"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 9
+    assert cli.main([*client, "--frombookmark", "4", "--bookmarktype", "batch"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 10
+    assert cli.main(client) == 0
+    assert capsys.readouterr().out == ""
+
+
+def test_dump_of_a_batch(address: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for batch, first in ((2, 10), (5, 25)):
+        assert cli.main([*CLIENT, "--server", address, "--dumpbatch", str(batch)]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        assert [line.split("  ")[0] for line in lines] == [f"entry {first + at}" for at in range(5)]
+
+
+def test_sanity_check(address: str, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--sanitycheck", "--no-live", "--from", "3"]
+    assert cli.main([*CLIENT, "--server", address, *words]) == 0
+    assert capsys.readouterr().out == "27 entries checked, 0 findings\n"
+    all_entries = entries(*ITEMS)
+    with ScriptedServer(all_entries, [*all_entries[:9], *all_entries[10:]]).running() as server:
+        host, port = server.address
+        words = ["--sanitycheck", "--no-live", "--from", "0"]
+        assert cli.main([*CLIENT, "--server", f"{host}:{port}", *words]) == 1
+    assert capsys.readouterr().out == (
+        "entry 10: entry 10, expected 9\n"
+        "entry 12: block 2 begins before 1 has ended\n"
+        "29 entries checked, 2 findings\n"
+    )
+
+
+def test_the_sample_as_typed_events(sample_address: str, capsys: pytest.CaptureFixture[str]) -> None:
+    client = [*CLIENT, "--server", sample_address]
+    assert cli.main([*client, "--from", "0", "--no-live", "--json"]) == 0
+    shown = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [one["entry"] for one in shown] == list(range(13_952))
+    assert {one["event"] for one in shown} == {
+        *("Bookmark", "BatchStart", "L2Block", "Transaction", "L2BlockEnd", "BatchEnd"),
+    }
+    assert cli.main([*client, "--dumpbatch", "1"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "entry 5  Bookmark  type=batch value=1", (
+        "its bookmark is there twice; the newest counts"
+    )
+    assert lines[-1].split("  ")[1] == "BatchEnd"
+    assert cli.main([*client, "--bookmark", "4000"]) == 0
+    assert "  L2Block  number=4000 " in capsys.readouterr().out
+    assert cli.main([*client, "--from", "0", "--no-live", "--sanitycheck"]) == 0
+    assert capsys.readouterr().out == "13952 entries checked, 0 findings\n"
+
+
+def test_bookmarks() -> None:
+    assert bookmarks_of("l2block", 7) == [OriginalBookmark(0, 7).encode(), Bookmark(2, 7).encode()]
+    assert bookmarks_of("batch", 7) == [OriginalBookmark(1, 7).encode(), Bookmark(1, 7).encode()]
+    assert bookmarks_of("9", 7) == [b"\x09" + bytes(7) + b"\x07"]
