@@ -38,6 +38,8 @@ __all__ = ["COMMIT_STEPS", "Appender", "CommitStep"]
 
 _logger = logging.getLogger(__name__)
 _TOTALS = struct.Struct(">QQ")
+_pack_totals = _TOTALS.pack
+_new_tuple = tuple.__new__
 _BLOCK_SIZE = 4096
 _COPY_SIZE = PAGE_SIZE
 
@@ -54,6 +56,9 @@ class CommitStep(Enum):
     BOOKMARKS = "5 bookmarks"
     PUBLISH = "6 publish"
 
+
+# Every commit takes these three steps; to find a member in its class takes longer than to find a name.
+_REPAIR, _ENTRIES, _HEADER = CommitStep.REPAIR, CommitStep.ENTRIES, CommitStep.HEADER
 
 COMMIT_STEPS: dict[CommitStep, tuple[str, str]] = {
     CommitStep.REPAIR: (
@@ -127,26 +132,26 @@ class Appender:
         Raises:
             CommitFailed: the disk refused a step. On disk, the old stream was restored as far as it let us.
         """
-        old, new = group.base, group.end
-        assert old == self._file.committed
-        step = CommitStep.REPAIR
+        buffer, offset = group.buffer, group.base.total_length
+        total_length = offset + len(buffer)
+        new = _new_tuple(Committed, (total_length, group.number_next))
+        step = _REPAIR
         try:
             if self._damage is not None:
                 self._repair(self._damage)
-            if new.total_length > self._size:
+            if total_length > self._size:
                 step = CommitStep.GROW  # then: the old stream in a longer file
-                self._grow(new.total_length)
-            if group.buffer:
-                step = CommitStep.ENTRIES  # then: garbage past the end, which opening zeroes
-                self._disk.pwrite(group.buffer, old.total_length)
-            flush = flush and self._flushed != new
-            if flush:
+                self._grow(total_length)
+            if buffer:
+                step = _ENTRIES  # then: garbage past the end, which opening zeroes
+                self._disk.pwrite(buffer, offset)
+            if flush and self._flushed != new:
                 step = CommitStep.FLUSH_ENTRIES  # then: the same, on disk
                 self._disk.fdatasync()
-            if new != old:
-                step = CommitStep.HEADER  # then: the old stream or the new one
-                self._disk.pwrite(self._header_prefix + _TOTALS.pack(*new), HEADER_OFFSET)
-            if flush:
+            if buffer:
+                step = _HEADER  # then: the old stream or the new one
+                self._disk.pwrite(self._header_prefix + _pack_totals(*new), HEADER_OFFSET)
+            if flush and self._flushed != new:
                 step = CommitStep.FLUSH_HEADER  # then: the new stream, its bookmarks not yet indexed
                 self._disk.fdatasync()
                 self._flushed = new
@@ -167,7 +172,7 @@ class Appender:
         try:
             self.flush()
             step = CommitStep.HEADER
-            self._disk.pwrite(self._header_prefix + _TOTALS.pack(*new), HEADER_OFFSET)
+            self._disk.pwrite(self._header_prefix + _pack_totals(*new), HEADER_OFFSET)
             step = CommitStep.FLUSH_HEADER
             self._disk.fdatasync()
         except BaseException as error:
@@ -263,7 +268,7 @@ class Appender:
         committed = self._file.committed
         if damage.header:
             # First of all, and flushed: a new header over zeroed entries could not be opened.
-            self._disk.pwrite(self._header_prefix + _TOTALS.pack(*committed), HEADER_OFFSET)
+            self._disk.pwrite(self._header_prefix + _pack_totals(*committed), HEADER_OFFSET)
             self._disk.fdatasync()
         self._zero(committed.total_length, min(damage.dirty_end, self._size))
         if damage.rewrite:

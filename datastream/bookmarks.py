@@ -229,15 +229,19 @@ class BookmarkIndex:
 
     # --- writing: one thread -----------------------------------------------------------------------------
 
-    def record(self, bookmarks: Iterable[tuple[bytes, int]], covered: int) -> None:
+    def record(self, bookmarks: Iterable[tuple[bytes, int]], covered: int) -> int:
         """Take in bookmarks of entries that are committed; they are found from now on.
+
+        Returns the number of bookmarks that wait to be written.
 
         Args:
             bookmarks: (bookmark, entry number), oldest first.
             covered: how many entries the index covers with them.
         """
-        self._pending.update(bookmarks)
+        pending = self._pending
+        pending.update(bookmarks)
         self._pending_covered = covered
+        return len(pending)
 
     def correct(self, bookmarks: dict[bytes, int | None], covered: int, page_count: int) -> None:
         """Take in what a truncation or an update makes of bookmarks.

@@ -15,6 +15,7 @@ from typing import Protocol
 
 __all__ = ["Disk", "RealDisk", "create_file"]
 
+_pwrite = os.pwrite
 _PUNCH_HOLE = 0x02 | 0x01
 """FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE of <linux/falloc.h>."""
 _fallocate = getattr(ctypes.CDLL(None), "fallocate", None)
@@ -90,7 +91,7 @@ class RealDisk:
 
     def pwrite(self, data: bytes | bytearray | memoryview, offset: int) -> None:
         """See `Disk.pwrite`."""
-        written = os.pwrite(self._fd, data, offset)
+        written = _pwrite(self._fd, data, offset)
         if written == len(data):
             return
         # A disk that gets full takes a part first and says ENOSPC at the next try.

@@ -286,6 +286,22 @@ class OperationGroup:
         self.bookmarks.clear()
         self.checkpoints.clear()
 
+    def follow(self, committed: Committed) -> None:
+        """Begin anew after what was committed, which is this group."""
+        self.base = committed
+        # `_room_kept` is right already: the page goes on where the group ended.
+        self._mark = None
+        if len(self.buffer) > PAGE_SIZE:
+            self.buffer = bytearray()  # gives the memory back
+        else:
+            self.buffer.clear()
+        self.bookmarks.clear()
+        if self.checkpoints:
+            self.checkpoints.clear()
+        if self.page_starts:
+            self.page_starts.clear()
+            self.page_ends.clear()
+
     @property
     def end(self) -> Committed:
         """What will be committed once this group is."""

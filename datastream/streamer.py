@@ -197,15 +197,20 @@ class DataStreamer:
         group = self._group
         group.move(_COMMIT)
         try:
-            if self._bookmarks.failed or not self._changer.is_level:
+            if self._bookmarks.failed or self._changer.overdue:
                 self._finish_what_is_overdue()  # step 0a
             committed = self._appender.write(group, flush=flush)  # steps 0 to 4; 3 is the commit point
-            self._index_bookmarks(group, flush=flush)  # step 5
-            self._appender.adopt(group)
+            if self._bookmarks.record(group.bookmarks, committed[1]) >= PENDING_BOOKMARKS_MAX or flush:
+                self._write_bookmarks(flush=flush)  # step 5
+            if group.checkpoints or group.page_starts:
+                self._appender.adopt(group)
             self._file.committed = committed  # step 6: from here on, readers see it
-        finally:
+        except BaseException:
             group.move(_COMMIT_DONE)
             group.restart(self._file.committed)
+            raise
+        group.move(_COMMIT_DONE)
+        group.follow(committed)
         if self._callbacks:
             self._tell(committed)
 
@@ -227,17 +232,13 @@ class DataStreamer:
             os_error = error if isinstance(error, OSError) else OSError(str(error))
             raise CommitFailed(self._file.path, CommitStep.REPAIR.value, os_error) from error
 
-    def _index_bookmarks(self, group: OperationGroup, *, flush: bool) -> None:
-        """Do step 5. A failing DB cannot undo the commit: bookmarks stay in memory until they are in."""
-        bookmarks = self._bookmarks
-        bookmarks.record(group.bookmarks, group.number_next)
-        if not flush and bookmarks.pending_count < PENDING_BOOKMARKS_MAX:
-            return
+    def _write_bookmarks(self, *, flush: bool) -> None:
+        """Write what waits for the DB. If that fails, the commit stands, and its bookmarks stay in memory."""
         try:
             if flush:
-                bookmarks.write_pending()
+                self._bookmarks.write_pending()
             else:
-                bookmarks.write_pending_behind()
+                self._bookmarks.write_pending_behind()
         except BookmarksUnavailable as error:
             _logger.error(
                 "%s; the operation is committed, its bookmarks are written before the next one", error

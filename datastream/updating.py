@@ -117,11 +117,8 @@ class Changer:
         self._unfinished: _Unfinished | None = None
         self._record_left = False
         """A record may be in the DB that must not be followed."""
-
-    @property
-    def is_level(self) -> bool:
-        """Whether nothing is left to finish."""
-        return self._unfinished is None and not self._record_left
+        self.overdue = False
+        """Whether `finish` has something to do."""
 
     def finish(self) -> None:
         """Do what an earlier update could not.
@@ -134,6 +131,7 @@ class Changer:
             self._record_left = False
         if self._unfinished is not None:
             self._finish(self._unfinished)
+        self.overdue = False
 
     # --- updating ----------------------------------------------------------------------------------------
 
@@ -166,6 +164,7 @@ class Changer:
             self._finish(self._unfinished)
         except (OSError, BookmarksUnavailable) as error:
             # It is safe in its record, and readers get it from memory.
+            self.overdue = True
             _logger.error(
                 "%s: entry %d is updated, but not in the file yet: %s", self._file.path, number, error
             )
@@ -180,7 +179,7 @@ class Changer:
             step = UpdateStep.RECORD
             self._bookmarks.put_update_record(record)
         except BookmarksUnavailable as error:
-            self._record_left = True
+            self._record_left = self.overdue = True
             raise CommitFailed(self._file.path, step.value, OSError(str(error))) from error
         except OSError as error:
             raise CommitFailed(self._file.path, step.value, error) from error

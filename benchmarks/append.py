@@ -1,0 +1,126 @@
+"""Small atomic operations: ours against a bare loop of the writes that they need, in the same run.
+
+    python -m benchmarks.append [--quick]
+
+An operation has two bookmarks of 9 bytes and three entries of 20 bytes, as in the measurement of the Go
+reference. The bare loop makes one `pwrite` of the same bytes and one `pwrite` of the header an operation, and
+nothing else. *Not flushed* commits each operation so that every reader sees it; *group of 64* seals 64 and
+commits them under one pair of flushes, against a bare loop of the same two writes and two flushes a group.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from datastream import DataStreamer
+from datastream.layout import HEADER_PAGE_SIZE, HEADER_SIZE
+
+__all__ = ["main", "run"]
+
+_EVENT = b"x" * 20
+_OPERATION_SIZE = 2 * (17 + 9) + 3 * (17 + len(_EVENT))
+_GROUP = 64
+_REPEATS = 5
+
+
+def _seconds(action: Callable[[], object]) -> float:
+    begin = time.perf_counter()
+    action()
+    return time.perf_counter() - begin
+
+
+def _bare(folder: Path, count: int, group: int | None) -> float:
+    """Return the seconds that the writes alone take; `group` operations share one write and two flushes."""
+    path = folder / "bare.bin"
+    fd = os.open(path, os.O_RDWR | os.O_CREAT)
+    os.ftruncate(fd, HEADER_PAGE_SIZE + (count + 1) * _OPERATION_SIZE)
+    data, header = bytes(_OPERATION_SIZE * (group or 1)), bytes(HEADER_SIZE)
+
+    def write() -> None:
+        offset = HEADER_PAGE_SIZE
+        for _ in range(count // (group or 1)):
+            os.pwrite(fd, data, offset)
+            if group:
+                os.fdatasync(fd)
+            os.pwrite(fd, header, 16)
+            if group:
+                os.fdatasync(fd)
+            offset += len(data)
+
+    try:
+        return _seconds(write)
+    finally:
+        os.close(fd)
+        path.unlink()
+
+
+def _ours(folder: Path, count: int, group: int | None) -> float:
+    """Return the seconds that as many operations take."""
+    path = folder / "ours.bin"
+    with DataStreamer.open(path, initial_pages=1 + (count + 1) * _OPERATION_SIZE // (1 << 20)) as streamer:
+        start, bookmark, entry = (
+            streamer.start_atomic_op,
+            streamer.add_stream_bookmark,
+            streamer.add_stream_entry,
+        )
+        commit, seal = streamer.commit_atomic_op, streamer.seal_atomic_op
+
+        def append() -> None:
+            for number in range(1, count + 1):
+                name = number.to_bytes(8, "big")
+                start()
+                bookmark(b"\0" + name)
+                bookmark(b"\1" + name)
+                entry(1, _EVENT)
+                entry(2, _EVENT)
+                entry(3, _EVENT)
+                if group is None:
+                    commit(flush=False)
+                elif number % group:
+                    seal()
+                else:
+                    commit()
+
+        seconds = _seconds(append)
+        assert streamer.committed.total_entries == 5 * count
+    for file in (path.with_name("ours.db")).iterdir():
+        file.unlink()
+    path.unlink()
+    return seconds
+
+
+def run(quick: bool = False) -> list[tuple[str, str]]:
+    """Measure, and return (label, text) rows.
+
+    Args:
+        quick: a tenth of the operations.
+    """
+    rows = [("append, an operation", f"{_OPERATION_SIZE} bytes: 2 bookmarks, 3 entries; best of {_REPEATS}")]
+    for label, group, count in (("not flushed", None, 200_000), (f"group of {_GROUP}", _GROUP, 64_000)):
+        count //= 10 if quick else 1
+        bare, ours = [], []
+        with tempfile.TemporaryDirectory() as name:
+            for _ in range(_REPEATS):  # in turns, so that a busy machine slows both
+                bare.append(_bare(Path(name), count, group))
+                ours.append(_ours(Path(name), count, group))
+        rates = count / min(bare), count / min(ours)
+        rows.append((f"append, {label}, bare", f"{rates[0]:,.0f} operations/s"))
+        rows.append(
+            (f"append, {label}", f"{rates[1]:,.0f} operations/s, ratio {rates[1] / rates[0]:.2f} of bare")
+        )
+    return rows
+
+
+def main() -> None:
+    """Print the rows."""
+    for label, text in run(quick="--quick" in sys.argv[1:]):
+        print(f"{label:32} {text}")
+
+
+if __name__ == "__main__":
+    main()
