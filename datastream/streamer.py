@@ -340,22 +340,12 @@ class DataStreamer:
             BookmarkNotFound: no committed entry is this bookmark.
         """
         self._check_open("get_bookmark")
-        if not BOOKMARK_SIZE_MIN <= len(bookmark) <= BOOKMARK_SIZE_MAX:
-            raise BookmarkSizeWrong(len(bookmark), BOOKMARK_SIZE_MAX)
-        number = self._bookmarks.get(bookmark)
-        if number is None:
-            raise BookmarkNotFound(bookmark)
-        # The index is believed only as far as the stream agrees: the Go server writes a bookmark before its
-        # commit, so that a crash of it leaves bookmarks of entries that never came, or that became others.
+        number = self._indexed_number(bookmark)
         try:
             entry = self._file.read_entry(number)
         except EntryNotFound:
             raise BookmarkNotFound(bookmark) from None
-        if not entry.is_bookmark or entry.data != bookmark:
-            _logger.warning(
-                "%s: bookmark %s points at entry %d, which is not it", self.path, bookmark.hex(), number
-            )
-            raise BookmarkNotFound(bookmark)
+        self._confirm(bookmark, entry)
         return number
 
     def get_first_event_after_bookmark(self, bookmark: bytes) -> Entry:
@@ -364,12 +354,37 @@ class DataStreamer:
         Raises:
             BookmarkSizeWrong, BookmarkNotFound: as `get_bookmark`.
         """
-        entry: Entry | None = None
-        for entry in self._file.entries(self.get_bookmark(bookmark)):
-            if not entry.is_bookmark:
-                break
-        assert entry is not None  # the bookmark's own entry, at least
-        return entry
+        self._check_open("get_first_event_after_bookmark")
+        try:
+            entry, event = self._file.read_with_event(self._indexed_number(bookmark))
+        except EntryNotFound:
+            raise BookmarkNotFound(bookmark) from None
+        self._confirm(bookmark, entry)
+        return event
+
+    def _indexed_number(self, bookmark: bytes) -> int:
+        """Return where the index says that a bookmark is; `_confirm` has to follow."""
+        if not BOOKMARK_SIZE_MIN <= len(bookmark) <= BOOKMARK_SIZE_MAX:
+            raise BookmarkSizeWrong(len(bookmark), BOOKMARK_SIZE_MAX)
+        number = self._bookmarks.get(bookmark)
+        if number is None:
+            raise BookmarkNotFound(bookmark)
+        return number
+
+    def _confirm(self, bookmark: bytes, entry: Entry) -> None:
+        """Refuse an entry that is not the bookmark.
+
+        The index is believed only as far as the stream agrees: the Go server writes a bookmark before its
+        commit, so that a crash of it leaves bookmarks of entries that never came, or that became others.
+        """
+        if not entry.is_bookmark or entry.data != bookmark:
+            _logger.warning(
+                "%s: bookmark %s points at entry %d, which is not it",
+                self.path,
+                bookmark.hex(),
+                entry.number,
+            )
+            raise BookmarkNotFound(bookmark)
 
     def get_data_between_bookmarks(self, from_bookmark: bytes, to_bookmark: bytes) -> bytes:
         """Return the data of the events in [from, to) joined; bookmarks are left out.

@@ -348,6 +348,28 @@ class StreamFile:
         _, data, position = self._find(number, self.committed)
         return decode_entry(data, position)
 
+    def read_with_event(self, number: int) -> tuple[Entry, Entry]:
+        """Return entry `number`, and the first after it that is no bookmark; without one, the last entry.
+
+        Raises:
+            EntryNotFound: there is no entry `number`.
+            EntriesDisagree: a page is damaged.
+        """
+        committed = self.committed
+        _, data, position = self._find(number, committed)
+        entry = first = decode_entry(data, position)
+        position += ENTRY_HEAD_SIZE + len(entry.data)
+        # The chain of lengths in `data` was followed to its end.
+        while entry.is_bookmark and position < len(data):
+            entry = decode_entry(data, position)
+            position += ENTRY_HEAD_SIZE + len(entry.data)
+        if entry.is_bookmark:
+            following = self._entries(entry.number + 1, committed.total_entries, committed)
+            for entry in following:
+                if not entry.is_bookmark:
+                    break
+        return first, entry
+
     def _find(self, number: int, committed: Committed) -> tuple[int, bytes, int]:
         """Return (offset of the entry, bytes around it, its position in them)."""
         if not 0 <= number < committed.total_entries:
@@ -402,37 +424,34 @@ class StreamFile:
             end = self.data_end(page_number_of(offset), committed.total_length)
             while offset < end and number < end_number:
                 data = self.read(min(end - offset, size_wanted), offset)
-                size_wanted = min(2 * size_wanted, PAGE_SIZE)
-                found, size = self._whole_entries(data, offset, number, end_number)
-                if not found and len(data) == end - offset:
+                first_number = number
+                for entry in self._whole_entries(data, offset, number, end_number):
+                    yield entry
+                    number += 1
+                    offset += ENTRY_HEAD_SIZE + len(entry.data)
+                if number == first_number and len(data) == end - offset:
                     raise EntriesDisagree(
                         self.path, number, offset, "an entry past the end", "an entry that ends before"
                     )
-                yield from found
-                number += len(found)
-                offset += size
+                size_wanted = min(2 * size_wanted, PAGE_SIZE)
 
-    def _whole_entries(
-        self, data: bytes, offset: int, number: int, end_number: int
-    ) -> tuple[list[Entry], int]:
-        """Return the entries that `data`, read at `offset`, holds whole, and their size in bytes."""
+    def _whole_entries(self, data: bytes, offset: int, number: int, end_number: int) -> Iterator[Entry]:
+        """Yield the entries up to `end_number` that `data`, read at `offset`, holds whole."""
         unpack_head = ENTRY_HEAD.unpack_from
-        entries: list[Entry] = []
         position, head_end = 0, len(data) - ENTRY_HEAD_SIZE
         while position <= head_end and number < end_number:
             packet_type, size, entry_type, got = unpack_head(data, position)
             if packet_type != PACKET_DATA or got != number or not ENTRY_HEAD_SIZE <= size <= PAGE_SIZE:
-                if number >= self.committed.total_entries:
+                if number >= self.committed.total_entries:  # truncated while we read
                     raise EntryNotFound(number, self.committed.total_entries)
                 found = f"packet type {packet_type}, number {got}, length {size}"
                 raise EntriesDisagree(self.path, number, offset + position, found, f"entry {number}")
             next_position = position + size
             if next_position > len(data):
-                break
-            entries.append(Entry(entry_type, number, data[position + ENTRY_HEAD_SIZE : next_position]))
+                return
+            yield Entry(entry_type, number, data[position + ENTRY_HEAD_SIZE : next_position])
             position = next_position
             number += 1
-        return entries, position
 
     def boundary_from(self, offset: int) -> int:
         """Return the first offset at or after `offset` where an entry begins, or where its page's data ends.
