@@ -211,7 +211,7 @@ class FollowLimits:
     """Pause after every server of the list has failed once, and doubled each further time."""
 
     backoff_max_seconds: float = 30.0
-    """Longest pause. Each is made shorter by up to a half, at random, so that not all clients come at once."""
+    """Longest pause. Each is shortened by up to a half, at random, so that not all clients come at once."""
 
     answer_timeout_seconds: float = 10.0
     """For connecting and for everything until the stream has started; then the server is left."""
