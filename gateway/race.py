@@ -97,7 +97,9 @@ class Arbiter(RaceFacts):
         """A publisher has opened a stream. `name` is who it is; two streams may have the same."""
         if publisher_id in self.streams:
             raise RaceError(f"publisher {publisher_id} ({name}): connected twice")
-        stream = StreamFacts(publisher_id, name, StreamState.FRESH, since_ns=now_ns)
+        stream = StreamFacts(
+            publisher_id, name, StreamState.FRESH, since_ns=now_ns, hears_from=self.next_number
+        )
         self.streams[publisher_id] = stream
         if self.persistence_failed is not None:
             self._end(stream, EndStatus.PERSISTENCE_FAILED, self.persistence_failed)
@@ -224,6 +226,7 @@ class Arbiter(RaceFacts):
         del self.blocks[block.number]
         for stream in self.streams.values():
             if stream.state is not StreamState.ENDED:
+                stream.owed_since_ns = None
                 self._send(stream, Acknowledgement(block.number))
         return self._settle()
 
@@ -253,6 +256,11 @@ class Arbiter(RaceFacts):
     def tick(self, now_ns: int) -> list[Action]:
         """Time has passed; call at `next_deadline_ns` or later."""
         for stream in list(self.streams.values()):
+            owed_at = self.owed_deadline(stream)
+            if owed_at is not None and now_ns >= owed_at:
+                # No later block has come whose acknowledgement would have said it too.
+                stream.owed_since_ns = None
+                self._send(stream, Acknowledgement(stream.hears_from - 1))
             at = self.stream_deadline(stream)
             if at is None or now_ns < at:
                 continue
@@ -292,6 +300,8 @@ class Arbiter(RaceFacts):
         if answer is Answer.ACCEPT:
             self._accept(stream, said)
         elif answer is Answer.SKIP:
+            if number < stream.hears_from and stream.owed_since_ns is None:
+                stream.owed_since_ns = said.now_ns
             self._send(stream, Skip(number))
         elif answer is Answer.BEHIND:
             self._offered_ahead(number)

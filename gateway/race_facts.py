@@ -35,6 +35,8 @@ class RaceRules:
     stall_blocks: int = 3
     idle_timeout_ns: int = 300_000_000_000
     duplicate_skip_window: int = 0
+    late_acknowledgement_ns: int = 1_000_000_000
+    """How long a stream that skipped a block from before it connected waits for a later acknowledgement."""
     goodbye_ns: int = 1_000_000_000
     """How long a stream that said EndStream still hears of its own blocks."""
 
@@ -79,6 +81,10 @@ class StreamFacts:
     offered_max: int = -1
     sent_back: bool = False
     """It was told to resend an earlier block and has not offered a header since."""
+    hears_from: int = 0
+    """The first block whose acknowledgement this stream gets: L + 1 when it connected."""
+    owed_since_ns: int | None = None
+    """When it was told to skip a block committed before it connected: it waits to hear that it is safe."""
     closes_at_ns: int = 0
     """When a FINISHED stream is closed in any case; 0: only when its blocks are settled."""
 
@@ -152,6 +158,7 @@ class RaceFacts:
     def next_deadline_ns(self) -> int | None:
         """When `tick` has something to do at the latest; None: no time limit is running."""
         deadlines = [at for stream in self.streams.values() if (at := self.stream_deadline(stream))]
+        deadlines += [at for stream in self.streams.values() if (at := self.owed_deadline(stream))]
         block = self.slowest()
         if block is not None and self.rules.block_timeout_ns:
             deadlines.append(block.begun_ns + self.rules.block_timeout_ns)
@@ -180,8 +187,8 @@ class RaceFacts:
         return names <= block.blamed
 
     def awaits(self, stream: StreamFacts) -> bool:
-        """Whether a block that the stream has offered is still in flight."""
-        return any(
+        """Whether a block that the stream has offered is still in flight, or to be acknowledged late."""
+        return stream.owed_since_ns is not None or any(
             block.state in LIVE and block.number <= stream.offered_max for block in self.blocks.values()
         )
 
@@ -214,6 +221,12 @@ class RaceFacts:
         if stream.state is StreamState.FINISHED and stream.closes_at_ns:
             return stream.closes_at_ns
         return None
+
+    def owed_deadline(self, stream: StreamFacts) -> int | None:
+        """When the stream must hear that what it skipped is safe; None: nothing is owed."""
+        if stream.owed_since_ns is None or stream.state is StreamState.ENDED:
+            return None
+        return stream.owed_since_ns + self.rules.late_acknowledgement_ns
 
     def reported_last(self) -> int | None:
         """L as publishers hear it; an empty node that begins at block K > 0 says K - 1: go on with K."""
