@@ -38,6 +38,7 @@ from publishers.stream_reader import ReadTotals, StreamReader
 __all__ = ["DemoOptions", "DemoProgress", "DemoResult", "PublisherResult", "run_demo"]
 
 SEED: Final = 1
+SKIP_WINDOW_BLOCKS: Final = 100
 _WON: Final = re.compile(r'sluice_blocks_won_total\{publisher="(?P<publisher>[^"]*)"\}')
 READ_SECONDS: Final = 60.0
 """How long the client may need for the rest after the publishers are done."""
@@ -55,6 +56,8 @@ class DemoOptions:
     """A folder of block files to publish instead."""
     publishers: int = 3
     """How many race."""
+    blocks_per_second: float | None = 50.0
+    """How fast the network makes blocks; None: as fast as the node takes them."""
     master: str = "local[*]"
     """Spark master."""
     node_arguments: tuple[str, ...] = ()
@@ -136,6 +139,8 @@ def run_demo(options: DemoOptions, on_progress: Callable[[DemoProgress], None]) 
     first, last = files[0][0], files[-1][0]
     if first > 0:
         arguments += ["--first-block", str(first)]
+    # The publishers race closely: one that is a moment late is to skip the block, not to connect anew.
+    arguments += ["--publish-duplicate-skip-window", str(SKIP_WINDOW_BLOCKS)]
     count = last - first + 1
     node_log, spark_log = options.folder / "node.log", options.folder / "spark.log"
 
@@ -160,7 +165,14 @@ def run_demo(options: DemoOptions, on_progress: Callable[[DemoProgress], None]) 
             step = "starting publishers" if waiting else "publishing"
             on_progress(DemoProgress(step, count, done, reader.totals.blocks))
 
-        report = publish(spark, source, [node.grpc], options.publishers, on_progress=job_progress)
+        report = publish(
+            spark,
+            source,
+            [node.grpc],
+            options.publishers,
+            blocks_per_second=options.blocks_per_second,
+            on_progress=job_progress,
+        )
         _await_reader(reader, report, count, on_progress)
         mode = "hash" if "hash" in arguments else "full"
         return _result(report, reader.totals, _blocks_won(node), mode, options)

@@ -109,6 +109,7 @@ def publish(
     *,
     publisher_prefix: str = "publisher",
     deadline_seconds: float | None = None,
+    blocks_per_second: float | None = None,
     sink_options: dict[str, str] | None = None,
     on_progress: Callable[[JobProgress], None] | None = None,
 ) -> JobReport:
@@ -121,6 +122,7 @@ def publish(
         publishers: how many race.
         publisher_prefix: they are called prefix-1, prefix-2, …
         deadline_seconds: a publisher gives up after so long without a block becoming safe; None: never.
+        blocks_per_second: each publisher offers at most so many; None: no limit.
         sink_options: further options of `blockstream`.
         on_progress: called several times a second from this thread.
 
@@ -135,6 +137,8 @@ def publish(
     options = dict(sink_options or {}) | {"gateways": ",".join(gateways)}
     if deadline_seconds is not None:
         options["deadline_seconds"] = str(deadline_seconds)
+    if blocks_per_second is not None:
+        options["blocks_per_second"] = str(blocks_per_second)
     with tempfile.TemporaryDirectory(prefix="sluice-publish-") as folder, Head(gateways) as head:
         options |= {"report_path": folder, "start_gate": folder}
         race = _Race(spark, source.absolute(), options, Path(folder))

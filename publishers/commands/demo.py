@@ -56,6 +56,14 @@ class DemoFailed(PublisherError):
 @click.option(
     "--publishers", type=click.IntRange(1, 64), default=3, show_default=True, help="How many publishers race."
 )
+@click.option(
+    "--rate",
+    type=click.FloatRange(min=0),
+    default=50.0,
+    show_default=True,
+    metavar="BLOCKS",
+    help="Blocks a second that the network makes; 0: as many as the node takes.",
+)
 @click.option("--transactions-per-block", type=int, default=10, show_default=True, help="Of made blocks.")
 @click.option("--item-bytes", type=int, default=1024, show_default=True, help="Largest items of made blocks.")
 @click.option(
@@ -73,6 +81,7 @@ def command(
     source: Path | None,
     ledger_keys: tuple[str, ...],
     publishers: int,
+    rate: float,
     transactions_per_block: int,
     item_bytes: int,
     folder: Path | None,
@@ -97,6 +106,7 @@ def command(
         block_count=block_count,
         source=source,
         publishers=publishers,
+        blocks_per_second=rate or None,
         master=master,
         node_arguments=tuple(node_arguments),
         maker=MakerOptions(transactions_per_block=transactions_per_block, item_bytes=item_bytes),

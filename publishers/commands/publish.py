@@ -104,6 +104,13 @@ def _parse_gateways(
     help="Give up after so long without a block becoming safe. Default: try for ever.",
 )
 @click.option(
+    "--rate",
+    "blocks_per_second",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="BLOCKS",
+    help="Offer at most so many blocks a second, as a network would. Default: no limit.",
+)
+@click.option(
     "--spark-log",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
@@ -117,6 +124,7 @@ def command(
     publisher_prefix: str,
     master: str,
     deadline_seconds: float | None,
+    blocks_per_second: float | None,
     spark_log: Path | None,
     as_json: bool,
 ) -> int:
@@ -137,6 +145,7 @@ def command(
                 publisher_count,
                 publisher_prefix=publisher_prefix,
                 deadline_seconds=deadline_seconds,
+                blocks_per_second=blocks_per_second,
                 on_progress=show,
             )
         finally:

@@ -9,6 +9,7 @@
     set_bytes          size of an item set in a message                                 65536
     cache_bytes        bytes of unacknowledged blocks held by a task                    268435456
     window_blocks      blocks offered and not acknowledged                              128
+    blocks_per_second  offer blocks no faster than this, with some jitter             no limit
     report_path        folder for `<publisher_id>.json`, the reports of the partitions  none
     start_gate         folder of a start gate (start_gate.py), for races                none
 
@@ -24,6 +25,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import random
 from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,7 +44,7 @@ from publishers.errors import OptionError
 from publishers.machine import SECOND_NS, MachineLimits
 from publishers.report import PublishReport
 from publishers.spark.block_files import folder_of
-from publishers.spark.options import check_known, positive_seconds, required, whole_number
+from publishers.spark.options import check_known, positive, required, whole_number
 from publishers.spark.schema import BLOCK_NUMBER, ITEMS, check_schema
 from publishers.spark.start_gate import StartGate
 
@@ -67,6 +69,7 @@ _KNOWN: Final = frozenset(
         "set_bytes",
         "cache_bytes",
         "window_blocks",
+        "blocks_per_second",
         "report_path",
         "start_gate",
         "path",
@@ -86,6 +89,7 @@ class SinkOptions:
     set_bytes: int
     cache_bytes: int
     window_blocks: int
+    blocks_per_second: float | None
     report_path: str | None
     start_gate: str | None
 
@@ -105,7 +109,7 @@ class SinkOptions:
         return cls(
             gateways=gateways,
             publisher_id=options.get("publisher_id", "").strip() or "spark",
-            deadline_seconds=positive_seconds(options, "deadline_seconds"),
+            deadline_seconds=positive(options, "deadline_seconds", "seconds"),
             set_bytes=whole_number(
                 options, "set_bytes", limits.ITEM_SET_BYTES_DEFAULT, 1, limits.ITEM_BYTES_MAX
             ),
@@ -113,6 +117,7 @@ class SinkOptions:
             window_blocks=whole_number(
                 options, "window_blocks", limits.WINDOW_BLOCKS_DEFAULT, 1, _WINDOW_BLOCKS_MAX
             ),
+            blocks_per_second=positive(options, "blocks_per_second", "blocks a second"),
             report_path=options.get("report_path"),
             start_gate=options.get("start_gate"),
         )
@@ -187,6 +192,8 @@ class BlockStreamWriter(DataSourceArrowWriter):
             gate = StartGate(folder_of(self._options.start_gate))
             if not await gate.wait(publisher_id):
                 log.warning("%s: the other publishers are not ready, starting alone", publisher_id)
+        if self._options.blocks_per_second is not None:
+            blocks = _paced(blocks, self._options.blocks_per_second)
         return await publish_blocks(
             blocks, self._options.gateways, publisher_id, self._options.client_options()
         )
@@ -228,6 +235,20 @@ async def _blocks_of(batches: Iterator[pa.RecordBatch]) -> AsyncIterator[Block]:
         numbers, items = batch.column(BLOCK_NUMBER), batch.column(ITEMS)
         for row in range(batch.num_rows):
             yield Block(numbers[row].as_py(), tuple(items[row].as_py()))
+
+
+async def _paced(blocks: AsyncIterator[Block], per_second: float) -> AsyncIterator[Block]:
+    """Give each block no sooner than its turn, counted from the first, and up to half a turn later by chance.
+
+    As consensus nodes have a block at almost the same time, and none is always the first.
+    """
+    loop = asyncio.get_running_loop()
+    started, count = loop.time(), 0
+    async for block in blocks:
+        turn = (count + random.uniform(0, 0.5)) / per_second
+        await asyncio.sleep(max(0.0, started + turn - loop.time()))
+        count += 1
+        yield block
 
 
 def _reports_in(messages: list[WriterCommitMessage | None]) -> list[PublishReport]:

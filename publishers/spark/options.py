@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from publishers.errors import OptionError
 
-__all__ = ["check_known", "positive_seconds", "required", "whole_number"]
+__all__ = ["check_known", "positive", "required", "whole_number"]
 
 
 def required(options: Mapping[str, str], name: str, example: str) -> str:
@@ -42,11 +42,16 @@ def whole_number(options: Mapping[str, str], name: str, default: int, least: int
     return value
 
 
-def positive_seconds(options: Mapping[str, str], name: str) -> float | None:
-    """Give a time above 0 in seconds, or None where it is not set.
+def positive(options: Mapping[str, str], name: str, unit: str) -> float | None:
+    """Give a number above 0, or None where it is not set.
+
+    Args:
+        options: as given.
+        name: of the option.
+        unit: what it counts, for the error.
 
     Raises:
-        OptionError: it is not such a time.
+        OptionError: it is not such a number.
     """
     text = options.get(name)
     if text is None:
@@ -56,7 +61,7 @@ def positive_seconds(options: Mapping[str, str], name: str) -> float | None:
     except ValueError:
         value = -1.0
     if not 0 < value < float("inf"):
-        raise OptionError(name, repr(text), "seconds above 0")
+        raise OptionError(name, repr(text), f"{unit} above 0")
     return value
 
 

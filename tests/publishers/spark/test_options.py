@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from publishers.errors import OptionError
-from publishers.spark.options import check_known, positive_seconds, required, whole_number
+from publishers.spark.options import check_known, positive, required, whole_number
 
 
 def test_required() -> None:
@@ -37,14 +37,14 @@ def test_other_numbers_are_refused(text: str, message: str) -> None:
 
 
 def test_seconds() -> None:
-    assert positive_seconds({}, "t") is None
-    assert positive_seconds({"t": "0.5"}, "t") == 0.5
+    assert positive({}, "t", "seconds") is None
+    assert positive({"t": "0.5"}, "t", "seconds") == 0.5
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "inf", "nan", "soon"])
 def test_other_seconds_are_refused(text: str) -> None:
     with pytest.raises(OptionError) as caught:
-        positive_seconds({"t": text}, "t")
+        positive({"t": text}, "t", "seconds")
     assert str(caught.value) == f"option 't': got '{text}', expected seconds above 0"
 
 
