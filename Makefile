@@ -7,7 +7,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java check format test sim bench demo proto clean
+.PHONY: help setup java check format test fuzz sim bench demo proto clean
 
 help:  ## show the verbs
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -35,6 +35,10 @@ format: $(STAMP)  ## put the code into the form that check wants
 
 test: $(STAMP)  ## all tests
 	JAVA_HOME="$$(sh deploy/java.sh)" && export JAVA_HOME && $(BIN)/pytest $(ARGS)
+
+fuzz: $(STAMP)  ## the long fuzzers of the data streamer, 100,000 cases each
+	@for module in $(basename $(notdir $(wildcard tests/datastream/fuzz_*.py))); do \
+		echo "$$module"; $(BIN)/python -m tests.datastream.$$module $(ARGS) || exit 1; done
 
 bench: $(STAMP)  ## speed, as ratios to bare loops in the same run
 	JAVA_HOME="$$(sh deploy/java.sh)" && export JAVA_HOME && $(BIN)/python -m benchmarks $(ARGS)

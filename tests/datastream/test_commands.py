@@ -28,6 +28,7 @@ from datastream.commands import (
 from datastream.errors import BookmarkNotFound, EntryNotFound
 from datastream.layout import Entry
 from datastream.limits import ANSWER_COPY_BYTES_MAX
+from tests.datastream import fuzz_commands
 
 OK = bytes.fromhex("ff 0000000b 00000000 4f4b")
 ALREADY_STARTED = bytes.fromhex("ff 00000018 00000001") + b"Already started"
@@ -263,3 +264,8 @@ def test_tables_are_complete() -> None:
     assert {(state, command) for state in REPLIES for command in REPLIES[state]} == set(
         product(StreamState, Command)
     )
+
+
+def test_fuzz_a_little() -> None:
+    """Random and mutated requests in random pieces; `make fuzz` runs many more."""
+    fuzz_commands.run(400)
