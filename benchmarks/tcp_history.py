@@ -2,30 +2,24 @@
 
     python -m benchmarks.tcp_history [--quick]
 
-The stream holds entries of 68 bytes, as in the measurement of the Go reference. The receiver is the same for
-both: a process that receives and drops. *Cold* is the first time through the file after opening, when the
-server learns where each page's data ends; *warm* is the next time.
+The stream holds entries of 68 bytes, as in the measurement of the Go reference. Server, bare loop and
+clients are processes of their own, with the same sockets and options; the clients receive and drop. The
+bare loop sends in chunks of a page, of 256 KiB and without a limit, and the quickest counts. *Cold* is the
+first time through the file after opening, when the server learns where each page's data ends; *warm* is the
+next time.
 """
 
 from __future__ import annotations
 
-import asyncio
 import os
-import select
-import socket
 import struct
-import subprocess
 import sys
 import tempfile
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
-import uvloop
-
-from datastream import DataStreamer, StreamServer
+from benchmarks.tcp_processes import receive, running
+from datastream import DataStreamer
 from datastream.layout import ENTRY_HEAD_SIZE, HEADER_PAGE_SIZE
 
 __all__ = ["main", "run"]
@@ -35,28 +29,9 @@ _DATA_SIZE = 68 - ENTRY_HEAD_SIZE
 _OPERATION_ENTRIES = 10_000
 _START = struct.pack(">QQQ", 1, 1, 0)
 _OK_SIZE = 11
-_REPEATS = 3
-
-_RECEIVER = """
-import socket, sys, time
-host, port, size, request = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), bytes.fromhex(sys.argv[4])
-sock = socket.create_connection((host, port))
-buffer = bytearray(1 << 20)
-sock.sendall(request)
-begin = time.perf_counter()
-while size > 0:
-    count = sock.recv_into(buffer)
-    if not count:
-        sys.exit("the server closed too early")
-    size -= count
-sys.stdout.write(repr(time.perf_counter() - begin))
-"""
-
-
-def _receive(port: int, size: int, request: bytes) -> float:
-    """Receive `size` bytes in a process of its own; return the seconds it took."""
-    arguments = [sys.executable, "-c", _RECEIVER, "127.0.0.1", str(port), str(size), request.hex()]
-    return float(subprocess.run(arguments, check=True, capture_output=True, text=True).stdout)
+_CHUNKS = (1 << 18, 1 << 20, 1 << 40)
+_CLIENTS = 8
+_ROUNDS = 3
 
 
 def _make_stream(path: Path, size: int) -> int:
@@ -70,87 +45,55 @@ def _make_stream(path: Path, size: int) -> int:
         return streamer.committed.total_entries * (ENTRY_HEAD_SIZE + _DATA_SIZE)
 
 
-def _bare_seconds(path: Path, size: int) -> float:
-    """Send `size` bytes of the file with nothing but `sendfile`, waiting with `poll` when the socket is full.
-
-    On a blocking socket `sendfile` is slower: the kernel wakes the sender for every little room.
-    """
-
-    def serve(listener: socket.socket) -> None:
-        client, _ = listener.accept()
-        with client, path.open("rb") as file:
-            client.recv(len(_START))
-            client.setblocking(False)
-            client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # as the server does
-            room = select.poll()
-            room.register(client, select.POLLOUT)
-            offset, end = HEADER_PAGE_SIZE, HEADER_PAGE_SIZE + size
-            while offset < end:
-                try:
-                    offset += os.sendfile(client.fileno(), file.fileno(), offset, end - offset)
-                except BlockingIOError:
-                    room.poll()
-
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        thread = threading.Thread(target=serve, args=(listener,))
-        thread.start()
-        seconds = _receive(listener.getsockname()[1], size, _START)
-        thread.join()
-    return seconds
+def _bare_seconds(path: Path, size: int, count: int) -> float:
+    best = float("inf")
+    for chunk in _CHUNKS:
+        with running("benchmarks.tcp_processes", "bare", str(path), str(chunk)) as (_, port):
+            best = min(best, *(receive(int(port), count, size, _START) for _ in range(2)))
+    return best
 
 
-@contextmanager
-def _serving(streamer: DataStreamer) -> Iterator[int]:
-    """Serve from a thread; yield the port."""
-    loop = uvloop.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever)
-    thread.start()
-    server = StreamServer(streamer, "127.0.0.1", 0)
-    asyncio.run_coroutine_threadsafe(server.start(), loop).result()
-    try:
-        yield server.address[1]
-    finally:
-        asyncio.run_coroutine_threadsafe(server.close(), loop).result()
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join()
-        loop.close()
-
-
-def _served_seconds(path: Path, size: int) -> tuple[float, list[float]]:
-    """Return the seconds of the first time through the file, and of the times after."""
-    with DataStreamer.open(path) as streamer, _serving(streamer) as port:
-        cold, *warm = (_receive(port, size + _OK_SIZE, _START) for _ in range(1 + _REPEATS))
-    return cold, warm
+def _served_seconds(path: Path, size: int) -> tuple[float, float, float]:
+    """Return the seconds of the first time through the file, of the times after, and to eight at once."""
+    with running("benchmarks.tcp_processes", "serve", str(path)) as (_, port):
+        cold = receive(int(port), 1, size + _OK_SIZE, _START)
+        warm = min(receive(int(port), 1, size + _OK_SIZE, _START) for _ in range(4))
+        eight = min(receive(int(port), _CLIENTS, size + _OK_SIZE, _START) for _ in range(2))
+    return cold, warm, eight
 
 
 def run(quick: bool = False) -> list[tuple[str, str]]:
     """Measure, and return (label, text) rows.
 
     Args:
-        quick: a file of 64 MiB instead of 512 MiB.
+        quick: a file of 64 MiB instead of 256 MiB.
     """
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "history.bin"
-        size = _make_stream(path, (64 if quick else 512) * _MIB)
-        begin = time.perf_counter()
-        DataStreamer.open(path).close()
-        opening = time.perf_counter() - begin
-        _bare_seconds(path, size)  # the page cache and the CPU are warm now for both
+        size = _make_stream(path, (64 if quick else 256) * _MIB)
+        with DataStreamer.open(path) as streamer:
+            bare_size = streamer.committed.total_length - HEADER_PAGE_SIZE  # padding too
+        _bare_seconds(path, bare_size, 1)  # the page cache and the CPU are warm now for both
         bare: list[float] = []
-        cold: list[float] = []
-        warm: list[float] = []
-        for _ in range(_REPEATS):  # in turns, so that a busy machine slows both
-            bare.extend(_bare_seconds(path, size) for _ in range(_REPEATS))
-            first, others = _served_seconds(path, size)
-            cold.append(first)
-            warm.extend(others)
-    rates = [size / _MIB / min(seconds) for seconds in (bare, warm, cold)]
+        bare_eight: list[float] = []
+        served: list[tuple[float, float, float]] = []
+        for _ in range(1 if quick else _ROUNDS):  # in turns, so that a busy machine slows both
+            bare.append(_bare_seconds(path, bare_size, 1))
+            served.append(_served_seconds(path, size))
+            bare_eight.append(_bare_seconds(path, bare_size, _CLIENTS))
+    cold, warm, eight = (min(column) for column in zip(*served, strict=True))
+    mib = size / _MIB
+
+    def rate(seconds: float, beside: float, count: int = 1) -> str:
+        return f"{mib * count / seconds:,.0f} MiB/s, ratio {beside / seconds:.2f} of bare sendfile"
+
     return [
-        ("TCP history, data", f"{size / _MIB:.0f} MiB of 68-byte entries, one client, best of {_REPEATS}"),
-        ("TCP history, bare sendfile", f"{rates[0]:.0f} MiB/s"),
-        ("TCP history, warm", f"{rates[1]:.0f} MiB/s, ratio {rates[1] / rates[0]:.2f} of bare sendfile"),
-        ("TCP history, cold", f"{rates[2]:.0f} MiB/s, ratio {rates[2] / rates[0]:.2f} of bare sendfile"),
-        ("opening the file", f"{opening * 1000:.0f} ms"),
+        ("TCP history, data", f"{mib:.0f} MiB of 68-byte entries, best of {len(bare)} rounds"),
+        ("TCP history, bare sendfile", f"{mib / min(bare):,.0f} MiB/s"),
+        ("TCP history, warm", rate(warm, min(bare))),
+        ("TCP history, cold", rate(cold, min(bare))),
+        ("TCP history, bare to 8 clients", f"{mib * _CLIENTS / min(bare_eight):,.0f} MiB/s in total"),
+        ("TCP history, 8 clients", rate(eight, min(bare_eight), _CLIENTS)),
         ("when and where", f"{time.strftime('%Y-%m-%d')}, {os.cpu_count()} CPUs"),
     ]
 

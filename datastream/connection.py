@@ -371,7 +371,7 @@ class Connection:
             if self._turn_bytes >= SEND_BYTES_PER_TURN:
                 return _Progress.TURN_OVER
             try:
-                count = self._send_file(position, end - position)
+                count = self._send_file(position, min(end - position, SEND_BYTES_PER_TURN))
             except (BlockingIOError, InterruptedError):
                 return _Progress.BLOCKED
             self._position = position + count

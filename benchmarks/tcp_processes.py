@@ -1,0 +1,147 @@
+"""The processes of the TCP benchmarks: our server, a bare loop in its place, and the clients.
+
+    python -m benchmarks.tcp_processes serve PATH [name=value …]   our server; ServerLimits by name
+    python -m benchmarks.tcp_processes bare PATH CHUNK             `sendfile` only, at most CHUNK bytes a call
+    python -m benchmarks.tcp_processes receive PORT COUNT SIZE REQUEST
+
+Servers print their port and end when their standard input does; clients print their figures. Each side is a
+process of its own, so that the event loop of the server is what is measured, and so that the bare loop stands
+exactly where our server does: same sockets, same options, same clients.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import select
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import uvloop
+
+from datastream import DataStreamer, ServerLimits, StreamServer
+from datastream.layout import HEADER_PAGE_SIZE
+
+__all__ = ["bare", "ended", "receive", "running", "serve"]
+
+REQUEST_SIZE = 24
+"""Bytes of a Start command."""
+_BUFFER = bytearray(1 << 20)
+
+
+@contextmanager
+def running(*words: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """Run a module as a server; yield the process and the first line that it printed."""
+    command = [sys.executable, "-m", *words]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        line = process.stdout.readline().strip()
+        if not line:
+            raise SystemExit(f"{' '.join(words)}: ended with status {process.wait()}")
+        try:
+            yield process, line
+        finally:
+            process.stdin.close()
+
+
+def receive(port: int, count: int, size: int, request: bytes) -> float:
+    """Receive `size` bytes with each of `count` clients in a process of their own; return the seconds."""
+    words = ["benchmarks.tcp_processes", "receive", str(port), str(count), str(size), request.hex()]
+    with running(*words) as (_, line):
+        return float(json.loads(line))
+
+
+async def ended() -> None:
+    """Return when standard input is closed."""
+    loop = asyncio.get_running_loop()
+    over = loop.create_future()
+    loop.add_reader(sys.stdin.fileno(), over.cancel)
+    with suppress(asyncio.CancelledError):
+        await over
+
+
+def serve(path: str, *limits: str) -> None:
+    """Serve a stream with our server."""
+    values = dict(limit.split("=") for limit in limits)
+    server_limits = ServerLimits(**{name: json.loads(value) for name, value in values.items()})
+
+    async def main() -> None:
+        with DataStreamer.open(path) as streamer:
+            async with StreamServer(streamer, "127.0.0.1", 0, server_limits) as server:
+                print(server.address[1], flush=True)
+                await ended()
+
+    uvloop.run(main())
+
+
+def bare(path: str, chunk: str) -> None:
+    """Serve the bytes of a stream with `sendfile` and nothing else, to whoever sends a request.
+
+    On blocking sockets it would be slower: the kernel wakes the sender for every little room.
+    """
+    poller = select.epoll()
+    with socket.create_server(("127.0.0.1", 0)) as listener, Path(path).open("rb") as file:
+        print(listener.getsockname()[1], flush=True)
+        end = int.from_bytes(os.pread(file.fileno(), 8, 38), "big")  # total_length
+        poller.register(listener, select.EPOLLIN)
+        poller.register(sys.stdin, select.EPOLLIN)
+        offsets: dict[int, int] = {}
+        clients: dict[int, socket.socket] = {}
+        while True:
+            for fd, _ in poller.poll():
+                if fd == sys.stdin.fileno():
+                    return
+                if fd == listener.fileno():
+                    client, _ = listener.accept()
+                    client.recv(REQUEST_SIZE)
+                    client.setblocking(False)
+                    client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                    poller.register(client, select.EPOLLOUT)
+                    clients[client.fileno()] = client
+                    offsets[client.fileno()] = HEADER_PAGE_SIZE
+                else:
+                    offsets[fd] = _bare_turn(fd, file.fileno(), offsets[fd], end, int(chunk))
+                    if offsets[fd] == end:
+                        poller.unregister(fd)
+                        clients.pop(fd).close()
+
+
+def _bare_turn(client_fd: int, file_fd: int, offset: int, end: int, chunk: int) -> int:
+    try:
+        return offset + os.sendfile(client_fd, file_fd, offset, min(chunk, end - offset))
+    except BlockingIOError:
+        return offset
+
+
+def _receive(port: str, count: str, size: str, request: str) -> None:
+    clients = [socket.create_connection(("127.0.0.1", int(port))) for _ in range(int(count))]
+    missing = {client.fileno(): int(size) for client in clients}
+    poller = select.epoll()
+    begin = time.perf_counter()
+    for client in clients:
+        client.sendall(bytes.fromhex(request))
+        client.setblocking(False)
+        poller.register(client, select.EPOLLIN)
+    by_fd = {client.fileno(): client for client in clients}
+    while missing:
+        for fd, _ in poller.poll():
+            received = by_fd[fd].recv_into(_BUFFER)
+            missing[fd] -= received
+            if missing[fd] <= 0:
+                del missing[fd]
+                poller.unregister(fd)
+            elif not received:
+                raise SystemExit("the server closed too early")
+    print(json.dumps(time.perf_counter() - begin), flush=True)
+
+
+if __name__ == "__main__":
+    _ROLES: dict[str, Callable[..., None]] = {"serve": serve, "bare": bare, "receive": _receive}
+    _ROLES[sys.argv[1]](*sys.argv[2:])
