@@ -24,7 +24,7 @@ import shutil
 import struct
 import tempfile
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -226,6 +226,20 @@ class BookmarkIndex:
         except (plyvel.Error, RuntimeError) as error:
             raise BookmarksUnavailable(self.folder, str(error)) from error
         return highest
+
+    def items(self) -> Iterator[tuple[bytes, int]]:
+        """Yield (bookmark, entry number) of every bookmark in the DB, in order of their bytes.
+
+        Raises:
+            BookmarksUnavailable: the DB cannot be read.
+        """
+        try:
+            with self._database.iterator() as pairs:
+                for key, value in pairs:
+                    if len(key) <= BOOKMARK_SIZE_MAX and len(value) == _U64.size:
+                        yield key, _U64.unpack(value)[0]
+        except (plyvel.Error, RuntimeError) as error:
+            raise BookmarksUnavailable(self.folder, str(error)) from error
 
     # --- writing: one thread -----------------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ __all__ = [
     "BOOKMARK_SIZE_MIN",
     "CHANGES_KEPT_MAX",
     "CHECKPOINT_INTERVAL",
+    "CHECK_FINDINGS_MAX",
     "CLIENT_KEEPALIVE_IDLE_SECONDS",
     "CLIENT_KEEPALIVE_INTERVAL_SECONDS",
     "CLIENT_KEEPALIVE_PROBES_COUNT",
@@ -72,6 +73,9 @@ OFFSET_TABLES_MAX = 16_384
 
 DATA_BETWEEN_BOOKMARKS_BYTES_MAX = 1 << 30
 """Bytes that `get_data_between_bookmarks` joins in memory (1 GiB)."""
+
+CHECK_FINDINGS_MAX = 1_000
+"""Findings of a check that are kept to be shown; those after them are only counted."""
 
 CHANGES_KEPT_MAX = 1_024
 """Updates and truncations that are remembered for readers under way; one that missed more begins anew."""

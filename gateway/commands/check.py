@@ -1,0 +1,124 @@
+"""`sluice check`: look at a whole stream file, its bookmarks and its blocks; repair what loses nothing."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from datastream.check import CheckResult, Severity, check_stream, repair_stream
+from gateway.errors import Fatal
+from gateway.stream_check import BlockCheck
+
+__all__ = ["command"]
+
+_STREAM_FILE_NAME = "datastream.bin"
+_MARKS = {Severity.DAMAGE: "damage ", Severity.FIXABLE: "fixable", Severity.NOTE: "note   "}
+
+
+@click.command("check")
+@click.argument("path", type=click.Path(exists=True, path_type=Path), metavar="FILE|DIR")
+@click.option(
+    "--repair",
+    is_flag=True,
+    help="Put right what loses nothing committed: make the index of bookmarks anew, zero the tail.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
+def command(path: Path, repair: bool, as_json: bool) -> None:
+    """Check a stream file: every entry and page, the bookmarks both ways, and its blocks if it holds blocks.
+
+    FILE is a stream file, DIR a data folder of `sluice serve`. Nothing is written without --repair. The
+    stream must not be open in a server. Exit status 1 if anything is wrong and was not repaired.
+    """
+    file = path / _STREAM_FILE_NAME if path.is_dir() else path
+    if not file.is_file():
+        raise Fatal(str(path), got=f"a folder without {_STREAM_FILE_NAME}", expected="a stream file in it")
+    result, blocks = _check(file, quiet=as_json)
+    repaired = repair_stream(file, result) if repair else []
+    if repaired:
+        again, blocks = _check(file, quiet=as_json)
+        is_sound = again.is_sound
+    else:
+        is_sound = result.is_sound
+    if as_json:
+        click.echo(json.dumps(_as_json(result, blocks, repaired, is_sound=is_sound)))
+    else:
+        _print(result, blocks, repaired, is_sound=is_sound, repair=repair)
+    if not is_sound:
+        sys.exit(1)
+
+
+def _check(file: Path, *, quiet: bool) -> tuple[CheckResult, BlockCheck]:
+    """Check with a progress bar on a terminal."""
+    console = Console(stderr=True)
+    wrong_blocks: list[tuple[str, int, int]] = []
+    blocks = BlockCheck(lambda what, offset, number: wrong_blocks.append((what, offset, number)))
+    columns = (TextColumn("checking"), BarColumn(), MofNCompleteColumn(), TextColumn("pages"))
+    shown = console.is_terminal and not quiet
+    with Progress(*columns, TimeRemainingColumn(), console=console, transient=True, disable=not shown) as bar:
+        task = bar.add_task("", total=None)
+
+        def progress(done: int, total: int) -> None:
+            bar.update(task, completed=done, total=total)
+
+        result = check_stream(file, visitor=blocks, progress=progress)
+    blocks.end()
+    for what, offset, number in wrong_blocks:
+        result.add(Severity.DAMAGE, what, offset=offset, number=number)
+    return result, blocks
+
+
+def _as_json(
+    result: CheckResult, blocks: BlockCheck, repaired: list[str], *, is_sound: bool
+) -> dict[str, object]:
+    header = result.header
+    return {
+        "file": str(result.path),
+        "sound": is_sound,
+        "entries": result.entry_count,
+        "bookmarks": result.bookmark_count,
+        "pages": result.page_count,
+        "total_length": header.total_length if header else None,
+        "total_entries": header.total_entries if header else None,
+        "blocks": blocks.block_count if _holds_blocks(blocks) else None,
+        "last_block": blocks.last_number,
+        "counts": {severity.value: count for severity, count in result.counts.items()},
+        "findings": [
+            {
+                "severity": finding.severity.value,
+                "what": finding.what,
+                "offset": finding.offset,
+                "entry": finding.number,
+            }
+            for finding in result.findings
+        ],
+        "repaired": repaired,
+    }
+
+
+def _holds_blocks(blocks: BlockCheck) -> bool:
+    return blocks.is_block_stream and blocks.block_count > 0
+
+
+def _print(
+    result: CheckResult, blocks: BlockCheck, repaired: list[str], *, is_sound: bool, repair: bool
+) -> None:
+    for finding in result.findings:
+        click.echo(f"{_MARKS[finding.severity]}  {finding}")
+    hidden = sum(result.counts.values()) - len(result.findings)
+    if hidden:
+        click.echo(f"and {hidden} more")
+    for line in repaired:
+        click.echo(f"repaired: {line}")
+    counted = f"{result.entry_count} entries, {result.bookmark_count} bookmarks, {result.page_count} pages"
+    if _holds_blocks(blocks):
+        counted += f", {blocks.block_count} blocks"
+    click.echo(f"{result.path}: {counted}: {'sound' if is_sound else 'not sound'}")
+    if not is_sound and not repair and not result.counts[Severity.DAMAGE]:
+        click.echo("sluice check --repair puts all of this right.")
+    elif repair and result.counts[Severity.DAMAGE]:
+        click.echo("Nothing was repaired: committed bytes are damaged. Take the file from another node.")

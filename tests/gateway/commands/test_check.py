@@ -1,0 +1,89 @@
+"""Tests of `gateway.commands.check`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from datastream import DataStreamer
+from gateway.cli import main
+from gateway.commands.check import command
+from gateway.ledger import Ledger
+from tests.gateway.test_ledger import BLOCKS, commit
+
+
+@pytest.fixture
+def data_dir(tmp_path: Path) -> Path:
+    """A data folder with eight blocks."""
+    ledger = Ledger.open(tmp_path)
+    commit(ledger, BLOCKS)
+    ledger.close()
+    return tmp_path
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(command, [str(argument) for argument in arguments])
+
+
+def test_a_sound_data_folder(data_dir: Path) -> None:
+    result = run(data_dir)
+    assert result.exit_code == 0, result.output
+    entries = sum(len(block.items) + 3 for block in BLOCKS)
+    assert result.output == (
+        f"{data_dir}/datastream.bin: {entries} entries, 16 bookmarks, 1 pages, 8 blocks: sound\n"
+    )
+
+
+def test_json(data_dir: Path) -> None:
+    result = run("--json", data_dir / "datastream.bin")
+    printed = json.loads(result.output)
+    assert result.exit_code == 0
+    assert (printed["sound"], printed["blocks"], printed["last_block"], printed["findings"]) == (
+        True,
+        8,
+        7,
+        [],
+    )
+
+
+def test_damage_in_a_block(data_dir: Path) -> None:
+    path = data_dir / "datastream.bin"
+    with DataStreamer.open(path, read_only=True) as streamer:
+        offset = streamer.offset_of(3) - 1  # in the header of block 0
+    content = bytearray(path.read_bytes())
+    content[offset] ^= 1
+    path.write_bytes(content)
+    result = run("--repair", data_dir)
+    assert result.exit_code == 1
+    first, *_, last = result.output.splitlines()
+    assert first.startswith("damage   entry 0, offset 4096: block 0: ")
+    assert last == "Nothing was repaired: committed bytes are damaged. Take the file from another node."
+    assert path.read_bytes() == content
+
+
+def test_repair(data_dir: Path) -> None:
+    path = data_dir / "datastream.bin"
+    with path.open("r+b") as file:
+        file.seek(-1, 2)
+        file.write(b"x")
+    result = run(data_dir)
+    assert result.exit_code == 1
+    assert result.output.splitlines()[-1] == "sluice check --repair puts all of this right."
+    result = run("--repair", "--json", data_dir)
+    assert result.exit_code == 0
+    size = path.stat().st_size
+    assert json.loads(result.output)["repaired"] == [
+        f"wrote zeros from offset {size - 1} on, past the end of the stream"
+    ]
+    assert run(data_dir).exit_code == 0
+
+
+def test_what_cannot_be_checked(data_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with DataStreamer.open(data_dir / "datastream.bin"):
+        assert main(["check", str(data_dir)]) == 1
+    assert "datastream.bin: the stream is in use by another program or opener" in capsys.readouterr().err
+    assert main(["check", str(data_dir / "datastream.db")]) == 1
+    assert "got a folder without datastream.bin, expected a stream file in it" in capsys.readouterr().err
