@@ -21,7 +21,6 @@ import asyncio
 import errno
 import fcntl
 import logging
-import os
 import socket
 import struct
 import termios
@@ -40,7 +39,7 @@ from datastream.commands import (
     StartStream,
     StopStream,
 )
-from datastream.errors import DatastreamError
+from datastream.errors import DatastreamError, StreamChanged
 from datastream.layout import page_end, page_number_of
 from datastream.limits import (
     COMMANDS_PER_TURN,
@@ -112,6 +111,7 @@ class Connection:
         "_progress_at",
         "_queue",
         "_reading",
+        "_sender",
         "_socket",
         "_streaming",
         "_turn_bytes",
@@ -128,6 +128,7 @@ class Connection:
         self.peer = peer
         streamer = context.streamer
         self._core = CommandCore(streamer, streamer.header.stream_type, context.on_command_error)
+        self._sender = streamer.range_sender()
         self._queue: list[bytes | SendRange] = []
         """To be sent before anything else."""
         self._position = _NONE
@@ -181,7 +182,7 @@ class Connection:
             (piece.offset + piece.size for piece in self._queue if isinstance(piece, SendRange)), default=0
         )
         if max(self._position, queued) > offset and self._socket.fileno() >= 0:
-            _logger.warning("client %s: the stream was truncated to %d, closed", self.peer, offset)
+            _logger.warning("client %s: reset: the stream was truncated to %d", self.peer, offset)
             self._reset()
 
     def close(self) -> None:
@@ -210,6 +211,9 @@ class Connection:
         except (ConnectionError, TimeoutError) as error:
             _logger.debug("client %s: %s", self.peer, error)
             self.close()
+        except StreamChanged as error:
+            _logger.warning("client %s: reset: %s", self.peer, error)
+            self._reset()
         except (DatastreamError, OSError) as error:
             _logger.error("client %s: closed: %s", self.peer, error)
             self.close()
@@ -245,6 +249,8 @@ class Connection:
         """Perform the effects of the next complete command; return whether there was one."""
         if self._end_at != _NONE:
             return False
+        if not self._streaming:
+            self._sender.begin()
         effects = self._core.next_effects()
         if effects is None:
             return False
@@ -287,6 +293,11 @@ class Connection:
     def _send_tail(self, tail: LiveTail) -> None:
         """Send what was committed since, out of the bytes that all waiting clients share."""
         found = tail.after(self._position)
+        if (
+            self._position > self._context.cut_offset
+        ):  # looked at after the tail, see `StreamServer._on_commit`
+            self._reset()
+            return
         if found is None:
             self._pump()
             return
@@ -300,6 +311,8 @@ class Connection:
         self._sent(count)
         if count < len(data):
             self._pump()
+        else:
+            self._sender.begin()  # at the end of an entry, earlier updates do not concern it
 
     def _pump(self) -> None:
         """Send as much as the kernel takes and this turn allows; then wait for the right thing."""
@@ -379,9 +392,7 @@ class Connection:
 
     def _send_file(self, offset: int, size: int) -> int:
         """Send up to `size` bytes of the file; return how many the kernel took."""
-        if offset + size > self._context.cut_offset:
-            raise ConnectionAbortedError(errno.ECONNABORTED, "the stream was truncated below this client")
-        count = os.sendfile(self._socket.fileno(), self._context.streamer.fileno(), offset, size)
+        count = self._sender.send(self._socket.fileno(), offset, size)
         if count == 0:
             raise OSError(errno.EIO, f"the stream file ends before offset {offset + size}")
         return count

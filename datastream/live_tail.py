@@ -11,8 +11,6 @@ Source: design.md, "Durability and speed".
 
 from __future__ import annotations
 
-import os
-
 from datastream.layout import page_end, page_number_of
 from datastream.limits import TAIL_BYTES_MAX
 from datastream.streamer import DataStreamer
@@ -57,5 +55,5 @@ class LiveTail:
         size = end - position
         if end != limit or not 0 < size <= TAIL_BYTES_MAX:
             return None
-        data = os.pread(self._streamer.fileno(), size, position)
+        data = self._streamer.read_bytes(size, position)
         return (position, data) if len(data) == size else None

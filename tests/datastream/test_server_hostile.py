@@ -16,7 +16,6 @@ import pytest
 
 from datastream import server as server_module
 from datastream.errors import AddressUnavailable
-from datastream.layout import Committed
 from datastream.limits import COMMANDS_PER_TURN, ServerLimits
 from datastream.server import StreamServer, format_address
 from datastream.streamer import DataStreamer
@@ -57,11 +56,15 @@ def until(serving: ServerThread, reached: Callable[[], bool], seconds: float = 2
 
 
 def until_blocked(serving: ServerThread, count: int = 1) -> None:
-    """Let the server's loop turn until so many clients take no more bytes."""
-    until(
-        serving,
-        lambda: sum(connection._writing for connection in set(serving.server._connections)) >= count,
-    )
+    """Let the server's loop turn until so many clients take no more bytes, for several turns."""
+    seen: list[int] = []
+
+    def reached() -> bool:
+        writing = sum(connection._writing for connection in set(serving.server._connections))
+        seen.append(serving.server.bytes_sent if writing >= count else -len(seen))
+        return len(set(seen[-10:])) == 1 and len(seen) >= 10
+
+    until(serving, reached)
 
 
 @pytest.mark.parametrize("state", ["silent", "half a command", "live", "blocked stream", "blocked answer"])
@@ -346,7 +349,6 @@ def test_a_truncation_under_live_clients(tmp_path: Path, loop: str) -> None:
     """Who has entries that were cut off is reset; who has none of them goes on with what comes instead."""
     with DataStreamer.open(tmp_path / "s.bin") as streamer:
         commit(streamer, (1, b"kept"))
-        kept = streamer.committed
         with ServerThread(streamer, loop=loop) as serving, serving.connect() as before:
             before.sendall(START_0)
             head = bytes.fromhex("02 00000015 00000001 0000000000000000")
@@ -358,7 +360,7 @@ def test_a_truncation_under_live_clients(tmp_path: Path, loop: str) -> None:
                 after.sendall(START_0)
                 assert read_exactly(after, len(OK) + 42).endswith(b"lost")
                 until(serving, lambda: len(_waiting(serving)) == 1)
-                truncate(streamer, kept)
+                streamer.truncate_file(1)
                 with pytest.raises(ConnectionResetError):
                     after.recv(1)
             before.sendall(START_0[:23] + b"\1")
@@ -373,9 +375,40 @@ def _waiting(serving: ServerThread) -> set[object]:
     return set(context.waiting)
 
 
-def truncate(streamer: DataStreamer, to: Committed) -> None:
-    """Truncate as far as readers see it: the view is swapped, the listeners hear of it."""
-    streamer._file.committed = to
-    streamer._group.restart(to)
-    for callback in streamer._callbacks:
-        callback(to)
+@pytest.mark.parametrize("change", ["update", "truncate"])
+def test_a_change_under_a_client_in_the_middle_of_an_entry(
+    streamer: DataStreamer, loop: str, change: str
+) -> None:
+    """It never gets one half of the old entry and one of the new; a client at another entry goes on."""
+    with (
+        ServerThread(streamer, loop=loop) as serving,
+        serving.connect() as other,
+        serving.connect() as client,
+    ):
+        client.sendall(START_0)
+        other.sendall(START_0[:23] + b"\x1c")
+        until_blocked(serving)
+        (position,) = {
+            connection._position
+            for connection in set(serving.server._connections)
+            if connection._writing and connection.peer == format_address(client.getsockname())
+        }
+        number = (position - 4096) // (1 << 20)  # one entry on each page
+        assert number < 28
+        assert position > 4096 + (number << 20)
+        if change == "update":
+            streamer.update_entry_data(number, 1, b"y" * len(BIG))
+        else:
+            streamer.truncate_file(number)
+        received = bytearray()
+        with pytest.raises(ConnectionResetError):
+            read_into(client, received)
+        assert b"y" not in received
+        if change == "update":
+            assert len(read_exactly(other, len(OK) + 2 * len(BIG_ENTRY))) > 0
+
+
+def read_into(client: socket.socket, received: bytearray) -> None:
+    """Append what comes until the connection ends."""
+    while more := client.recv(1 << 20):
+        received += more
