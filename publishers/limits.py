@@ -98,6 +98,10 @@ PUBLISHERS_MAX: Final = 64
 START_GATE_SECONDS: Final = 30.0
 """How long a racing publisher waits for the others to be ready; then it starts alone."""
 
+PACE_LEAD_SECONDS: Final = 1.0
+"""With `blocks_per_second`, the time between the start and the first block, in which publishers connect: else
+the one that connects first would be far ahead of the others."""
+
 STATUS_POLL_SECONDS: Final = 0.25
 """How often `sluice publish` asks a gateway for its head, for the progress display."""
 

@@ -238,12 +238,13 @@ async def _blocks_of(batches: Iterator[pa.RecordBatch]) -> AsyncIterator[Block]:
 
 
 async def _paced(blocks: AsyncIterator[Block], per_second: float) -> AsyncIterator[Block]:
-    """Give each block no sooner than its turn, counted from the first, and up to half a turn later by chance.
+    """Give each block no sooner than its turn, and up to half a turn later by chance.
 
-    As consensus nodes have a block at almost the same time, and none is always the first.
+    As consensus nodes have a block at almost the same time, and none is always the first. The first turn
+    comes when all have had time to connect.
     """
     loop = asyncio.get_running_loop()
-    started, count = loop.time(), 0
+    started, count = loop.time() + limits.PACE_LEAD_SECONDS, 0
     async for block in blocks:
         turn = (count + random.uniform(0, 0.5)) / per_second
         await asyncio.sleep(max(0.0, started + turn - loop.time()))
