@@ -46,6 +46,7 @@ _CLIENT_IS_GONE = frozenset(
     }
 )
 """Errors of accept(2) that are about one client; after any other, trying again at once would only spin."""
+_NO_SUCH_ADDRESS = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 _REFUSED_LOG_SECONDS = 5.0
 
 
@@ -113,19 +114,25 @@ class StreamServer:
 
     async def _listen(self, loop: asyncio.AbstractEventLoop) -> list[socket.socket]:
         listeners: list[socket.socket] = []
+        port, missing = self._port, None
         try:
             found = await loop.getaddrinfo(
                 self._host or None, self._port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
             )
-            port = self._port
-            for family, address in dict.fromkeys((family, address) for family, _, _, _, address in found):
-                listener = socket.socket(family, socket.SOCK_STREAM)
+            addresses = list(dict.fromkeys((family, address) for family, _, _, _, address in found))
+            for family, address in addresses:
+                try:
+                    # A free port that the first address got is meant for all of them.
+                    listener = _listen_at(family, (address[0], port, *address[2:]), len(addresses) > 1)
+                except OSError as error:
+                    if error.errno not in _NO_SUCH_ADDRESS:
+                        raise
+                    missing = error  # a name of ::1 where there is no IPv6, say: the others will do
+                    continue
                 listeners.append(listener)
-                # A free port that the first address got is meant for all of them.
-                _prepare(listener, family)
-                listener.bind((address[0], port, *address[2:]))
-                listener.listen(LISTEN_BACKLOG_COUNT)
                 port = listener.getsockname()[1]
+            if missing is not None and not listeners:
+                raise missing
         except (OSError, OverflowError) as error:
             for listener in listeners:
                 listener.close()
@@ -293,17 +300,25 @@ def _as_os_error(error: Exception) -> OSError:
     return error if isinstance(error, OSError) else OSError(errno.EINVAL, str(error))
 
 
-def _prepare(listener: socket.socket, family: int) -> None:
-    """Set what a listener's connections inherit: small sends leave at once, dead hosts are noticed."""
-    listener.setblocking(False)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEPALIVE_SECONDS)
-    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, KEEPALIVE_SECONDS)
-    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, KEEPALIVE_PROBES)
-    if family == socket.AF_INET6:  # IPv4 has a listener of its own when it is wanted
-        listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+def _listen_at(family: int, address: tuple[object, ...], is_one_of_several: bool) -> socket.socket:
+    """Listen at one address. Connections inherit: small sends leave at once, dead hosts are noticed."""
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setblocking(False)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEPALIVE_SECONDS)
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, KEEPALIVE_SECONDS)
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, KEEPALIVE_PROBES)
+        if family == socket.AF_INET6 and is_one_of_several:  # IPv4 has a listener of its own
+            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        listener.bind(address)
+        listener.listen(LISTEN_BACKLOG_COUNT)
+    except BaseException:
+        listener.close()
+        raise
+    return listener
 
 
 def format_address(address: tuple[str, int]) -> str:

@@ -304,6 +304,27 @@ def test_addresses(streamer: DataStreamer, host: str) -> None:
     asyncio.run(scenario())
 
 
+def test_a_name_with_an_address_that_is_not_here(
+    streamer: DataStreamer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A name often stands for ::1, too, where there is no IPv6; one address that works is enough."""
+    elsewhere = (socket.AF_INET, socket.SOCK_STREAM, 6, "", ("192.0.2.1", 0))
+    here = (socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", 0))
+
+    async def scenario(found: list[object]) -> tuple[str, int]:
+        async def resolve(*args: object, **kwargs: object) -> list[object]:
+            return found
+
+        monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", resolve)
+        async with StreamServer(streamer, "name", 0) as server:
+            return server.address
+
+    assert asyncio.run(scenario([elsewhere, here]))[0] == "127.0.0.1"
+    with pytest.raises(AddressUnavailable) as caught:
+        asyncio.run(scenario([elsewhere]))
+    assert str(caught.value) == "name:0: cannot listen: Cannot assign requested address"
+
+
 def test_format_address() -> None:
     assert format_address(("127.0.0.1", 6900)) == "127.0.0.1:6900"
     assert format_address(("::1", 6900)) == "[::1]:6900"
