@@ -5,7 +5,7 @@
 The node is a process of its own (`sluice serve`, mode full, Ed25519 proofs); the publisher sends messages
 that were serialized before. The bare loop (`benchmarks.bare_server`) receives the same messages over grpcio,
 hashes the same items with hashlib, writes and flushes as often as the node did, and acknowledges; the bare
-echo is the same without hashing. All three run one after the other, several times, and the best of each counts.
+echo is the same without hashing. All three run one after the other, several times; the best of each counts.
 """
 
 from __future__ import annotations

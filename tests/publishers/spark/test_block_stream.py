@@ -64,6 +64,7 @@ def test_the_defaults() -> None:
         set_bytes=limits.ITEM_SET_BYTES_DEFAULT,
         cache_bytes=limits.CACHE_BYTES_DEFAULT,
         window_blocks=limits.WINDOW_BLOCKS_DEFAULT,
+        blocks_per_second=None,
         report_path=None,
         start_gate=None,
     )
