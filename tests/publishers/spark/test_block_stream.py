@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import pickle
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,7 @@ from publishers.spark.block_stream import (
     BlockStreamWriter,
     PartitionPublished,
     SinkOptions,
+    _paced,
     read_reports,
 )
 from publishers.spark.schema import ARROW_SCHEMA
@@ -173,3 +175,23 @@ def test_commit_writes_the_reports_for_the_driver(tmp_path: Path) -> None:
 def test_abort_says_what_is_stored(caplog: pytest.LogCaptureFixture) -> None:
     writer(gateways="a:1").abort([PartitionPublished(PublishReport("alice", safe_through=7).to_json()), None])
     assert caplog.messages == ["the job failed; blocks up to 7 are stored (publisher alice)"]
+
+
+def test_paced_blocks_wait_for_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        asked.append(seconds)
+
+    async def source() -> AsyncIterator[Block]:
+        for number in range(5):
+            yield Block(number, ())
+
+    async def run() -> list[int]:
+        monkeypatch.setattr(asyncio, "sleep", sleep)
+        return [block.number async for block in _paced(source(), per_second=0.001)]
+
+    assert asyncio.run(run()) == [0, 1, 2, 3, 4]
+    # A turn lasts 1,000 s, of which up to a half is chance; no time passes here.
+    for turn, seconds in enumerate(asked):
+        assert turn * 1000 - 1 <= seconds - limits.PACE_LEAD_SECONDS <= turn * 1000 + 500
