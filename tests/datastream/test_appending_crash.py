@@ -33,8 +33,14 @@ WORKLOAD: tuple[tuple[tuple[Item, ...], str], ...] = (
         "commit",
     ),  # two pages at once
     (operation(6), "commit"),
+    (((1, b"A" * 600_000),), "update 6"),  # many blocks, in place
+    ((bookmark(7),), "update 0"),  # a bookmark, in place
+    ((), "truncate 8"),  # two pages less; bookmark 1 was added again in them
+    ((), "truncate 7"),  # the last entry of a page
+    (operation(8), "commit"),
+    (((2, b"e" * 900_000), bookmark(4)), "commit"),
 )
-"""(items, what becomes of the operation)."""
+"""(items, what becomes of the operation); `update N` replaces entry N, `truncate N` drops those from N on."""
 
 
 @dataclass
@@ -45,6 +51,8 @@ class Run:
     """Items of commits that returned."""
     offered: list[Item] = field(default_factory=list)
     """With those of the commit that was under way."""
+    updating: bool = False
+    """An update in place was under way; its record is in the folder of bookmarks."""
 
 
 @contextmanager
@@ -60,6 +68,20 @@ def opened(path: Path, disk: MemoryDisk) -> Iterator[DataStreamer]:
 def work(streamer: DataStreamer, run: Run) -> None:
     """Do the workload from its beginning."""
     for items, end in WORKLOAD:
+        verb, _, number = end.partition(" ")
+        if number:
+            run.offered = list(run.acknowledged)
+            run.offered[int(number) :] = (
+                [] if verb == "truncate" else [*items, *run.offered[int(number) + 1 :]]
+            )
+            run.updating = verb == "update"
+            if verb == "update":
+                streamer.update_entry_data(int(number), *items[0])
+            else:
+                streamer.truncate_file(int(number))
+            run.updating = False
+            run.acknowledged = list(run.offered)
+            continue
         streamer.start_atomic_op()
         add(streamer, items)
         if end == "rollback":
@@ -128,7 +150,7 @@ def test_every_boundary(tmp_path: Path, how: str) -> None:
                 assert crash_at == steps
         keep_index = path.with_name("s.kept")
         shutil.copytree(path.with_name("s.db"), keep_index)
-        for index in ("as it was", "lost"):
+        for index in ("as it was",) if run.updating else ("as it was", "lost"):
             where = f"crash before step {crash_at} ({how}), index {index}"
             shutil.rmtree(path.with_name("s.db"))
             if index == "as it was":
@@ -167,14 +189,19 @@ def test_a_crash_while_putting_right(tmp_path: Path) -> None:
     assert crash_at > 2  # the tail was trimmed in several steps
 
 
+def big_commit_end(disk: MemoryDisk) -> int:
+    """Return how many steps the workload has done after its biggest commit, the only one that grows twice."""
+    growths = [step for step, name in enumerate(disk.steps) if name == "truncate"]
+    return growths[1] + 5  # the growth itself, then the four steps of a commit
+
+
 def step_count_until_last_header(path: Path) -> int:
     """Return the step before the header of the workload's big commit is written."""
     disk = MemoryDisk()
     with opened(path, disk) as streamer:
         disk.steps.clear()
         work(streamer, Run())
-    # The last commit has 4 steps, the big one before it a growth and 4; its header is its last but one.
-    return len(disk.steps) - 4 - 2
+    return big_commit_end(disk) - 2
 
 
 def test_unflushed_commits_that_a_power_failure_lost(tmp_path: Path) -> None:
