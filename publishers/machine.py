@@ -331,10 +331,13 @@ class PublisherMachine:
         return []
 
     def _close(self, event: Event) -> list[Action]:
+        """The gateway ended a stream that we were ending, too."""
+        self._take_back_wins(event)
         self._parting.clear()
         return [CloseStream("the gateway ended the stream")]
 
     def _stop_closed(self, event: Event) -> list[Action]:
+        self._take_back_wins(event)
         self._start_leaving(_Departure("stopped", outcome=Outcome.STOPPED))
         return [CloseStream("the gateway ended the stream")]
 
@@ -481,8 +484,7 @@ class PublisherMachine:
         reason = f"{event.code.name}: {ending.why}"
         departure = _Departure(reason, ending.gateway, ending.pace)
         if event.code is EndCode.DUPLICATE_BLOCK:
-            # 0 may also mean that the gateway does not say which header it was.
-            self._tally.take_back_wins(event.proximate or NO_BLOCK)
+            self._take_back_wins(event)
             is_news = event.last is not None and self._mark_safe(event.last, acknowledged=False)
             if not is_news:
                 departure = replace(departure, pace=Pace.BACKOFF)  # or it would go round and round
@@ -492,6 +494,11 @@ class PublisherMachine:
             departure = self._count_invalid(event, departure)
         self._start_leaving(departure)
         return [CloseStream(reason)]
+
+    def _take_back_wins(self, event: Event) -> None:
+        """Correct the count when our header was not accepted although its block was acknowledged."""
+        if isinstance(event, StreamEnded) and event.code is EndCode.DUPLICATE_BLOCK:
+            self._tally.take_back_wins(event.proximate)
 
     def _count_bad_proof(self, event: StreamEnded, departure: _Departure) -> _Departure:
         last = -1 if event.last is None else event.last

@@ -41,7 +41,8 @@ class PublishReport:
     offered: int = 0
     """Whose header was sent at least once."""
     won: int = 0
-    """Sent whole by this publisher, acknowledged, and not skipped."""
+    """Sent whole by this publisher, acknowledged, and not skipped. Where a gateway ends a stream with
+    DUPLICATE_BLOCK and does not say for which block, those since the last skip do not count."""
     skipped: int = 0
     """That the gateway wanted from another publisher at least once."""
     acknowledged: int = 0

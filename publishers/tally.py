@@ -57,7 +57,8 @@ class Tally:
         block.offered_ever = True
 
     def skip(self, block: HeldBlock) -> None:
-        """Count a skip, once per block."""
+        """Count a skip, once per block; the gateway came to it past all headers before: their wins stand."""
+        self._stream_wins.clear()
         self.skipped += not block.skipped_ever
         block.skipped_ever = True
 
@@ -80,19 +81,20 @@ class Tally:
         self._stream_wins.append(number)
 
     def take_back_wins(self, from_number: int) -> None:
-        """Take back what was counted as won on this stream from a block on, and at least the last.
+        """Take back what was counted as won on this stream from a block on, as far as no skip confirmed it.
 
         An acknowledgement of another publisher's block can cross with our sending the same block. It looks
         like a win, until the gateway comes to our header and ends the stream with DUPLICATE_BLOCK: no header
-        from that on was accepted. Where it does not say which header, the last win is surely none.
+        from that on was accepted.
+
+        Args:
+            from_number: the block of that header; 0 where the gateway does not say.
         """
-        while self._stream_wins:
+        while self._stream_wins and self._stream_wins[-1] >= from_number:
             self._stream_wins.pop()
             self.won -= 1
             if self._latency_ns:
                 self._latency_ns.pop()
-            if not self._stream_wins or self._stream_wins[-1] < from_number:
-                return
 
     def refuse(self, number: int, code: str) -> int:
         """Count a refusal of a block, and say how many it has now."""

@@ -6,7 +6,7 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Self
 
 import grpc
@@ -32,6 +32,7 @@ class FakeStream:
         self.node = node
         self._requests = requests
         self._context = context
+        self._sending = asyncio.Lock()
         metadata = dict(context.invocation_metadata() or ())
         self.publisher_id = metadata.get("publisher-id")
 
@@ -113,7 +114,8 @@ class FakeStream:
         await self._context.abort(grpc.StatusCode.INTERNAL, details)
 
     async def _send(self, response: Response) -> None:
-        await self._context.write(response)
+        async with self._sending:  # gRPC takes one write at a time, and a race acknowledges to everybody
+            await self._context.write(response)
 
 
 Script = Callable[[FakeStream], Awaitable[None]]
@@ -154,10 +156,12 @@ async def racing(stream: FakeStream) -> None:
             node.streaming = number
             await stream.rest(number, items)
             node.whole.add(number)
-            while node.last + 1 in node.whole:
-                node.last += 1
-                for racer in tuple(node.racers):
-                    await racer.acknowledge(node.last)
+            async with node.committing:
+                while node.last + 1 in node.whole:
+                    node.last += 1
+                    for racer in tuple(node.racers):
+                        with suppress(grpc.aio.UsageError):  # one that has just left
+                            await racer.acknowledge(node.last)
     finally:
         node.racers.remove(stream)
 
@@ -191,6 +195,7 @@ class FakeNode(publish_pb2_grpc.BlockStreamPublishServiceServicer):
         self.streaming = last
         self.whole: set[int] = set()
         self.racers: list[FakeStream] = []
+        self.committing = asyncio.Lock()
         self.last = last
         self.received: list[Block] = []
         self.words: list[str] = []

@@ -466,7 +466,7 @@ def test_duplicate_goes_on_at_once_behind_what_is_stored() -> None:
     assert publisher.report.reconnects == 1
 
 
-@pytest.mark.parametrize(("proximate", "won"), [(7, 2), (6, 1), (0, 2)])
+@pytest.mark.parametrize(("proximate", "won"), [(7, 2), (6, 1), (0, 0)])
 def test_an_acknowledgement_that_crossed_with_our_sending_is_no_win(proximate: int, won: int) -> None:
     publisher = Publisher().streaming([5, 6, 7, 8])
     publisher.write_all()
@@ -475,6 +475,16 @@ def test_an_acknowledgement_that_crossed_with_our_sending_is_no_win(proximate: i
     publisher.end(EndCode.DUPLICATE_BLOCK, last=7, proximate=proximate)
     assert publisher.report.won == won
     assert len(publisher.report.latency_ns) == won
+
+
+def test_a_win_is_taken_back_even_when_all_is_safe_and_the_stream_is_ending() -> None:
+    publisher = Publisher().streaming([5, 6])
+    publisher.write_all()
+    publisher.source_ends()
+    publisher.ack(6)
+    assert (publisher.state, publisher.report.won) == ("finishing", 2)
+    publisher.end(EndCode.DUPLICATE_BLOCK, last=6, proximate=6)
+    assert publisher.report.won == 1
 
 
 @pytest.mark.parametrize("last", [None, 4])
