@@ -72,7 +72,7 @@ def test_an_empty_variable_is_an_unset_one() -> None:
 
 WRONG_VALUES = [
     ("tcp.max_connections", "0", "'0', expected a whole number from 1 to 1000000"),
-    ("publish.max_block_bytes", "8MB", "'8MB', expected bytes (such as 8MiB) from 64KiB to 64GiB"),
+    ("publish.max_block_bytes", "8MB", "'8MB', expected bytes (such as 8MiB) from 64KiB to 512MiB"),
     ("verification.mode", "none", "'none', expected one of full, hash"),
     ("grpc.reflection", "maybe", "'maybe', expected on or off (true or false in the file)"),
     ("block_time_seconds", "0", "'0', expected seconds above 0, at most 3600"),
