@@ -233,7 +233,7 @@ def to_wire(response: Response) -> publish_pb2.PublishStreamResponse:
                 end_stream=_Wire.EndOfStream(
                     status=_STATUS[status],
                     block_number=_last(last),
-                    proximate_block_number=proximate,
+                    proximate_block_number=proximate or 0,
                 )
             )
 

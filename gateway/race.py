@@ -462,7 +462,9 @@ class Arbiter(RaceFacts):
     def _send(self, stream: StreamFacts, response: Response) -> None:
         self._actions.append(Send(stream.publisher_id, response))
 
-    def _end(self, stream: StreamFacts, status: EndStatus, reason: str, *, proximate_number: int = 0) -> None:
+    def _end(
+        self, stream: StreamFacts, status: EndStatus, reason: str, *, proximate_number: int | None = None
+    ) -> None:
         block, stream.state = stream.block, StreamState.ENDED
         stream.block = None
         self._send(stream, EndOfStream(status, self.reported_last(), proximate_number, reason))

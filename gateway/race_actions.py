@@ -75,8 +75,8 @@ class EndOfStream:
     status: EndStatus
     last_number: int | None
     """The last committed block; None where there is none."""
-    proximate_number: int = 0
-    """The block that the status is about; 0 where there is none."""
+    proximate_number: int | None = None
+    """The block that the status is about; None where there is none (0 on the wire)."""
     reason: str = ""
     """For the log: what, got, expected. Not sent."""
 

@@ -44,7 +44,7 @@ def text_of(response: Response) -> str:
         case Behind(last):
             return f"behind {last}"
         case EndOfStream(status, last, proximate):
-            return f"end {status.name} last {last} about {proximate}"
+            return f"end {status.name} last {last} about {proximate or 0}"
 
 
 class Race:

@@ -260,6 +260,7 @@ def test_a_bad_request_is_answered_and_leaves_nothing(
     logged = record.sluice_fields  # type: ignore[attr-defined]
     assert logged["publisher"] == "alice"
     assert logged["status"] == "INVALID_REQUEST"
+    assert logged["block"] == (2 if answer == IN_BLOCK else None)
     assert reason in logged["reason"]
 
 
