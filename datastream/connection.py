@@ -9,7 +9,7 @@ What goes out, in order; each waits until the one before is with the kernel:
 History and live tail are the same: send what is committed, then wait for the next commit. A client costs the
 same memory whether it reads or not: of what waits for it, only short answers are held as bytes.
 
-One client has the event loop for one turn at most: SEND_BYTES_PER_TURN, COMMANDS_PER_TURN.
+One client has the event loop for one turn at most: COMMANDS_PER_TURN, and its part of SEND_BYTES_PER_ROUND.
 
 Runs in the event loop's thread; sockets never block. Protocol decisions are in `commands.py`.
 Source: wire.md 3; design.md, invariant 5.
@@ -48,7 +48,9 @@ from datastream.limits import (
     LINGER_SECONDS,
     LINGER_STALL_SECONDS,
     RECEIVE_BYTES,
+    SEND_BYTES_PER_ROUND,
     SEND_BYTES_PER_TURN,
+    SEND_BYTES_PER_TURN_MIN,
     ServerLimits,
 )
 from datastream.live_tail import LiveTail
@@ -77,9 +79,16 @@ class ServerContext:
     """Called when a connection has ended."""
     waiting: set[Connection] = field(default_factory=set)
     """Clients that have everything that is committed and want more."""
+    writing_count: int = 0
+    """How many clients have more to be sent than they had room for, or than a turn allows."""
     bytes_sent: int = 0
     cut_offset: int = NO_CUT
     """The stream was truncated to this length; clients that are past it have what is no longer there."""
+
+    def turn_bytes(self) -> int:
+        """Return how many bytes one client may be sent before the others have their turn."""
+        part = SEND_BYTES_PER_ROUND // (self.writing_count + 1)
+        return max(SEND_BYTES_PER_TURN_MIN, min(SEND_BYTES_PER_TURN, part))
 
 
 class _Progress(Enum):
@@ -144,6 +153,7 @@ class Connection:
         self._reading = False
         self._writing = False
         self._turn_bytes = 0
+        """What may still be sent in this turn."""
         self._turn_commands = 0
         self._unacknowledged = _NONE
         """Bytes with the kernel that the client's host had not taken when it was last asked."""
@@ -316,7 +326,8 @@ class Connection:
 
     def _pump(self) -> None:
         """Send as much as the kernel takes and this turn allows; then wait for the right thing."""
-        self._turn_bytes = self._turn_commands = 0
+        self._turn_bytes = self._context.turn_bytes()
+        self._turn_commands = 0
         progress = self._send_all()
         if progress is _Progress.DONE and self._closing:
             self._end()
@@ -335,7 +346,7 @@ class Connection:
                 return _Progress.BLOCKED
             if self._closing:
                 return _Progress.DONE
-            if self._turn_commands >= COMMANDS_PER_TURN or self._turn_bytes >= SEND_BYTES_PER_TURN:
+            if self._turn_commands >= COMMANDS_PER_TURN or self._turn_bytes <= 0:
                 return _Progress.COMMANDS_LEFT
             if self._run_command():
                 continue
@@ -381,10 +392,10 @@ class Connection:
                     return _Progress.DONE
                 self._position = page_end(page_number)  # what is between is padding
                 continue
-            if self._turn_bytes >= SEND_BYTES_PER_TURN:
+            if self._turn_bytes <= 0:
                 return _Progress.TURN_OVER
             try:
-                count = self._send_file(position, min(end - position, SEND_BYTES_PER_TURN))
+                count = self._send_file(position, min(end - position, self._turn_bytes))
             except (BlockingIOError, InterruptedError):
                 return _Progress.BLOCKED
             self._position = position + count
@@ -398,7 +409,7 @@ class Connection:
         return count
 
     def _sent(self, count: int) -> None:
-        self._turn_bytes += count
+        self._turn_bytes -= count
         self._context.bytes_sent += count
         self._unacknowledged = _NONE
         self._progress_at = self.active_at = self._context.loop.time()
@@ -489,7 +500,9 @@ class Connection:
         self._reading = want_read
         if want_write and not self._writing:
             loop.add_writer(fd, self._on_writable)
+            self._context.writing_count += 1
             self._progress_at = loop.time()
         elif self._writing and not want_write:
             loop.remove_writer(fd)
+            self._context.writing_count -= 1
         self._writing = want_write

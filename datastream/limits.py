@@ -41,7 +41,9 @@ __all__ = [
     "REBUILD_BATCH_BOOKMARKS",
     "RECEIVE_BYTES",
     "RESULT_TEXT_BYTES_MAX",
+    "SEND_BYTES_PER_ROUND",
     "SEND_BYTES_PER_TURN",
+    "SEND_BYTES_PER_TURN_MIN",
     "SPARE_DESCRIPTORS",
     "TAIL_BYTES_MAX",
     "WAKES_PER_TURN",
@@ -109,10 +111,16 @@ REBUILD_BATCH_BOOKMARKS = 16_384
 RECEIVE_BYTES = 4_096
 """Bytes read from a client at once; the longest command has 36. No more is read while an answer waits."""
 
-SEND_BYTES_PER_TURN = 1 << 18
-"""Bytes sent to one client before the event loop turns to the others; about 0.1 ms.
+SEND_BYTES_PER_TURN = 1 << 20
+"""Bytes sent to one client at most before the event loop turns to the others: one data page."""
 
-A hundred clients that read history thus delay live ones by 10 ms; with a whole page it was 100 ms."""
+SEND_BYTES_PER_ROUND = 24 << 20
+"""Bytes sent to all clients that take history, in turns; more clients get shorter turns. About 10 ms.
+
+With whole pages for each, a hundred clients that begin with history delayed live ones by 100 ms."""
+
+SEND_BYTES_PER_TURN_MIN = 1 << 16
+"""The shortest turn; below it, taking turns would cost more than sending."""
 
 LISTEN_BACKLOG_COUNT = 1_024
 """Connections that the kernel holds until they are accepted."""

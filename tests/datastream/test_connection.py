@@ -12,7 +12,12 @@ import pytest
 from datastream.commands import Command, OnCommandError, encode_command
 from datastream.connection import Connection, ServerContext
 from datastream.layout import Entry, encode_entry
-from datastream.limits import ServerLimits
+from datastream.limits import (
+    SEND_BYTES_PER_ROUND,
+    SEND_BYTES_PER_TURN,
+    SEND_BYTES_PER_TURN_MIN,
+    ServerLimits,
+)
 from datastream.packets import PacketReader, encode_result
 from datastream.streamer import DataStreamer
 from tests.datastream.streams import commit
@@ -210,5 +215,26 @@ def test_a_bug_ends_this_client_only(tmp_path: Path, caplog: pytest.LogCaptureFi
             assert await client.read_all() == b""
             assert client.ended.is_set()
             assert "ZeroDivisionError" in caplog.text
+
+    asyncio.run(scenario())
+
+
+def test_turns_get_shorter_with_more_clients_that_take_history(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        with DataStreamer.open(tmp_path / "s.bin") as streamer:
+            commit(streamer, *BIG)
+            client = Client(streamer)
+            context = client.context
+            assert context.turn_bytes() == SEND_BYTES_PER_TURN
+            await client.send(encode_command(Command.START, 1, 0))
+            await client.until_blocked()
+            assert context.writing_count == 1
+            context.writing_count = 99
+            assert context.turn_bytes() == SEND_BYTES_PER_ROUND // 100
+            context.writing_count = 9_999
+            assert context.turn_bytes() == SEND_BYTES_PER_TURN_MIN
+            context.writing_count = 1
+            client.connection.close()
+            assert context.writing_count == 0
 
     asyncio.run(scenario())
