@@ -3,6 +3,7 @@
 
 PYTHON ?= python3
 VENV   ?= .venv
+CASES  ?= 100000
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
@@ -36,9 +37,9 @@ format: $(STAMP)  ## put the code into the form that check wants
 test: $(STAMP)  ## all tests
 	JAVA_HOME="$$(sh deploy/java.sh)" && export JAVA_HOME && $(BIN)/pytest $(ARGS)
 
-fuzz: $(STAMP)  ## the long fuzzers of the data streamer, 100,000 cases each
+fuzz: $(STAMP)  ## the long fuzzers of the data streamer; CASES=100000 each
 	@for module in $(basename $(notdir $(wildcard tests/datastream/fuzz_*.py))); do \
-		echo "$$module"; $(BIN)/python -m tests.datastream.$$module $(ARGS) || exit 1; done
+		echo "$$module"; $(BIN)/python -m tests.datastream.$$module --cases $(CASES) || exit 1; done
 
 bench: $(STAMP)  ## speed, as ratios to bare loops in the same run
 	JAVA_HOME="$$(sh deploy/java.sh)" && export JAVA_HOME && $(BIN)/python -m benchmarks $(ARGS)

@@ -1,6 +1,6 @@
 """Fuzzing the TCP commands: random and mutated requests in random pieces, against the pure core.
 
-    python -m tests.datastream.fuzz_commands [CASES]        (100,000; `make fuzz` runs it)
+    python -m tests.datastream.fuzz_commands --cases 100000
 
 A driver performs the effects as a connection would, on a file held as bytes, so that a case takes no socket
 and a few milliseconds. What must hold for every input:
@@ -13,6 +13,7 @@ and a few milliseconds. What must hold for every input:
 
 from __future__ import annotations
 
+import argparse
 import struct
 import sys
 from collections.abc import Sequence
@@ -278,9 +279,11 @@ def run(case_count: int) -> None:
     cases()
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     """Run as many cases as the command line says."""
-    count = int(sys.argv[1]) if len(sys.argv) > 1 else 100_000
+    parser = argparse.ArgumentParser(prog="python -m tests.datastream.fuzz_commands")
+    parser.add_argument("--cases", type=int, default=1000)
+    count = parser.parse_args(arguments).cases
     run(count)
     sys.stdout.write(f"TCP commands: {count:,} cases, nothing found\n")
 
