@@ -20,6 +20,8 @@ from datastream.streamer import DataStreamer
 from tests.datastream.streams import Item, add, bookmark, commit, entries, operation
 
 KILLS = 300 if os.environ.get("SLUICE_LONG") else 12
+KILLS_PER_STREAM = 12
+"""A stream that lives longer takes ever longer to be compared."""
 WRITER = """
 import os, sys
 from datastream.streamer import DataStreamer
@@ -79,11 +81,12 @@ def kill_a_writer(path: Path, first_step: int, rng: random.Random) -> int:
 
 @pytest.mark.timeout(1800)
 def test_sigkill(tmp_path: Path) -> None:
-    path = tmp_path / "s.bin"
     rng = random.Random("kill")
     items: list[Item] = []
     done = 0
-    for _ in range(KILLS):
+    for kill in range(KILLS):
+        if kill % KILLS_PER_STREAM == 0:
+            path, items, done = tmp_path / f"s{kill}.bin", [], 0
         reported = kill_a_writer(path, done, rng)
         for number in range(done, reported):
             step(number, items)
