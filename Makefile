@@ -8,7 +8,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java check format test fuzz sim bench demo proto clean
+.PHONY: help setup java check format test fuzz bench demo proto clean
 
 help:  ## show the verbs
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -46,9 +46,6 @@ bench: $(STAMP)  ## speed, as ratios to bare loops in the same run
 
 demo: $(STAMP)  ## the main job: a node, three racing Spark publishers, a TCP client
 	@JAVA_HOME="$$(sh deploy/java.sh)" && export JAVA_HOME && exec $(BIN)/sluice demo $(ARGS)
-
-sim: $(STAMP)  ## the protocol simulator
-	$(BIN)/python -m tests.simulation $(ARGS)
 
 proto: $(STAMP)  ## make gateway/api anew from proto/
 	$(BIN)/python -m gateway.api
