@@ -195,8 +195,10 @@ def test_every_rule_has_a_case() -> None:
 
 def test_rules_allow_what_is_just_right() -> None:
     for text in ("0", "4"):
-        resolve({"publish.block_timeout_seconds": text}, {})
-    resolve({"publish.max_inflight_bytes": "256MiB"}, {})
+        settings = resolve({"publish.block_timeout_seconds": text}, {}).settings
+        assert settings.publish_block_timeout_seconds == float(text)
+    settings = resolve({"publish.max_inflight_bytes": "256MiB"}, {}).settings
+    assert settings.publish_max_inflight_bytes == settings.publish_max_block_bytes
 
 
 def test_unknown_variables_are_reported_but_not_those_of_kubernetes() -> None:
