@@ -8,6 +8,7 @@
     ├── KeyFileError         a private key file that cannot be read or written
     ├── PeerError            bytes or behaviour that came from somebody else
     │   ├── ItemError        an item or a message is not well formed
+    │   ├── ProofDataError   a part of a proof, or published ledger data, is not what it must be
     │   └── BlockRefused     a block cannot be accepted; holds the `Refusal`
     ├── StoredDataError      what was read back from a disk or a stream is not what we write
     │   ├── LayoutError      a sequence of entries is not a block
@@ -35,6 +36,7 @@ __all__ = [
     "LayoutError",
     "LedgerKeyError",
     "PeerError",
+    "ProofDataError",
     "SettingError",
     "StoredDataError",
 ]
@@ -142,6 +144,10 @@ class PeerError(GatewayError):
 
 class ItemError(PeerError):
     """The bytes of an item, or of a message in it, are not well formed."""
+
+
+class ProofDataError(PeerError):
+    """A part of a proof or of published ledger data is malformed: a point, a scalar, a count, a size."""
 
 
 class BlockRefused(PeerError):
