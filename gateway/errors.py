@@ -9,6 +9,7 @@
     ├── PeerError            bytes or behaviour that came from somebody else
     │   ├── ItemError        an item or a message is not well formed
     │   ├── ProofDataError   a part of a proof, or published ledger data, is not what it must be
+    │   ├── SubscriptionError  a node that was subscribed to breaks the rules of its stream
     │   └── BlockRefused     a block cannot be accepted; holds the `Refusal`
     ├── StoredDataError      what was read back from a disk or a stream is not what we write
     │   ├── LayoutError      a sequence of entries is not a block
@@ -39,6 +40,7 @@ __all__ = [
     "ProofDataError",
     "SettingError",
     "StoredDataError",
+    "SubscriptionError",
 ]
 
 
@@ -148,6 +150,10 @@ class ItemError(PeerError):
 
 class ProofDataError(PeerError):
     """A part of a proof or of published ledger data is malformed: a point, a scalar, a count, a size."""
+
+
+class SubscriptionError(PeerError):
+    """A node that was subscribed to sent what the rules of its stream do not allow."""
 
 
 class BlockRefused(PeerError):

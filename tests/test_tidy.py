@@ -40,6 +40,7 @@ PURE = (
     "gateway/addresses.py",
     "gateway/proofs/*.py",
     "gateway/race*.py",
+    "gateway/subscription.py",
     "publishers/machine*.py",
     "publishers/maker.py",
 )

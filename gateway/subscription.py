@@ -1,0 +1,169 @@
+"""The client's side of `subscribeBlockStream`: responses in, whole blocks out.
+
+Pure. One `BlockAssembler` follows one call:
+
+    block_items, the block's header first        gathered
+    block_items                                  gathered
+    end_of_block(N)                              `feed` returns block N
+    ...
+    status                                       `status` is set; nothing may follow
+
+Invariants
+  - Blocks come out in order of number without gaps, from `start_number` or else from whatever came first.
+  - What a peer says about itself is not believed: each of these is a `SubscriptionError` that says got and
+    expected, and leaves the assembler as it was:
+    a wrong block number, items without a header before them, a set that spans blocks, an end of another
+    block, a block or a set beyond the limits, a message of no known kind, anything after the status.
+  - Nothing else is checked: root hash, links and proofs are for `BlockVerifier` and `Chain`.
+Source: wire.md section 6.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from gateway.api import subscribe_pb2
+from gateway.block import Block
+from gateway.errors import ItemError, SubscriptionError
+from gateway.item_set import inspect
+from gateway.limits import BLOCK_ITEMS_MAX, STORED_BLOCK_BYTES_MAX
+
+__all__ = ["U64_MAX", "BlockAssembler", "status_name"]
+
+U64_MAX: Final = (1 << 64) - 1
+"""As start of a request: the first block available, or with the same end only new ones; as end: no end."""
+
+_Code = subscribe_pb2.SubscribeStreamResponse.Code
+
+
+class BlockAssembler:
+    """Puts the blocks of one subscription together.
+
+    Args:
+        start_number: the block that has to come first; None when it is for the server to say (a request whose
+            start is 2^64 - 1).
+        end_number: the last block that was asked for; None without end.
+        block_bytes_max: the most bytes of items that one block may have.
+        block_items_max: the most items that one block may have.
+    """
+
+    def __init__(
+        self,
+        start_number: int | None,
+        end_number: int | None = None,
+        *,
+        block_bytes_max: int = STORED_BLOCK_BYTES_MAX,
+        block_items_max: int = BLOCK_ITEMS_MAX,
+    ) -> None:
+        self.next_number = start_number
+        """The block that has to come next, or that is being received; None until one has begun."""
+        self.status: int | None = None
+        """The server's last word, a `SubscribeStreamResponse.Code`; None while the stream goes on."""
+        self._end_number = end_number
+        self._block_bytes_max = block_bytes_max
+        self._block_items_max = block_items_max
+        self._items: list[bytes] = []
+        self._size_bytes = 0
+
+    @property
+    def in_block(self) -> bool:
+        """Whether a block was begun and has not ended; a stream that ends now has cut it off."""
+        return bool(self._items)
+
+    @property
+    def complete(self) -> bool:
+        """Whether every block that was asked for has come; never for a subscription without end."""
+        return (
+            self._end_number is not None
+            and self.next_number is not None
+            and self.next_number > self._end_number
+        )
+
+    def feed(self, response: subscribe_pb2.SubscribeStreamResponse) -> Block | None:
+        """Take one response; return the block that it ends, if it ends one.
+
+        Raises:
+            SubscriptionError: it breaks a rule at the top of this module; nothing was taken.
+        """
+        kind = response.WhichOneof("response")
+        if self.status is not None:
+            got = f"{kind or 'a message'} after the status {status_name(self.status)}"
+            raise SubscriptionError(self._where(), got, "the end of the stream")
+        if kind == "block_items":
+            self._take(response.block_items.block_items)
+        elif kind == "end_of_block":
+            return self._end(response.end_of_block.block_number)
+        elif kind == "status":
+            self.status = response.status
+        else:
+            expected = "block_items, end_of_block or status"
+            raise SubscriptionError(self._where(), "a message of no known kind", expected)
+        return None
+
+    def _take(self, message_items: Sequence[bytes]) -> None:
+        """Take an item set."""
+        items = list(message_items)
+        try:
+            item_set = inspect(items)
+        except ItemError as error:
+            what = f"{self._where()}: {error.where + ': ' if error.where else ''}{error.what}"
+            raise SubscriptionError(what, error.got, error.expected) from error
+        number = item_set.block_number
+        if self._items:
+            if number is not None:
+                got = f"the header of block {number}"
+                raise SubscriptionError(self._where(), got, f"the rest of block {self.next_number}")
+        elif number is None:
+            raise SubscriptionError(self._where(), "items without a header before them", "a block header")
+        else:
+            self._check_number(number)
+        size_bytes = self._size_bytes + sum(map(len, items))
+        item_count = len(self._items) + len(items)
+        for got_count, most, unit in (
+            (size_bytes, self._block_bytes_max, "bytes of items"),
+            (item_count, self._block_items_max, "items"),
+        ):
+            if got_count > most:
+                what = f"block {self.next_number if number is None else number}"
+                raise SubscriptionError(what, f"{got_count} {unit}", f"at most {most}")
+        if number is not None:
+            self.next_number = number
+        self._items += items
+        self._size_bytes = size_bytes
+
+    def _check_number(self, number: int) -> None:
+        """Refuse the header of a block that is not the next one, or was not asked for."""
+        if self.next_number is not None and number != self.next_number:
+            raise SubscriptionError(
+                self._where(), f"the header of block {number}", f"that of block {self.next_number}"
+            )
+        if self._end_number is not None and number > self._end_number:
+            expected = f"the status: block {self._end_number} was the last one asked for"
+            raise SubscriptionError(self._where(), f"the header of block {number}", expected)
+
+    def _end(self, number: int) -> Block:
+        """Give the block out that end_of_block ends."""
+        if not self._items:
+            raise SubscriptionError(self._where(), f"end_of_block({number})", "a block header")
+        assert self.next_number is not None
+        if number != self.next_number:
+            raise SubscriptionError(
+                self._where(), f"end_of_block({number})", f"end_of_block({self.next_number})"
+            )
+        block = Block(number, tuple(self._items))
+        self._items, self._size_bytes = [], 0
+        self.next_number += 1
+        return block
+
+    def _where(self) -> str:
+        if self._items:
+            return f"subscription, in block {self.next_number}"
+        if self.next_number is None:
+            return "subscription, before its first block"
+        return f"subscription, before block {self.next_number}"
+
+
+def status_name(code: int) -> str:
+    """Return the name of a status code, or its number where this version does not know it."""
+    return _Code.Name(code) if code in _Code.values() else str(code)  # type: ignore[arg-type]
