@@ -58,6 +58,14 @@ def test_each_hash_has_its_prefix() -> None:
     assert leaf_hashes([b"a", b"", b"c" * 5000]) == [leaf_hash(b"a"), EMPTY_HASH, leaf_hash(b"c" * 5000)]
 
 
+@pytest.mark.parametrize("size", [0, 1, 109, 110, 111, 112, 127, 128, 129, 238, 239, 240, 5000])
+def test_the_hash_is_the_same_on_both_sides_of_every_block_border(size: int) -> None:
+    data = bytes(range(256)) * 20
+    expected = hashlib.sha384(b"\x00" + data[:size]).digest()
+    assert leaf_hash(data[:size]) == expected
+    assert leaf_hashes([data[:size]]) == [expected]
+
+
 @pytest.mark.parametrize("count", range(34))
 def test_the_root_is_the_defined_one_at_every_count(count: int) -> None:
     leaves = hashes(count)
