@@ -214,6 +214,23 @@ class DataStreamer:
         if self._callbacks:
             self._tell(committed)
 
+    def recover(self) -> None:
+        """Put right what an earlier failure left in file or bookmark DB, as the next commit would do first.
+
+        For a caller that wants to know whether the disk takes writes again; with nothing to put right,
+        nothing is written. In the thread that commits.
+
+        Raises:
+            StreamClosed: it is.
+            CommitFailed: file or DB still cannot be written; the next call or commit tries again.
+        """
+        self._check_open("recover")
+        self._finish_what_is_overdue()
+        try:
+            self._appender.flush()
+        except OSError as error:
+            raise CommitFailed(self._file.path, CommitStep.REPAIR.value, error) from error
+
     def _tell(self, committed: Committed) -> None:
         """Call those who asked for it."""
         for callback in self._callbacks:

@@ -40,6 +40,7 @@ from gateway.race_actions import (
     Append,
     AttemptId,
     Begin,
+    CatchUp,
     CheckLink,
     Close,
     Commit,
@@ -51,6 +52,7 @@ from gateway.race_actions import (
     Response,
     Send,
     Skip,
+    SourceError,
     Verify,
 )
 from gateway.race_tables import EndStatus, Failure
@@ -161,6 +163,8 @@ class Conductor:
         self._responses_max = responses_max
         self._inflight_bytes_max = inflight_bytes_max
         self._group_blocks_max = group_blocks_max
+        self._source_error_listeners: list[Callable[[], None]] = []
+        self._catch_up_listeners: list[Callable[[int], None]] = []
         self._outboxes: dict[PublisherId, Outbox] = {}
         self._attempts: dict[AttemptId, _Attempt] = {}
         self._chain_ahead = ledger.chain.copy()
@@ -221,6 +225,27 @@ class Conductor:
         self._room.set()
         self._arm()
 
+    # --- what other parts of the node are told -------------------------------------------------------------
+
+    @property
+    def catch_up_target(self) -> int | None:
+        """The highest block that publishers have told of beyond what this node could take; None: none yet.
+
+        It is advisory, and stays when the node has got there: compare it with the ledger's last block.
+        """
+        return self.arbiter.catch_up_target
+
+    def on_catch_up_target(self, listener: Callable[[int], None]) -> None:
+        """Call `listener` in the event loop with each new, higher `catch_up_target`."""
+        self._catch_up_listeners.append(listener)
+
+    def on_source_error(self, listener: Callable[[], None]) -> None:
+        """Call `listener` in the event loop when the last publisher ends its stream with ERROR.
+
+        Live subscribers are to be told then; blocks that are complete are still finished.
+        """
+        self._source_error_listeners.append(listener)
+
     # --- stopping ------------------------------------------------------------------------------------------
 
     async def stop(self, grace_seconds: float) -> None:
@@ -275,6 +300,12 @@ class Conductor:
                     outbox.close()
             case Idle():
                 self.idle.set()
+            case CatchUp(target_number):
+                for tell_target in self._catch_up_listeners:
+                    asyncio.get_running_loop().call_soon(tell_target, target_number)
+            case SourceError():
+                for tell in self._source_error_listeners:
+                    asyncio.get_running_loop().call_soon(tell)
         return ()
 
     def _send(self, action: Send) -> None:
@@ -472,7 +503,7 @@ class Conductor:
             await asyncio.sleep(DISK_PROBE_SECONDS)
             try:
                 await loop.run_in_executor(self._commit_thread, self._ledger.probe)
-            except OSError as error:
+            except (OSError, CommitFailed) as error:
                 log.warning("the disk still cannot be written", extra=fields(got=str(error)))
                 continue
             break

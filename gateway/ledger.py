@@ -176,15 +176,20 @@ class Ledger:
         raise LayoutError(f"block {number} at entry {start}", "the end of the stream", "the end of the block")
 
     def probe(self) -> None:
-        """Find out whether the disk takes writes again, without touching the stream.
+        """Find out whether the disk takes writes again: a file, what a failed commit left, the bookmarks.
+
+        In the thread that appends; nothing is added to the stream.
 
         Raises:
-            OSError: it does not.
+            OSError: there is no room, or the disk refuses.
+            datastream.CommitFailed: what an earlier commit left in stream or bookmarks cannot be put right
+                yet, so the next commit would fail, too.
         """
         with tempfile.TemporaryFile(dir=self.data_dir) as file:
             file.write(bytes(DISK_PROBE_BYTES))
             file.flush()
             os.fdatasync(file.fileno())
+        self.streamer.recover()
 
     def close(self) -> None:
         """Write the snapshot and close the stream. Closing twice does nothing."""

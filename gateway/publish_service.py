@@ -188,7 +188,7 @@ class PublishService:
         """EndStream: the stream ends in order, whatever its code."""
         code, earliest, latest = message.end_code, message.earliest_block_number, message.latest_block_number
         name = _END_CODE.Name(code) if code in _END_CODE.values() else str(code)
-        wrong = code == _END_CODE.UNKNOWN or earliest > latest
+        wrong = code not in _END_CODE.values() or code == _END_CODE.UNKNOWN or earliest > latest
         log.log(
             logging.WARNING if wrong or code == _END_CODE.ERROR else logging.INFO,
             "EndStream breaks the protocol" if wrong else "publisher ends its stream",
@@ -196,7 +196,11 @@ class PublishService:
         )
         behind = code == _END_CODE.TOO_FAR_BEHIND and not wrong
         return self._conductor.arbiter.end_stream(
-            outbox.publisher_id, now_ns, latest=latest if behind else None, reason=f"EndStream({name})"
+            outbox.publisher_id,
+            now_ns,
+            latest=latest if behind else None,
+            is_error=code == _END_CODE.ERROR,
+            reason=f"EndStream({name})",
         )
 
 

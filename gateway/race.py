@@ -17,6 +17,7 @@ from gateway.race_actions import (
     AttemptId,
     Begin,
     Behind,
+    CatchUp,
     CheckLink,
     Close,
     Commit,
@@ -28,6 +29,7 @@ from gateway.race_actions import (
     Response,
     Send,
     Skip,
+    SourceError,
     Verify,
 )
 from gateway.race_facts import GONE, LIVE, BlockFacts, RaceError, RaceFacts, RaceRules, StreamFacts
@@ -155,13 +157,29 @@ class Arbiter(RaceFacts):
         return self._react(stream, event, _Said(now_ns, f"got end_of_block({number}), expected {expected}"))
 
     def end_stream(
-        self, publisher_id: PublisherId, now_ns: int, *, latest: int | None = None, reason: str = ""
+        self,
+        publisher_id: PublisherId,
+        now_ns: int,
+        *,
+        latest: int | None = None,
+        is_error: bool = False,
+        reason: str = "",
     ) -> list[Action]:
-        """The message EndStream; `latest` is the publisher's last block where it said TOO_FAR_BEHIND."""
-        if latest is not None and latest >= self.next_number:
-            self._offered_ahead(latest)
+        """The message EndStream.
+
+        Args:
+            latest: the publisher's last block, where it said TOO_FAR_BEHIND.
+            is_error: it said ERROR.
+            reason: for the log.
+        """
+        stream = self.stream(publisher_id)
+        if stream.state not in GONE:
+            if latest is not None and latest >= self.next_number:
+                self._offered_ahead(latest)
+            if is_error and self.publisher_count == 1:
+                self._actions.append(SourceError(publisher_id))
         said = _Said(now_ns, reason, closes_at_ns=now_ns + self.rules.goodbye_ns)
-        return self._react(self.stream(publisher_id), StreamEvent.GOODBYE, said)
+        return self._react(stream, StreamEvent.GOODBYE, said)
 
     def half_closed(self, publisher_id: PublisherId, now_ns: int) -> list[Action]:
         """The publisher closed its sending side in order; it still hears of the blocks that it offered."""
@@ -457,7 +475,9 @@ class Arbiter(RaceFacts):
         self.blocks.clear()
 
     def _offered_ahead(self, number: int) -> None:
-        self.catch_up_target = max(number, -1 if self.catch_up_target is None else self.catch_up_target)
+        if self.catch_up_target is None or number > self.catch_up_target:
+            self.catch_up_target = number
+            self._actions.append(CatchUp(number))
 
     def _send(self, stream: StreamFacts, response: Response) -> None:
         self._actions.append(Send(stream.publisher_id, response))

@@ -18,6 +18,7 @@ __all__ = [
     "AttemptId",
     "Begin",
     "Behind",
+    "CatchUp",
     "CheckLink",
     "Close",
     "Commit",
@@ -29,6 +30,7 @@ __all__ = [
     "Response",
     "Send",
     "Skip",
+    "SourceError",
     "Verify",
 ]
 
@@ -156,4 +158,19 @@ class Idle:
     """Shutdown has finished what was complete; every stream is ended."""
 
 
-Action = Send | Close | Begin | Append | Verify | CheckLink | Commit | Drop | Idle
+@dataclass(frozen=True, slots=True)
+class SourceError:
+    """The last publisher said EndStream(ERROR): live subscribers are to be told that their source is gone."""
+
+    publisher_id: PublisherId
+
+
+@dataclass(frozen=True, slots=True)
+class CatchUp:
+    """A publisher has told of a block further ahead than any before; said once for each rise."""
+
+    target_number: int
+    """The highest block offered beyond what this node could take, or named by TOO_FAR_BEHIND. Advisory."""
+
+
+Action = Send | Close | Begin | Append | Verify | CheckLink | Commit | Drop | Idle | SourceError | CatchUp

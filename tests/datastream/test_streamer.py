@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -10,9 +11,11 @@ from typing import Any
 import pytest
 
 from datastream import errors
+from datastream.disk import RealDisk
 from datastream.errors import BookmarkNotFound, CommitFailed
 from datastream.layout import DATA_SIZE_MAX, PAGE_SIZE, Committed, Entry, StreamHeader, file_size_of, page_end
 from datastream.streamer import DataStreamer
+from tests.datastream.fake_disk import FailingDisk
 from tests.datastream.streams import add, bookmark, change_database, commit, entries, names, operation, u64
 from tests.datastream.test_bookmarks import FailingDatabase
 
@@ -245,6 +248,32 @@ def test_a_failing_bookmark_db_does_not_undo_a_commit(path: Path) -> None:
     streamer.close()
     with DataStreamer.open(path) as streamer:
         assert (streamer.get_bookmark(b"a"), streamer.get_bookmark(b"c")) == (0, 2)
+
+
+def test_recover_says_whether_the_next_commit_could_work(path: Path) -> None:
+    state = {"open_fails": False, "write_fails": False}
+    path.touch()
+    disk = FailingDisk(RealDisk(path))
+    streamer = DataStreamer.open(path, open_database=lambda folder: FailingDatabase(folder, state), disk=disk)
+    disk.calls.clear()
+    streamer.recover()
+    assert disk.calls == []
+    disk.plan = {"pwrite": [errno.ENOSPC, errno.EIO, errno.EIO]}
+    with pytest.raises(CommitFailed):
+        commit(streamer, (1, b"x"), flush=True)
+    with pytest.raises(CommitFailed) as caught:
+        streamer.recover()
+    assert str(caught.value) == f"{path}: commit failed at step 0a repair: Input/output error"
+    streamer.recover()
+    state.update(write_fails=True, open_fails=True)
+    commit(streamer, (0xB0, b"a"), flush=True)
+    with pytest.raises(CommitFailed, match="bookmark DB: no room"):
+        streamer.recover()
+    state.update(write_fails=False, open_fails=False)
+    streamer.recover()
+    streamer.close()
+    with pytest.raises(errors.StreamClosed):
+        streamer.recover()
 
 
 def test_data_between_bookmarks(path: Path) -> None:

@@ -14,6 +14,7 @@ from gateway.race_actions import (
     AttemptId,
     Begin,
     Behind,
+    CatchUp,
     CheckLink,
     Close,
     Commit,
@@ -24,6 +25,7 @@ from gateway.race_actions import (
     Response,
     Send,
     Skip,
+    SourceError,
     Verify,
 )
 from gateway.race_facts import RaceRules
@@ -72,6 +74,10 @@ class Race:
         self.dropped: list[tuple[int, str]] = []
         """Block and failure of each attempt that was dropped."""
         self.committed: list[int] = []
+        self.targets: list[int] = []
+        """Catch-up targets as they were told."""
+        self.source_errors: list[str] = []
+        """Publishers whose EndStream(ERROR) left the node without a source."""
         self.log: list[Action] = []
 
     # --- publishers ---
@@ -107,9 +113,10 @@ class Race:
             self.items(name, ITEM, PROOF)
             self.end(name, number)
 
-    def end_stream(self, name: str, latest: int | None = None) -> None:
+    def end_stream(self, name: str, latest: int | None = None, *, is_error: bool = False) -> None:
         """Send EndStream."""
-        self._do(self.arbiter.end_stream(self.ids[name], self.now_ns, latest=latest))
+        actions = self.arbiter.end_stream(self.ids[name], self.now_ns, latest=latest, is_error=is_error)
+        self._do(actions)
 
     def half_close(self, name: str) -> None:
         """Close the sending side."""
@@ -179,6 +186,10 @@ class Race:
                 self.winner_of[number] = self.names[publisher_id]
             case Drop(_, number, failure):
                 self.dropped.append((number, failure.name))
+            case CatchUp(target_number):
+                self.targets.append(target_number)
+            case SourceError(publisher_id):
+                self.source_errors.append(self.names[publisher_id])
             case Verify(attempt_id) if "verified" not in self.held:
                 return self.arbiter.verified(attempt_id, self.now_ns)
             case CheckLink(attempt_id) if "linked" not in self.held:

@@ -452,6 +452,27 @@ def test_stopping_waits_no_longer_than_it_may_but_for_the_disk(
     on_stage(tmp_path, play)
 
 
+def test_other_parts_of_the_node_hear_of_targets_and_of_the_end_of_all_sources(tmp_path: Path) -> None:
+    async def play(stage: Stage) -> None:
+        conductor, targets, errors = stage.conductor, list[int](), list[str]()
+        told = asyncio.Event()
+        conductor.on_catch_up_target(targets.append)
+        conductor.on_source_error(lambda: errors.append("source error"))
+        conductor.on_source_error(told.set)
+        alice = stage.publisher("alice")
+        alice.items(*BLOCKS[3].items)
+        await alice.expect("behind None")
+        publisher_id = alice.outbox.publisher_id
+        actions = conductor.arbiter.end_stream(publisher_id, 0, latest=7, is_error=True)
+        conductor.perform(actions)
+        async with asyncio.timeout(ANSWER_SECONDS):
+            await told.wait()
+        assert (targets, errors) == ([3, 7], ["source error"])
+        assert conductor.catch_up_target == 7
+
+    on_stage(tmp_path, play)
+
+
 def test_a_bug_in_the_race_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> None:
         stage = Stage(tmp_path, None)

@@ -491,6 +491,30 @@ def test_too_far_behind_sets_the_target_of_catch_up() -> None:
     race.end_stream("Alice", latest=33)
     race.expect("Alice", "behind 8")
     assert race.arbiter.catch_up_target == 33
+    assert race.targets == [20, 33]
+
+
+def test_only_a_higher_target_of_catch_up_is_told() -> None:
+    race = Race(8)
+    race.connect("Alice", "Bob")
+    for number in (20, 15, 20, 21):
+        race.header("Alice", number)
+    race.end_stream("Bob", latest=8)  # nothing that this node lacks
+    assert race.targets == [20, 21]
+    race.end_stream("Bob", latest=99)  # it has gone
+    assert race.arbiter.catch_up_target == 21
+
+
+def test_the_error_of_the_last_publisher_is_told_to_subscribers() -> None:
+    race = race_of_three()
+    race.header("Alice", 9)
+    race.end_stream("Alice", is_error=True)
+    race.end_stream("Bob")
+    assert race.source_errors == []
+    race.end_stream("Carol", is_error=True)
+    assert race.source_errors == ["Carol"]
+    race.end_stream("Carol", is_error=True)
+    assert race.source_errors == ["Carol"]
 
 
 def test_after_half_close_a_publisher_hears_of_its_blocks() -> None:
