@@ -3,6 +3,7 @@
     GatewayError             everything the gateway raises on purpose; `exit_status` if it ends a command
     ├── SettingError         how it was told to run: the setting, its value, where that came from (exit 2)
     ├── AddressError         a text that is not `host:port` (exit 2)
+    ├── TlsError             a certificate or key file that cannot be used (exit 2)
     ├── Fatal                the environment: a busy port, an unreadable folder, `python -O`
     ├── LedgerKeyError       a ledger key that cannot be used, or is missing (exit 2)
     ├── KeyFileError         a private key file that cannot be read or written
@@ -41,6 +42,7 @@ __all__ = [
     "SettingError",
     "StoredDataError",
     "SubscriptionError",
+    "TlsError",
 ]
 
 
@@ -82,6 +84,21 @@ class AddressError(GatewayError, ValueError):
         """The text as it was written."""
         self.expected = expected
         """What would have been accepted, in words."""
+
+
+class TlsError(GatewayError):
+    """A file of certificates or a key cannot be used for TLS. The message never quotes what is in it."""
+
+    exit_status = 2
+
+    def __init__(self, what: str, *, got: str, expected: str) -> None:
+        super().__init__(f"{what}: got {got}, expected {expected}")
+        self.what = what
+        """The setting or option that named the file."""
+        self.got = got
+        """What was found."""
+        self.expected = expected
+        """What would have been accepted."""
 
 
 class Fatal(GatewayError):

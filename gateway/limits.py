@@ -7,6 +7,7 @@ from typing import Final
 
 __all__ = [
     "BLOCK_ITEMS_MAX",
+    "CERTIFICATE_WARNING_DAYS",
     "CHAIN_SNAPSHOT_BLOCKS",
     "COMMIT_GROUP_BYTES_MAX",
     "DISK_PROBE_BYTES",
@@ -18,12 +19,16 @@ __all__ = [
     "HEADER_SIZE_MAX",
     "HEALTH_CHECK_SECONDS",
     "INLINE_HASH_BYTES_MAX",
+    "KEEPALIVE_ANSWER_SECONDS",
+    "KEEPALIVE_CLIENT_SECONDS_MIN",
     "LEDGER_KEYS_MAX",
     "METRIC_PUBLISHERS_MAX",
     "PROOFS_PER_BLOCK_MAX",
     "PUBLISHER_NAME_CHARACTERS_MAX",
+    "REFUSED_PUBLISHERS_KEPT",
     "ROLL_FORWARD_LOG_BLOCKS",
     "STORED_BLOCK_BYTES_MAX",
+    "TLS_FILE_BYTES_MAX",
 ]
 
 # --- blocks and their verification --------------------------------------------------------------------------
@@ -79,6 +84,26 @@ INVALID_REQUEST; a longer one is ended by gRPC itself, with RESOURCE_EXHAUSTED."
 
 PUBLISHER_NAME_CHARACTERS_MAX: Final = 256
 """Characters of a publisher's name that count: it stands in logs, metrics and memory."""
+
+# --- connections and certificates ---------------------------------------------------------------------------
+
+KEEPALIVE_ANSWER_SECONDS: Final = 10
+"""How long a client that was asked whether it is still there has to answer; then its connection is closed."""
+
+KEEPALIVE_CLIENT_SECONDS_MIN: Final = 5
+"""Clients may ask the node as often. Without this, gRPC closes the connection of one that asks oftener than
+every 5 minutes, with `too_many_pings`."""
+
+REFUSED_PUBLISHERS_KEPT: Final = 1_000
+"""Publishers that were refused a stream and are remembered, so that one that tries again and again is logged
+once. The oldest is forgotten first."""
+
+CERTIFICATE_WARNING_DAYS: Final = 14
+"""A certificate that ends within so many days is logged as a warning when it is loaded."""
+
+TLS_FILE_BYTES_MAX: Final = 1 << 20
+"""Bytes of a certificate or key file. A bundle of all public authorities has a quarter of it; more is a
+wrong path."""
 
 # --- the ledger ---------------------------------------------------------------------------------------------
 

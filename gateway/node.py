@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-import socket
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from typing import Any
 
@@ -26,13 +26,15 @@ from datastream import DatastreamError, ServerLimits, StreamServer
 from datastream.disk import Disk
 from datastream.errors import AddressUnavailable
 from gateway.addresses import Address
+from gateway.admission import Admission, AdmissionLimits
 from gateway.api import node_pb2, node_pb2_grpc, publish_pb2
 from gateway.conductor import Conductor
 from gateway.errors import Fatal, SettingError
+from gateway.grpc_server import ServerPlan, not_free, start_server
 from gateway.http import start_http
 from gateway.ledger import Ledger
 from gateway.ledger_keys import LedgerKeys
-from gateway.limits import HARD_MESSAGE_FACTOR, HEALTH_CHECK_SECONDS
+from gateway.limits import HEALTH_CHECK_SECONDS
 from gateway.logs import fields
 from gateway.metrics import Metrics
 from gateway.node_service import BlockAccessService, BlockNodeService
@@ -41,6 +43,7 @@ from gateway.publish_service import PublishService
 from gateway.race import Arbiter
 from gateway.race_facts import RaceRules
 from gateway.settings import Settings
+from gateway.tls import ServerTls, TlsFiles
 from gateway.verification import BlockVerifier
 
 __all__ = ["Node", "run_node"]
@@ -85,6 +88,7 @@ class Node:
         self.ledger: Ledger
         self.conductor: Conductor
         self.grpc_address = settings.grpc_address
+        self.subscriber_address = settings.subscriber_address or settings.grpc_address
         self.tcp_address = settings.tcp_address
         self.http_address = settings.http_address
         self._disk = disk
@@ -207,43 +211,88 @@ class Node:
         try:
             await server.start()
         except AddressUnavailable as error:
-            raise _not_free("tcp.address", address, error.os_error) from error
+            raise not_free("tcp.address", address, error.os_error) from error
         self._cleanup.push_async_callback(server.close)
         self._tcp_server = server
         self.metrics.tcp_clients.set_function(lambda: server.client_count)
         return Address(address.host, server.address[1])
 
     async def _start_grpc(self) -> Address:
-        settings, address = self.settings, self.settings.grpc_address
-        server = aio.server(
-            options=(
-                # Two servers on one port would share the connections between them.
-                ("grpc.so_reuseport", 0),
-                ("grpc.max_receive_message_length", settings.grpc_max_message_bytes * HARD_MESSAGE_FACTOR),
-                # A block that getBlock returns is as long as it is; stream messages are kept short elsewhere.
-                ("grpc.max_send_message_length", -1),
+        """Start the server for publishers, and the one for subscribers if it has an address of its own."""
+        settings = self.settings
+
+        def add_publishing(server: aio.Server) -> None:
+            admission = AdmissionLimits(
+                frozenset(settings.publish_allowed_subjects),
+                settings.publish_max_streams_per_publisher,
+                settings.publish_max_streams_per_address,
             )
+            PublishService(
+                self.conductor,
+                settings.grpc_max_message_bytes,
+                Admission(admission),
+                settings.publish_max_messages_per_second,
+            ).add_to(server)
+            self._add_status(server)
+            if settings.subscriber_address is None:
+                self._add_reading(server)
+
+        def add_subscribing(server: aio.Server) -> None:
+            self._add_status(server)
+            self._add_reading(server)
+
+        # Undone from the last to the first: publishers are told, then their server goes, then the other.
+        if settings.subscriber_address is not None:
+            self.subscriber_address = await self._serve(
+                "subscriber", settings.subscriber_address, add_subscribing
+            )
+        address = await self._serve("grpc", settings.grpc_address, add_publishing)
+        self._cleanup.push_async_callback(self.conductor.stop, settings.shutdown_grace_seconds)
+        if settings.subscriber_address is None:
+            self.subscriber_address = address
+        watch = asyncio.ensure_future(self._watch())
+        self._cleanup.callback(watch.cancel)
+        return address
+
+    async def _serve(
+        self, section: str, address: Address, add_services: Callable[[aio.Server], None]
+    ) -> Address:
+        """Start one gRPC server with the TLS files of a section of the settings."""
+        settings = self.settings
+        certificate, key, client_ca = (
+            getattr(settings, f"{section}_{name}") for name in ("tls_certificate", "tls_key", "tls_client_ca")
         )
-        PublishService(self.conductor, settings.grpc_max_message_bytes).add_to(server)
+        tls = None
+        if certificate is not None:
+            tls = ServerTls(TlsFiles(certificate, key, client_ca), f"{section}.tls")
+        elif not address.is_loopback:
+            log.warning("gRPC is open to the network without TLS", extra=fields(setting=f"{section}.address"))
+        server, address = await start_server(
+            ServerPlan(
+                f"{section}.address",
+                address,
+                settings.grpc_max_message_bytes,
+                settings.grpc_keepalive_seconds,
+                tls,
+            ),
+            add_services,
+        )
+        self._cleanup.push_async_callback(server.stop, settings.shutdown_grace_seconds)
+        return address
+
+    def _add_status(self, server: aio.Server) -> None:
+        """Add what every server has: status, health, reflection."""
         node_pb2_grpc.add_BlockNodeServiceServicer_to_server(
             BlockNodeService(self.ledger, self._first_number()), server
         )
-        node_pb2_grpc.add_BlockAccessServiceServicer_to_server(BlockAccessService(self.ledger), server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
-        if settings.grpc_reflection:
+        if self.settings.grpc_reflection:
             names = (*SERVICE_NAMES, health_pb2.DESCRIPTOR.services_by_name["Health"].full_name)
             reflection.enable_server_reflection((*names, reflection.SERVICE_NAME), server)
-        await _try_address("grpc.address", address)
-        try:
-            port = server.add_insecure_port(str(address))
-        except RuntimeError as error:
-            raise _not_free("grpc.address", address, OSError("cannot listen there")) from error
-        await server.start()
-        self._cleanup.push_async_callback(server.stop, settings.shutdown_grace_seconds)
-        self._cleanup.push_async_callback(self.conductor.stop, settings.shutdown_grace_seconds)
-        watch = asyncio.ensure_future(self._watch())
-        self._cleanup.callback(watch.cancel)
-        return Address(address.host, port)
+
+    def _add_reading(self, server: aio.Server) -> None:
+        """Add what gives blocks away."""
+        node_pb2_grpc.add_BlockAccessServiceServicer_to_server(BlockAccessService(self.ledger), server)
 
     async def _watch(self) -> None:
         """Keep the gRPC health service at what /readyz says, and count what the TCP server has sent."""
@@ -263,31 +312,6 @@ class Node:
                 for name in ("", *SERVICE_NAMES):
                     await self._health.set(name, status)
             await asyncio.sleep(HEALTH_CHECK_SECONDS)
-
-
-async def _try_address(setting: str, address: Address) -> None:
-    """Listen at an address for a moment: gRPC does not say why it cannot, but writes to standard error.
-
-    Raises:
-        Fatal: the address is taken, unknown or not allowed.
-    """
-    try:
-        found = await asyncio.get_running_loop().getaddrinfo(
-            address.host, address.port, type=socket.SOCK_STREAM
-        )
-        family, kind, protocol, _, where = found[0]
-        with socket.socket(family, kind, protocol) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind(where)
-            probe.listen()
-    except OSError as error:
-        raise _not_free(setting, address, error) from error
-
-
-def _not_free(setting: str, address: Address, error: OSError) -> Fatal:
-    """Say that an address cannot be listened at."""
-    got = error.strerror or str(error)
-    return Fatal(f"{setting} {address}", got=got, expected="an address that is free here")
 
 
 def run_node(settings: Settings) -> int:

@@ -28,6 +28,7 @@ import grpc
 from google.protobuf.message import DecodeError
 from grpc import aio
 
+from gateway.admission import Admission, AdmissionLimits, DenialKind, MessagePace, address_of
 from gateway.api import publish_pb2
 from gateway.conductor import Conductor, Outbox
 from gateway.errors import ItemError
@@ -59,6 +60,11 @@ class BadMessage:
     """What, got, expected."""
 
 
+_DENIAL_STATUS = {
+    DenialKind.NOT_ALLOWED: grpc.StatusCode.PERMISSION_DENIED,
+    DenialKind.PUBLISHER_STREAMS: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    DenialKind.ADDRESS_STREAMS: grpc.StatusCode.RESOURCE_EXHAUSTED,
+}
 _STATUS = {status: _Wire.EndOfStream.Code.Value(status.name) for status in EndStatus}
 
 
@@ -68,11 +74,21 @@ class PublishService:
     Args:
         conductor: takes the events.
         message_bytes_max: a longer message ends its stream with INVALID_REQUEST.
+        admission: who may open a stream.
+        messages_per_second: messages that are taken from one stream in a second; 0: no limit.
     """
 
-    def __init__(self, conductor: Conductor, message_bytes_max: int) -> None:
+    def __init__(
+        self,
+        conductor: Conductor,
+        message_bytes_max: int,
+        admission: Admission | None = None,
+        messages_per_second: int = 0,
+    ) -> None:
         self._conductor = conductor
         self._message_bytes_max = message_bytes_max
+        self._admission = admission or Admission(AdmissionLimits())
+        self._messages_per_second = messages_per_second
 
     def add_to(self, server: aio.Server) -> None:
         """Register the service; by hand, since a message that does not parse must reach `bad_request`."""
@@ -98,8 +114,21 @@ class PublishService:
             )
 
     async def _publish(self, _: object, context: aio.ServicerContext[Any, Any]) -> None:
-        """Serve one stream: start both loops and end when both directions are over."""
-        outbox = self._conductor.connect(publisher_name(context))
+        """Serve one stream, if it is admitted."""
+        name, address = publisher_name(context), address_of(context.peer())
+        denied = self._admission.admit(name, address, subjects_of(context))
+        if denied is not None:
+            if denied.is_news:
+                log.warning("publisher refused", extra=fields(publisher=name, reason=denied.reason))
+            await context.abort(_DENIAL_STATUS[denied.kind], denied.reason)
+        try:
+            await self._serve(name, context)
+        finally:
+            self._admission.release(name, address)
+
+    async def _serve(self, name: str, context: aio.ServicerContext[Any, Any]) -> None:
+        """Start both loops and end when both directions are over."""
+        outbox = self._conductor.connect(name)
         reader = asyncio.ensure_future(self._read(outbox, context))
         writer = asyncio.ensure_future(self._write(outbox, context))
         overflow = asyncio.ensure_future(outbox.overflow.wait())
@@ -131,9 +160,14 @@ class PublishService:
         A broken connection ends reading in the same way, and then cancels this task.
         """
         conductor = self._conductor
+        pace = None
+        if self._messages_per_second:
+            pace = MessagePace(self._messages_per_second, conductor.now_ns())
         while (request := await context.read()) is not aio.EOF:
             if outbox.closed:
                 continue
+            if pace is not None and (wait_ns := pace.wait_ns(conductor.now_ns())):
+                await asyncio.sleep(wait_ns / 1e9)
             await conductor.room_for(outbox)
             try:
                 self._handle(outbox, request)
@@ -214,6 +248,14 @@ def publisher_name(context: aio.ServicerContext[Any, Any]) -> str:
         if key == PUBLISHER_ID_KEY and value:
             return _printable(value)
     return context.peer()
+
+
+def subjects_of(context: aio.ServicerContext[Any, Any]) -> frozenset[str]:
+    """Give the forms in which a certificate may be on the list: its whole subject, and `CN=` its name."""
+    auth = context.auth_context()
+    whole = (_printable(subject) for subject in auth.get("x509_subject", ()))
+    common = (f"CN={_printable(name)}" for name in auth.get("x509_common_name", ()))
+    return frozenset((*whole, *common))
 
 
 def _printable(value: str | bytes) -> str:

@@ -11,8 +11,10 @@ Both go through the same `read`, so `8MiB` means the same wherever it stands. Pu
     Switch         on/off, true/false, yes/no     true                  bool
     HostPort       "[::1]:6900"                   "[::1]:6900"          Address
     Folder         "./sluice-data"                "./sluice-data"       Path
+    File           "/etc/sluice/tls.crt"          "/etc/sluice/tls.crt" Path
+    Subject        "O=Net,CN=alice"               "O=Net,CN=alice"      str
     FirstBlock     "any", "1201"                  "any" or 1201         "any" or int
-    Listed(kind)   "a,b" (environment), repeated  ["a", "b"]            tuple
+    Listed(kind)   "a,b" (environment), repeated  ["a", "b"]            tuple; subjects: "a;b"
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ __all__ = [
     "KIB",
     "MIB",
     "Choice",
+    "File",
     "FirstBlock",
     "Folder",
     "HostPort",
@@ -38,6 +41,7 @@ __all__ = [
     "NotThisKind",
     "Seconds",
     "Size",
+    "Subject",
     "Switch",
     "Text",
     "WholeNumber",
@@ -253,6 +257,23 @@ class Folder:
 
 
 @dataclass(frozen=True, slots=True)
+class File:
+    """A file to read; `~` is the home folder. Whether it can be read is found out by whoever opens it."""
+
+    metavar: str = "FILE"
+
+    def read(self, written: object) -> Path:
+        """Read a path that is not empty."""
+        if not isinstance(written, str) or not written.strip() or "\0" in written:
+            raise NotThisKind("a file's path")
+        return Path(written).expanduser()
+
+    def to_toml(self, value: object) -> str:
+        """Write the path as a string."""
+        return _quoted(str(value))
+
+
+@dataclass(frozen=True, slots=True)
 class FirstBlock:
     """The first block of an empty node: a number, or `any`."""
 
@@ -291,10 +312,29 @@ class Text:
 
 
 @dataclass(frozen=True, slots=True)
+class Subject:
+    """The subject of a certificate: `O=Net,CN=alice`, as `openssl x509 -nameopt RFC2253` shows it."""
+
+    metavar: str = "SUBJECT"
+
+    def read(self, written: object) -> str:
+        """Read a text with at least one `attribute=value`; blanks and commas may be part of it."""
+        if not isinstance(written, str) or "=" not in written.strip(" ="):
+            raise NotThisKind("a certificate's subject, such as O=Net,CN=alice or CN=alice")
+        return written.strip()
+
+    def to_toml(self, value: object) -> str:
+        """Write the text as a string."""
+        return _quoted(str(value))
+
+
+@dataclass(frozen=True, slots=True)
 class Listed:
     """Several values of one kind: a repeated flag, a list in the file, commas in the environment."""
 
     kind: Kind
+    separator: str = ","
+    """What stands between values in the environment."""
 
     @property
     def metavar(self) -> str:
@@ -302,9 +342,9 @@ class Listed:
         return self.kind.metavar
 
     def read(self, written: object) -> tuple[object, ...]:
-        """Read a text with commas, or a list or tuple of texts or TOML values; an empty one is no value."""
+        """Read a text with separators, or a list or tuple of texts or TOML values; an empty one is none."""
         if isinstance(written, str):
-            written = [part for part in written.split(",") if part.strip()]
+            written = [part for part in written.split(self.separator) if part.strip()]
         if not isinstance(written, list | tuple):
             raise NotThisKind("a list")
         return tuple(self.kind.read(one) for one in written)

@@ -61,6 +61,37 @@ class Rule:
     """What would keep it, in words."""
 
 
+def _tls_rules(section: str) -> tuple[Rule, Rule]:
+    """Give the rules of the three files of one address."""
+
+    def files(settings: Settings) -> tuple[Path | None, Path | None, Path | None]:
+        certificate, key, client_ca = (
+            getattr(settings, f"{section}_{name}") for name in ("tls_certificate", "tls_key", "tls_client_ca")
+        )
+        return certificate, key, client_ca
+
+    def has_pair(settings: Settings) -> bool:
+        certificate, key, _ = files(settings)
+        return (certificate is None) == (key is None)
+
+    def has_certificate_for_ca(settings: Settings) -> bool:
+        certificate, _, client_ca = files(settings)
+        return client_ca is None or certificate is not None
+
+    return (
+        Rule(
+            f"{section}.tls_key",
+            has_pair,
+            lambda _: f"{section}.tls_certificate and {section}.tls_key together, or neither",
+        ),
+        Rule(
+            f"{section}.tls_client_ca",
+            has_certificate_for_ca,
+            lambda _: f"{section}.tls_certificate to be set as well",
+        ),
+    )
+
+
 RULES: tuple[Rule, ...] = (
     Rule(
         "publish.block_timeout_seconds",
@@ -74,6 +105,18 @@ RULES: tuple[Rule, ...] = (
         "publish.max_inflight_bytes",
         lambda s: s.publish_max_inflight_bytes >= s.publish_max_block_bytes,
         lambda s: f"at least {size_text(s.publish_max_block_bytes)}, which is publish.max_block_bytes",
+    ),
+    *_tls_rules("grpc"),
+    *_tls_rules("subscriber"),
+    Rule(
+        "subscriber.tls_certificate",
+        lambda s: s.subscriber_tls_certificate is None or s.subscriber_address is not None,
+        lambda _: "subscriber.address to be set as well (grpc.tls_certificate is for grpc.address)",
+    ),
+    Rule(
+        "publish.allowed_subjects",
+        lambda s: not s.publish_allowed_subjects or s.grpc_tls_client_ca is not None,
+        lambda _: "grpc.tls_client_ca to be set as well, or clients show no certificate",
     ),
     Rule("role", lambda s: s.role == "active", lambda _: "active, because standby is not built yet"),
     Rule("peers", lambda s: s.peers == (), lambda _: "none, because catching up from peers is not built yet"),
@@ -191,7 +234,8 @@ def _check_rules(settings: Settings, origins: Mapping[str, str]) -> None:
     for rule in RULES:
         if not rule.holds(settings):
             setting = _BY_NAME[rule.name]
-            got = setting.kind.to_toml(getattr(settings, setting.attribute))
+            value = getattr(settings, setting.attribute)
+            got = "nothing" if value is None else setting.kind.to_toml(value)
             raise SettingError(rule.name, got=got, expected=rule.expected(settings), where=origins[rule.name])
 
 

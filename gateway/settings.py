@@ -33,6 +33,7 @@ from gateway.setting_kinds import (
     KIB,
     MIB,
     Choice,
+    File,
     FirstBlock,
     Folder,
     HostPort,
@@ -40,6 +41,7 @@ from gateway.setting_kinds import (
     Listed,
     Seconds,
     Size,
+    Subject,
     Switch,
     Text,
     WholeNumber,
@@ -249,6 +251,35 @@ class Settings:
         unit="responses",
     )
 
+    publish_allowed_subjects: tuple[str, ...] = _row(
+        "publish.allowed_subjects",
+        Listed(Subject(), separator=";"),
+        (),
+        "Subject of a client certificate that may publish, whole (O=Net,CN=alice) or CN=alice; unset admits "
+        "every client. Needs grpc.tls_client_ca. Repeatable; in the environment with semicolons between.",
+    )
+    publish_max_streams_per_publisher: int = _row(
+        "publish.max_streams_per_publisher",
+        WholeNumber(1, 100_000),
+        8,
+        "Streams that one publisher may have open; one more is refused with RESOURCE_EXHAUSTED.",
+        unit="streams",
+    )
+    publish_max_streams_per_address: int = _row(
+        "publish.max_streams_per_address",
+        WholeNumber(1, 1_000_000),
+        256,
+        "Streams that one network address may have open; one more is refused with RESOURCE_EXHAUSTED.",
+        unit="streams",
+    )
+    publish_max_messages_per_second: int = _row(
+        "publish.max_messages_per_second",
+        WholeNumber(0, 10_000_000),
+        0,
+        "Messages taken from one stream in a second; beyond it the publisher is slowed down. 0: no limit.",
+        unit="messages",
+    )
+
     # --- grpc -----------------------------------------------------------------------------------------------
     grpc_address: Address = _row(
         "grpc.address",
@@ -271,6 +302,47 @@ class Settings:
             "on when grpc.address is a loopback address", lambda settings: settings.grpc_address.is_loopback
         ),
         "Whether gRPC tools may ask the node for its services.",
+    )
+
+    grpc_keepalive_seconds: float = _row(
+        "grpc.keepalive_seconds",
+        Seconds(_DAY_SECONDS),
+        30.0,
+        "Quiet time after which a client is asked whether it is still there; without an answer it is closed.",
+        unit="seconds",
+    )
+    grpc_tls_certificate: Path | None = _row(
+        "grpc.tls_certificate",
+        File(),
+        None,
+        "PEM file of the certificate for grpc.address; unset means no TLS. Read anew when it changes.",
+    )
+    grpc_tls_key: Path | None = _row(
+        "grpc.tls_key", File(), None, "PEM file of the private key of grpc.tls_certificate."
+    )
+    grpc_tls_client_ca: Path | None = _row(
+        "grpc.tls_client_ca",
+        File(),
+        None,
+        "PEM file of the authorities whose clients may connect to grpc.address; unset asks for none.",
+    )
+
+    # --- subscriber -----------------------------------------------------------------------------------------
+    subscriber_address: Address | None = _row(
+        "subscriber.address",
+        HostPort(),
+        None,
+        "Where subscribers and block requests connect; unset is grpc.address. If set, grpc.address is for "
+        "publishers and status requests alone.",
+    )
+    subscriber_tls_certificate: Path | None = _row(
+        "subscriber.tls_certificate", File(), None, "As grpc.tls_certificate, for subscriber.address."
+    )
+    subscriber_tls_key: Path | None = _row(
+        "subscriber.tls_key", File(), None, "As grpc.tls_key, for subscriber.address."
+    )
+    subscriber_tls_client_ca: Path | None = _row(
+        "subscriber.tls_client_ca", File(), None, "As grpc.tls_client_ca, for subscriber.address."
     )
 
     # --- tcp ------------------------------------------------------------------------------------------------

@@ -29,6 +29,7 @@ from tenacity.wait import wait_base
 
 from gateway.api import publish_pb2, publish_pb2_grpc
 from gateway.block import Block
+from gateway.channels import ClientTls, open_channel
 from publishers import limits
 from publishers.errors import PublishFailed
 from publishers.item_sets import split_items
@@ -74,7 +75,6 @@ _CHANNEL_OPTIONS: Final = (
     ("grpc.min_reconnect_backoff_ms", 100),
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 500),
-    ("grpc.enable_http_proxy", 0),
 )
 
 _Call = grpc.aio.StreamStreamCall[publish_pb2.PublishStreamRequest, publish_pb2.PublishStreamResponse]
@@ -101,6 +101,8 @@ class ClientOptions:
     """For a gateway to accept the connection."""
     wait: wait_base = field(default_factory=retry_wait)
     """How long before the k-th retry."""
+    tls: ClientTls | None = None
+    """How connections are secured; None: not at all."""
 
 
 async def publish_blocks(
@@ -372,8 +374,8 @@ class PublishClient:
 
     def _channel(self, gateway: int) -> grpc.aio.Channel:
         if gateway not in self._channels:
-            self._channels[gateway] = grpc.aio.insecure_channel(
-                self._gateways[gateway], options=_CHANNEL_OPTIONS
+            self._channels[gateway] = open_channel(
+                self._gateways[gateway], self._options.tls, options=_CHANNEL_OPTIONS
             )
         return self._channels[gateway]
 

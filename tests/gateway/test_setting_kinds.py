@@ -13,6 +13,7 @@ from gateway.setting_kinds import (
     KIB,
     MIB,
     Choice,
+    File,
     FirstBlock,
     Folder,
     HostPort,
@@ -21,6 +22,7 @@ from gateway.setting_kinds import (
     NotThisKind,
     Seconds,
     Size,
+    Subject,
     Switch,
     Text,
     WholeNumber,
@@ -32,6 +34,7 @@ TIME = Seconds(3600)
 SIZE = Size(64 * KIB, 64 * GIB)
 CHOICE = Choice(("auto", 8, 16))
 NAMES = Listed(Text("KIND:KEY"))
+SUBJECTS = Listed(Subject(), separator=";")
 
 READ: list[tuple[Kind, object, object]] = [
     (NUMBER, "64", 64),
@@ -57,6 +60,10 @@ READ: list[tuple[Kind, object, object]] = [
     (HostPort(), "[::1]:0", Address("::1", 0)),
     (Folder(), "a folder", Path("a folder")),
     (Folder(), "~/data", Path.home() / "data"),
+    (File(), "a file.crt", Path("a file.crt")),
+    (File(), "~/tls.crt", Path.home() / "tls.crt"),
+    (Subject(), " O=Net\\, Inc,CN=alice ", "O=Net\\, Inc,CN=alice"),
+    (SUBJECTS, "O=Net,CN=alice; CN=bob", ("O=Net,CN=alice", "CN=bob")),
     (FirstBlock(), "any", "any"),
     (FirstBlock(), "0", 0),
     (FirstBlock(), 2**64 - 2, 2**64 - 2),
@@ -91,6 +98,12 @@ REFUSED: list[tuple[Kind, tuple[object, ...], str]] = [
         "a port from 1 to 65535: host:port, such as 127.0.0.1:6900, [::1]:6900 or 0.0.0.0:6900",
     ),
     (Folder(), ("", " ", "a\0b", 3), "a folder's path"),
+    (File(), ("", " ", "a\0b", 3), "a file's path"),
+    (
+        Subject(),
+        ("", " ", "alice", "=", 3),
+        "a certificate's subject, such as O=Net,CN=alice or CN=alice",
+    ),
     (FirstBlock(), ("all", -1, 2**64 - 1), "any, or a whole number from 0 to 18446744073709551614"),
     (Text("KIND:KEY"), ("", " ", "a b", 3), "a text of the form KIND:KEY"),
     (NAMES, (3, {"a": 1}), "a list"),
@@ -129,8 +142,20 @@ def test_sizes_are_written_in_the_largest_unit_that_divides_them() -> None:
 
 
 def test_each_kind_names_its_values_in_the_help() -> None:
-    kinds: list[Kind] = [NUMBER, TIME, SIZE, CHOICE, Switch(), HostPort(), Folder(), FirstBlock(), NAMES]
+    kinds: list[Kind] = [
+        NUMBER,
+        TIME,
+        SIZE,
+        CHOICE,
+        Switch(),
+        HostPort(),
+        Folder(),
+        File(),
+        FirstBlock(),
+        NAMES,
+        SUBJECTS,
+    ]
     assert [kind.metavar for kind in kinds] == [
         *("NUMBER", "SECONDS", "BYTES", "auto|8|16", "on|off"),
-        *("HOST:PORT", "DIR", "NUMBER|any", "KIND:KEY"),
+        *("HOST:PORT", "DIR", "FILE", "NUMBER|any", "KIND:KEY", "SUBJECT"),
     ]

@@ -169,6 +169,54 @@ BROKEN_RULES: list[tuple[str, dict[str, object], str]] = [
         ),
     ),
     (
+        "grpc.tls_key",
+        {"grpc.tls_certificate": "a.crt"},
+        (
+            "grpc.tls_key: got nothing, expected grpc.tls_certificate and grpc.tls_key together, or neither "
+            "(default)"
+        ),
+    ),
+    (
+        "grpc.tls_client_ca",
+        {"grpc.tls_client_ca": "ca.crt"},
+        (
+            'grpc.tls_client_ca: got "ca.crt", expected grpc.tls_certificate to be set as well '
+            "(flag --grpc-tls-client-ca)"
+        ),
+    ),
+    (
+        "subscriber.tls_key",
+        {"subscriber.tls_key": "a.key", "subscriber.address": "a:1"},
+        (
+            'subscriber.tls_key: got "a.key", expected subscriber.tls_certificate and subscriber.tls_key '
+            "together, or neither (flag --subscriber-tls-key)"
+        ),
+    ),
+    (
+        "subscriber.tls_client_ca",
+        {"subscriber.tls_client_ca": "ca.crt", "subscriber.address": "a:1"},
+        (
+            'subscriber.tls_client_ca: got "ca.crt", expected subscriber.tls_certificate to be set as well '
+            "(flag --subscriber-tls-client-ca)"
+        ),
+    ),
+    (
+        "subscriber.tls_certificate",
+        {"subscriber.tls_certificate": "a.crt", "subscriber.tls_key": "a.key"},
+        (
+            'subscriber.tls_certificate: got "a.crt", expected subscriber.address to be set as well '
+            "(grpc.tls_certificate is for grpc.address) (flag --subscriber-tls-certificate)"
+        ),
+    ),
+    (
+        "publish.allowed_subjects",
+        {"publish.allowed_subjects": ("CN=alice",)},
+        (
+            'publish.allowed_subjects: got ["CN=alice"], expected grpc.tls_client_ca to be set as well, or '
+            "clients show no certificate (flag --publish-allowed-subjects)"
+        ),
+    ),
+    (
         "role",
         {"role": "standby"},
         'role: got "standby", expected active, because standby is not built yet (flag --role)',

@@ -1,0 +1,165 @@
+"""Who may open a publish stream, and how fast its messages are taken.
+
+Pure. The gRPC side asks before the race hears of a stream:
+
+    asked                                                       answer
+    subject not in `publish.allowed_subjects`                   PERMISSION_DENIED
+    the publisher has `publish.max_streams_per_publisher`       RESOURCE_EXHAUSTED
+    its address has `publish.max_streams_per_address`           RESOURCE_EXHAUSTED
+    otherwise                                                   admitted; counted until it is released
+
+A publisher that sends more than `publish.max_messages_per_second` is not refused: its messages are taken
+later, which gRPC's flow control hands on to it. So nothing is lost by being eager.
+
+Invariants
+  - What is admitted is released once; a name or an address without streams takes no memory.
+  - A refusal is news once: `is_news` tells the first of a kind for one publisher from its repetitions.
+Source: design.md, "What must always hold", 5.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from gateway.limits import REFUSED_PUBLISHERS_KEPT
+
+__all__ = ["Admission", "AdmissionLimits", "DenialKind", "Denied", "MessagePace", "address_of"]
+
+SECOND_NS: Final = 1_000_000_000
+
+
+class DenialKind(Enum):
+    """Why a stream is not admitted."""
+
+    NOT_ALLOWED = "not allowed"
+    """The certificate's subject is not on the list, or there is no certificate."""
+    PUBLISHER_STREAMS = "streams of the publisher"
+    """The publisher has its number of streams."""
+    ADDRESS_STREAMS = "streams of the address"
+    """Its address has its number of streams."""
+
+
+@dataclass(frozen=True, slots=True)
+class Denied:
+    """A stream that is not admitted."""
+
+    kind: DenialKind
+    """Why."""
+    reason: str
+    """What, got, expected: the status's details."""
+    is_news: bool
+    """Whether this publisher was not refused for this before: worth a log line."""
+
+
+@dataclass(frozen=True, slots=True)
+class AdmissionLimits:
+    """What an operator has set."""
+
+    allowed_subjects: frozenset[str] = frozenset()
+    """Certificate subjects that may publish; empty: anybody who gets a connection."""
+    streams_per_publisher_max: int = 8
+    """Streams that one publisher may have open."""
+    streams_per_address_max: int = 256
+    """Streams that one network address may have open."""
+
+
+class Admission:
+    """Counts the streams that are open."""
+
+    def __init__(self, limits: AdmissionLimits) -> None:
+        self._limits = limits
+        self._by_publisher: Counter[str] = Counter()
+        self._by_address: Counter[str] = Counter()
+        self._refused: OrderedDict[tuple[str, DenialKind], None] = OrderedDict()
+
+    def admit(self, publisher: str, address: str, subjects: frozenset[str]) -> Denied | None:
+        """Count a new stream, or say why it is not admitted.
+
+        Args:
+            publisher: the name by which the race knows the publisher.
+            address: `address_of` its connection.
+            subjects: the forms of its certificate's subject, `O=Net,CN=alice` and `CN=alice`; empty without
+                a certificate.
+
+        Returns:
+            None if it is admitted: `release` it with the same name and address.
+        """
+        limits = self._limits
+        if limits.allowed_subjects and not subjects & limits.allowed_subjects:
+            got = max(subjects, key=len) if subjects else "no client certificate"
+            return self._denied(
+                publisher,
+                DenialKind.NOT_ALLOWED,
+                f"publisher: got {got}, expected a certificate whose subject is in publish.allowed_subjects",
+            )
+        if self._by_publisher[publisher] >= limits.streams_per_publisher_max:
+            return self._denied(
+                publisher,
+                DenialKind.PUBLISHER_STREAMS,
+                f"streams of this publisher: got {limits.streams_per_publisher_max + 1}, expected at most "
+                f"{limits.streams_per_publisher_max} at once",
+            )
+        if self._by_address[address] >= limits.streams_per_address_max:
+            return self._denied(
+                publisher,
+                DenialKind.ADDRESS_STREAMS,
+                f"streams of this address: got {limits.streams_per_address_max + 1}, expected at most "
+                f"{limits.streams_per_address_max} at once",
+            )
+        self._by_publisher[publisher] += 1
+        self._by_address[address] += 1
+        for kind in DenialKind:
+            self._refused.pop((publisher, kind), None)
+        return None
+
+    def release(self, publisher: str, address: str) -> None:
+        """Forget a stream that `admit` counted."""
+        for counter, key in ((self._by_publisher, publisher), (self._by_address, address)):
+            assert counter[key] > 0, f"{key} has no stream to release"
+            counter[key] -= 1
+            if counter[key] == 0:
+                del counter[key]
+
+    def _denied(self, publisher: str, kind: DenialKind, reason: str) -> Denied:
+        is_news = (publisher, kind) not in self._refused
+        self._refused[publisher, kind] = None
+        self._refused.move_to_end((publisher, kind))
+        if len(self._refused) > REFUSED_PUBLISHERS_KEPT:
+            self._refused.popitem(last=False)
+        return Denied(kind, reason, is_news)
+
+
+class MessagePace:
+    """A token bucket for the messages of one stream: a second's worth may come at once."""
+
+    def __init__(self, messages_per_second: float, now_ns: int) -> None:
+        """Begin with a full bucket.
+
+        Args:
+            messages_per_second: above 0.
+            now_ns: a monotonic clock's time.
+        """
+        assert messages_per_second > 0
+        self._cost_ns = int(SECOND_NS / messages_per_second)
+        # The time at which the bucket would be full again; a full bucket lets a second's worth through.
+        self._full_at_ns = now_ns
+
+    def wait_ns(self, now_ns: int) -> int:
+        """Take one message; give the time to wait before it is handled, 0 within the pace."""
+        self._full_at_ns = max(self._full_at_ns, now_ns) + self._cost_ns
+        return max(0, self._full_at_ns - now_ns - SECOND_NS)
+
+
+def address_of(peer: str) -> str:
+    """Give the network address in gRPC's name of a connection, without the port.
+
+    `ipv4:192.0.2.1:5000` is `192.0.2.1`, `ipv6:%5B2001:db8::1%5D:5000` is `2001:db8::1`; anything else is
+    given back as it is.
+    """
+    kind, _, rest = peer.replace("%5B", "[").replace("%5D", "]").partition(":")
+    if kind not in ("ipv4", "ipv6"):
+        return peer
+    return rest.rpartition(":")[0].strip("[]")

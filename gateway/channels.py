@@ -1,0 +1,89 @@
+"""Connections to gRPC servers, with or without TLS: one way to open them, for publishers, peers and commands.
+
+    ClientTls()                                      TLS, the server checked against the system's authorities
+    ClientTls(ca_file=…)                             … against the authorities in a file
+    ClientTls(ca_file=…, certificate_file=…, key_file=…)   and this side shows a certificate of its own
+    None                                             no TLS
+
+A shell: it reads files. `ClientTls` itself holds paths only, so that it can be sent to other processes and
+printed: a key is read where it is used, and stands in no plan and no log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc
+from grpc import aio
+
+from gateway.errors import TlsError
+
+__all__ = ["ClientTls", "open_blocking_channel", "open_channel"]
+
+_Options = Sequence[tuple[str, str | int]]
+_ALWAYS: _Options = (("grpc.enable_http_proxy", 0),)
+
+
+@dataclass(frozen=True, slots=True)
+class ClientTls:
+    """How the client's side of a TLS connection is set up."""
+
+    ca_file: str | None = None
+    """PEM file of the authorities that the server's certificate must come from; None: those of the system."""
+    certificate_file: str | None = None
+    """PEM file of this side's certificate, for servers that ask for one."""
+    key_file: str | None = None
+    """PEM file of its private key."""
+    server_name: str | None = None
+    """The name that the server's certificate must have, when it is not the host that is connected to."""
+
+    def __post_init__(self) -> None:
+        """Refuse a certificate without a key, and a key without a certificate."""
+        if (self.certificate_file is None) != (self.key_file is None):
+            given, missing = ("certificate", "key") if self.key_file is None else ("key", "certificate")
+            raise TlsError("client TLS", got=f"a {given} without a {missing}", expected="both, or neither")
+
+    def credentials(self) -> grpc.ChannelCredentials:
+        """Read the files.
+
+        Raises:
+            TlsError: one cannot be read.
+        """
+        return grpc.ssl_channel_credentials(
+            root_certificates=_read(self.ca_file, "CA file"),
+            private_key=_read(self.key_file, "key file"),
+            certificate_chain=_read(self.certificate_file, "certificate file"),
+        )
+
+    def options(self) -> _Options:
+        """Give the channel options that belong to it."""
+        return () if self.server_name is None else (("grpc.ssl_target_name_override", self.server_name),)
+
+
+def open_channel(address: str, tls: ClientTls | None = None, options: _Options = ()) -> aio.Channel:
+    """Open an asyncio channel to `host:port`; nothing is sent before the first call.
+
+    Raises:
+        TlsError: a file of `tls` cannot be read.
+    """
+    if tls is None:
+        return aio.insecure_channel(address, options=(*_ALWAYS, *options))
+    return aio.secure_channel(address, tls.credentials(), options=(*_ALWAYS, *tls.options(), *options))
+
+
+def open_blocking_channel(address: str, tls: ClientTls | None = None, options: _Options = ()) -> grpc.Channel:
+    """Open a blocking channel to `host:port`, as `open_channel` does."""
+    if tls is None:
+        return grpc.insecure_channel(address, options=(*_ALWAYS, *options))
+    return grpc.secure_channel(address, tls.credentials(), options=(*_ALWAYS, *tls.options(), *options))
+
+
+def _read(file: str | None, what: str) -> bytes | None:
+    if file is None:
+        return None
+    try:
+        return Path(file).read_bytes()
+    except OSError as error:
+        raise TlsError(what, got=f"{file} ({error.strerror})", expected="a file that can be read") from error

@@ -1,0 +1,103 @@
+"""One gRPC server: its address, its certificates, its keepalive. Which services it has is the node's to say.
+
+A shell. A node has one server for each of its addresses, because a gRPC server has all of its services on all
+of its addresses: what must not be reachable from everywhere needs a server of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from grpc import aio
+
+from gateway.addresses import Address
+from gateway.errors import Fatal
+from gateway.limits import HARD_MESSAGE_FACTOR, KEEPALIVE_ANSWER_SECONDS, KEEPALIVE_CLIENT_SECONDS_MIN
+from gateway.tls import ServerTls
+
+__all__ = ["ServerPlan", "not_free", "start_server"]
+
+
+@dataclass(frozen=True, slots=True)
+class ServerPlan:
+    """What a server is to be."""
+
+    setting: str
+    """The setting that names the address, for messages."""
+    address: Address
+    """Where it listens; port 0 takes a free one."""
+    message_bytes_max: int
+    """Longest message that is taken as it is (`grpc.max_message_bytes`)."""
+    keepalive_seconds: float
+    """Quiet time after which a client is asked whether it is still there; 0: never."""
+    tls: ServerTls | None = None
+    """Its certificates; None: no TLS."""
+
+
+async def start_server(
+    plan: ServerPlan, add_services: Callable[[aio.Server], None]
+) -> tuple[aio.Server, Address]:
+    """Start a server; give it and the address that it has got.
+
+    Raises:
+        Fatal: it cannot listen there.
+    """
+    server = aio.server(options=_options(plan))
+    add_services(server)
+    await _try_address(plan.setting, plan.address)
+    try:
+        if plan.tls is None:
+            port = server.add_insecure_port(str(plan.address))
+        else:
+            port = server.add_secure_port(str(plan.address), plan.tls.credentials())
+    except RuntimeError as error:
+        raise not_free(plan.setting, plan.address, OSError("cannot listen there")) from error
+    await server.start()
+    return server, Address(plan.address.host, port)
+
+
+def _options(plan: ServerPlan) -> list[tuple[str, int]]:
+    options = [
+        # Two servers on one port would share the connections between them.
+        ("grpc.so_reuseport", 0),
+        ("grpc.max_receive_message_length", plan.message_bytes_max * HARD_MESSAGE_FACTOR),
+        # A block that getBlock returns is as long as it is; stream messages are kept short elsewhere.
+        ("grpc.max_send_message_length", -1),
+        # Clients may ask as well; without these two gRPC takes a careful client for an attack.
+        ("grpc.http2.min_ping_interval_without_data_ms", KEEPALIVE_CLIENT_SECONDS_MIN * 1000),
+        ("grpc.keepalive_permit_without_calls", 1),
+    ]
+    if plan.keepalive_seconds:
+        options += [
+            ("grpc.keepalive_time_ms", int(plan.keepalive_seconds * 1000)),
+            ("grpc.keepalive_timeout_ms", KEEPALIVE_ANSWER_SECONDS * 1000),
+        ]
+    return options
+
+
+async def _try_address(setting: str, address: Address) -> None:
+    """Listen at an address for a moment: gRPC does not say why it cannot, but writes to standard error.
+
+    Raises:
+        Fatal: the address is taken, unknown or not allowed.
+    """
+    try:
+        found = await asyncio.get_running_loop().getaddrinfo(
+            address.host, address.port, type=socket.SOCK_STREAM
+        )
+        family, kind, protocol, _, where = found[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(where)
+            probe.listen()
+    except OSError as error:
+        raise not_free(setting, address, error) from error
+
+
+def not_free(setting: str, address: Address, error: OSError) -> Fatal:
+    """Say that an address cannot be listened at."""
+    got = error.strerror or str(error)
+    return Fatal(f"{setting} {address}", got=got, expected="an address that is free here")

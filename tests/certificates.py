@@ -1,0 +1,96 @@
+"""Certificates for tests: an authority of their own, and files as an operator has them."""
+
+from __future__ import annotations
+
+import ipaddress
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import NamedTuple
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from gateway.channels import ClientTls
+from gateway.tls import TlsFiles
+
+
+class Pair(NamedTuple):
+    """The files of one certificate."""
+
+    certificate: Path
+    key: Path
+
+
+class Authority:
+    """Issues certificates for 127.0.0.1 and localhost into a folder."""
+
+    def __init__(self, folder: Path, name: str = "ca") -> None:
+        self.folder = folder
+        self._key = ec.generate_private_key(ec.SECP256R1())
+        self._subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+        self._path = folder / f"{name}.crt"
+        self._path.write_bytes(_pem(self._sign(self._subject, self._key, days=90, is_ca=True)))
+
+    @property
+    def path(self) -> Path:
+        """The authority's own certificate."""
+        return self._path
+
+    def issue(
+        self, name: str, *, file: str | None = None, organization: str = "Net, Inc", days: int = 90
+    ) -> Pair:
+        """Issue a certificate that ends in so many days; negative: it has ended."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        subject = x509.Name(
+            [
+                x509.NameAttribute(NameOID.COMMON_NAME, name),
+                x509.NameAttribute(NameOID.ORGANIZATION_NAME, organization),
+            ]
+        )
+        pair = Pair(self.folder / f"{file or name}.crt", self.folder / f"{file or name}.key")
+        pair.certificate.write_bytes(_pem(self._sign(subject, key, days=days, is_ca=False)))
+        pair.key.write_bytes(
+            key.private_bytes(
+                serialization.Encoding.PEM,
+                serialization.PrivateFormat.PKCS8,
+                serialization.NoEncryption(),
+            )
+        )
+        return pair
+
+    def server_files(self, pair: Pair, *, mutual: bool) -> TlsFiles:
+        """The files of a server with that certificate."""
+        return TlsFiles(pair.certificate, pair.key, self.path if mutual else None)
+
+    def client(self, pair: Pair | None = None) -> ClientTls:
+        """A client's side; with a certificate of its own if one is given."""
+        if pair is None:
+            return ClientTls(str(self.path))
+        return ClientTls(str(self.path), str(pair.certificate), str(pair.key))
+
+    def _sign(
+        self, subject: x509.Name, key: ec.EllipticCurvePrivateKey, *, days: int, is_ca: bool
+    ) -> x509.Certificate:
+        now = datetime.now(UTC)
+        names: list[x509.GeneralName] = [
+            x509.DNSName("localhost"),
+            x509.IPAddress(ipaddress.ip_address("127.0.0.1")),
+        ]
+        return (
+            x509.CertificateBuilder()
+            .subject_name(subject)
+            .issuer_name(self._subject)
+            .public_key(key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - timedelta(days=30))
+            .not_valid_after(now + timedelta(days=days))
+            .add_extension(x509.BasicConstraints(ca=is_ca, path_length=None), critical=True)
+            .add_extension(x509.SubjectAlternativeName(names), critical=False)
+            .sign(self._key, hashes.SHA256())
+        )
+
+
+def _pem(certificate: x509.Certificate) -> bytes:
+    return certificate.public_bytes(serialization.Encoding.PEM)

@@ -1,0 +1,135 @@
+"""Tests of `gateway.admission`: who is let in, how often a refusal is news, and the pace of messages."""
+
+from __future__ import annotations
+
+import pytest
+
+from gateway.admission import Admission, AdmissionLimits, DenialKind, Denied, MessagePace, address_of
+from gateway.limits import REFUSED_PUBLISHERS_KEPT
+
+NOBODY: frozenset[str] = frozenset()
+ALICE = frozenset({"O=Net,CN=alice", "CN=alice"})
+
+
+def test_anybody_is_admitted_where_there_is_no_list() -> None:
+    admission = Admission(AdmissionLimits())
+    assert admission.admit("alice", "192.0.2.1", NOBODY) is None
+
+
+@pytest.mark.parametrize("entry", ["CN=alice", "O=Net,CN=alice"])
+def test_the_list_takes_the_whole_subject_or_the_common_name(entry: str) -> None:
+    admission = Admission(AdmissionLimits(frozenset({entry})))
+    assert admission.admit("alice", "192.0.2.1", ALICE) is None
+
+
+def test_who_is_not_on_the_list_is_denied_and_told_why() -> None:
+    admission = Admission(AdmissionLimits(frozenset({"CN=bob"})))
+    assert admission.admit("alice", "192.0.2.1", ALICE) == Denied(
+        DenialKind.NOT_ALLOWED,
+        "publisher: got O=Net,CN=alice, expected a certificate whose subject is in publish.allowed_subjects",
+        is_news=True,
+    )
+    denied = admission.admit("eve", "192.0.2.1", NOBODY)
+    assert denied is not None
+    assert denied.reason == (
+        "publisher: got no client certificate, expected a certificate whose subject is in "
+        "publish.allowed_subjects"
+    )
+
+
+def test_a_publisher_has_its_number_of_streams_and_no_more() -> None:
+    admission = Admission(AdmissionLimits(streams_per_publisher_max=2))
+    assert admission.admit("alice", "192.0.2.1", NOBODY) is None
+    assert admission.admit("alice", "192.0.2.2", NOBODY) is None
+    assert admission.admit("alice", "192.0.2.3", NOBODY) == Denied(
+        DenialKind.PUBLISHER_STREAMS,
+        "streams of this publisher: got 3, expected at most 2 at once",
+        is_news=True,
+    )
+    assert admission.admit("bob", "192.0.2.3", NOBODY) is None
+    admission.release("alice", "192.0.2.2")
+    assert admission.admit("alice", "192.0.2.3", NOBODY) is None
+
+
+def test_an_address_has_its_number_of_streams_and_no_more() -> None:
+    admission = Admission(AdmissionLimits(streams_per_address_max=2))
+    assert admission.admit("alice", "192.0.2.1", NOBODY) is None
+    assert admission.admit("bob", "192.0.2.1", NOBODY) is None
+    assert admission.admit("carol", "192.0.2.1", NOBODY) == Denied(
+        DenialKind.ADDRESS_STREAMS, "streams of this address: got 3, expected at most 2 at once", is_news=True
+    )
+    assert admission.admit("carol", "192.0.2.2", NOBODY) is None
+    admission.release("bob", "192.0.2.1")
+    assert admission.admit("dave", "192.0.2.1", NOBODY) is None
+
+
+def test_a_denied_stream_is_not_counted() -> None:
+    admission = Admission(AdmissionLimits(streams_per_publisher_max=1, streams_per_address_max=1))
+    assert admission.admit("alice", "192.0.2.1", NOBODY) is None
+    for _ in range(3):
+        assert admission.admit("alice", "192.0.2.1", NOBODY) is not None
+    admission.release("alice", "192.0.2.1")
+    assert admission.admit("alice", "192.0.2.1", NOBODY) is None
+
+
+def test_releasing_what_was_not_admitted_is_our_own_mistake() -> None:
+    with pytest.raises(AssertionError, match="alice has no stream to release"):
+        Admission(AdmissionLimits()).release("alice", "192.0.2.1")
+
+
+def test_a_refusal_is_news_once_and_again_after_the_publisher_was_admitted() -> None:
+    admission = Admission(AdmissionLimits(streams_per_publisher_max=1))
+    news = []
+    assert admission.admit("alice", "192.0.2.1", NOBODY) is None
+    for _ in range(2):
+        denied = admission.admit("alice", "192.0.2.1", NOBODY)
+        assert denied is not None
+        news.append(denied.is_news)
+    admission.release("alice", "192.0.2.1")
+    assert admission.admit("alice", "192.0.2.1", NOBODY) is None
+    denied = admission.admit("alice", "192.0.2.1", NOBODY)
+    assert denied is not None
+    assert [*news, denied.is_news] == [True, False, True]
+
+
+def test_only_so_many_refused_publishers_are_remembered() -> None:
+    admission = Admission(AdmissionLimits(frozenset({"CN=bob"})))
+    for number in range(REFUSED_PUBLISHERS_KEPT + 1):
+        denied = admission.admit(f"eve-{number}", "192.0.2.1", NOBODY)
+        assert denied is not None
+        assert denied.is_news
+    last = admission.admit(f"eve-{REFUSED_PUBLISHERS_KEPT}", "192.0.2.1", NOBODY)
+    first = admission.admit("eve-0", "192.0.2.1", NOBODY)
+    assert last is not None
+    assert first is not None
+    assert (last.is_news, first.is_news) == (False, True)
+
+
+def test_a_seconds_worth_of_messages_may_come_at_once_and_the_next_waits_its_turn() -> None:
+    pace = MessagePace(4, now_ns=0)
+    assert [pace.wait_ns(0) for _ in range(6)] == [0, 0, 0, 0, 250_000_000, 500_000_000]
+
+
+def test_a_quiet_time_fills_the_bucket_but_not_more_than_full() -> None:
+    pace = MessagePace(4, now_ns=0)
+    assert [pace.wait_ns(0) for _ in range(4)] == [0] * 4
+    assert [pace.wait_ns(100_000_000_000) for _ in range(5)] == [0, 0, 0, 0, 250_000_000]
+
+
+def test_an_even_pace_never_waits() -> None:
+    pace = MessagePace(4, now_ns=0)
+    assert {pace.wait_ns(number * 250_000_000) for number in range(100)} == {0}
+
+
+@pytest.mark.parametrize(
+    ("peer", "address"),
+    [
+        ("ipv4:192.0.2.1:5000", "192.0.2.1"),
+        ("ipv6:%5B2001:db8::1%5D:5000", "2001:db8::1"),
+        ("ipv6:[2001:db8::1]:5000", "2001:db8::1"),
+        ("unix:/run/sluice.sock", "unix:/run/sluice.sock"),
+        ("", ""),
+    ],
+)
+def test_the_address_in_the_name_of_a_connection(peer: str, address: str) -> None:
+    assert address_of(peer) == address

@@ -1,0 +1,49 @@
+"""Tests of `gateway.channels`: the client's side of TLS; tests/interop/test_security.py makes connections."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+
+import pytest
+
+from gateway.channels import ClientTls, open_blocking_channel, open_channel
+from gateway.errors import TlsError
+from tests.certificates import Authority
+
+
+@pytest.mark.parametrize(
+    ("tls", "got"),
+    [
+        ({"certificate_file": "a.crt"}, "a certificate without a key"),
+        ({"key_file": "a.key"}, "a key without a certificate"),
+    ],
+)
+def test_half_a_pair_is_refused(tls: dict[str, str], got: str) -> None:
+    with pytest.raises(TlsError) as caught:
+        ClientTls(**tls)
+    assert str(caught.value) == f"client TLS: got {got}, expected both, or neither"
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    missing = str(tmp_path / "missing.crt")
+    words = f"CA file: got {missing} (No such file or directory), expected a file that can be read"
+    for opener in (open_channel, open_blocking_channel):
+        with pytest.raises(TlsError) as caught:
+            opener("127.0.0.1:1", ClientTls(missing))
+        assert str(caught.value) == words
+
+
+def test_it_travels_without_what_is_in_the_files(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    tls = authority.client(authority.issue("alice"))
+    assert pickle.loads(pickle.dumps(tls)) == tls
+    assert b"PRIVATE" not in pickle.dumps(tls)
+    assert "PRIVATE" not in repr(tls)
+
+
+def test_the_servers_name_can_be_another() -> None:
+    assert list(ClientTls(server_name="node.example").options()) == [
+        ("grpc.ssl_target_name_override", "node.example")
+    ]
+    assert list(ClientTls().options()) == []

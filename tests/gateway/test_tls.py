@@ -1,0 +1,129 @@
+"""Tests of `gateway.tls`: what cannot be used is said, and renewed files are taken up or left alone."""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+
+import pytest
+
+from gateway.errors import TlsError
+from gateway.limits import TLS_FILE_BYTES_MAX
+from gateway.tls import ServerTls, TlsFiles
+from tests.certificates import Authority, Pair
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority(tmp_path)
+
+
+@pytest.fixture
+def server(authority: Authority) -> Pair:
+    return authority.issue("node")
+
+
+def refusal(files: TlsFiles) -> str:
+    with pytest.raises(TlsError) as caught:
+        ServerTls(files, "grpc.tls")
+    assert caught.value.exit_status == 2
+    return str(caught.value)
+
+
+def test_good_files_are_loaded_and_logged_without_the_key_and_an_end_that_is_near_is_a_warning(
+    authority: Authority, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO):
+        soon = authority.issue("node", days=10)
+        tls = ServerTls(authority.server_files(soon, mutual=True), "grpc.tls")
+    assert tls.requires_client_certificate
+    assert len(tls.fingerprint) == 64
+    assert [record.message for record in caplog.records] == ["certificate loaded, it ends soon"]
+    assert "PRIVATE" not in caplog.text
+
+
+def test_a_certificate_that_is_good_for_long_is_no_warning(
+    authority: Authority, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO):
+        ServerTls(authority.server_files(authority.issue("node"), mutual=False), "grpc.tls")
+    assert [(record.levelname, record.message) for record in caplog.records] == [
+        ("INFO", "certificate loaded")
+    ]
+
+
+def test_each_file_that_cannot_be_used_is_named(authority: Authority, server: Pair, tmp_path: Path) -> None:
+    missing, text, long = tmp_path / "missing", tmp_path / "text", tmp_path / "long"
+    text.write_text("-----BEGIN CERTIFICATE-----\nno\n-----END CERTIFICATE-----\n")
+    long.write_bytes(b"x" * (TLS_FILE_BYTES_MAX + 1))
+    other, ended = authority.issue("other"), authority.issue("ended", days=-1)
+    certificate, key = server
+    assert refusal(TlsFiles(missing, key)) == (
+        f"grpc.tls_certificate: got {missing} (No such file or directory), expected a file that can be read"
+    )
+    assert refusal(TlsFiles(long, key)) == (
+        f"grpc.tls_certificate: got {long}, more than 1048576 bytes, expected at most 1048576 bytes"
+    )
+    assert refusal(TlsFiles(text, key)) == (
+        f"grpc.tls_certificate: got {text}, which cannot be used, expected a PEM file of certificates"
+    )
+    assert refusal(TlsFiles(certificate, text)) == (
+        f"grpc.tls_key: got {text}, which cannot be used, expected a PEM private key without a passphrase"
+    )
+    assert refusal(TlsFiles(certificate, other.key)) == (
+        f"grpc.tls_key: got {other.key}, another certificate's key, expected the key of {certificate}"
+    )
+    assert refusal(TlsFiles(certificate, key, text)) == (
+        f"grpc.tls_client_ca: got {text}, which cannot be used, expected a PEM file of certificates"
+    )
+    assert refusal(TlsFiles(ended.certificate, ended.key)).startswith(
+        f"grpc.tls_certificate: got {ended.certificate}, which ended on "
+    )
+
+
+def test_a_renewed_certificate_is_taken_up_once(authority: Authority, server: Pair) -> None:
+    tls = ServerTls(authority.server_files(server, mutual=False), "grpc.tls")
+    before = tls.fingerprint
+    assert not tls.reload_if_changed()
+    authority.issue("node")
+    assert tls.reload_if_changed()
+    assert tls.fingerprint != before
+    assert not tls.reload_if_changed()
+
+
+def test_a_touched_file_is_nothing_new(authority: Authority, server: Pair) -> None:
+    tls = ServerTls(authority.server_files(server, mutual=False), "grpc.tls")
+    os.utime(server.certificate, ns=(1, 1))
+    assert not tls.reload_if_changed()
+
+
+def test_half_a_renewal_leaves_the_old_certificate_and_is_logged_once(
+    authority: Authority, server: Pair, caplog: pytest.LogCaptureFixture
+) -> None:
+    tls = ServerTls(authority.server_files(server, mutual=False), "grpc.tls")
+    before = tls.fingerprint
+    new = authority.issue("node", file="new")
+    new.certificate.replace(server.certificate)  # the key is still the old one
+    with caplog.at_level(logging.ERROR):
+        assert not tls.reload_if_changed()
+        assert not tls.reload_if_changed()
+    assert tls.fingerprint == before
+    assert len(caplog.records) == 1
+    new.key.replace(server.key)
+    assert tls.reload_if_changed()
+    assert tls.fingerprint != before
+
+
+def test_files_that_go_away_are_an_error_in_the_log_and_no_more(
+    authority: Authority, server: Pair, caplog: pytest.LogCaptureFixture
+) -> None:
+    tls = ServerTls(authority.server_files(server, mutual=False), "grpc.tls")
+    before = tls.fingerprint
+    server.key.unlink()
+    with caplog.at_level(logging.ERROR):
+        assert not tls.reload_if_changed()
+    assert tls.fingerprint == before
+    assert [record.message for record in caplog.records] == [
+        "certificate not renewed, the old one stays in use"
+    ]
