@@ -20,7 +20,10 @@ Source: wire.md 4; the page rule, wire.md 1.
 from __future__ import annotations
 
 import struct
+from bisect import bisect_right
+from collections.abc import Sequence
 from enum import Enum, IntEnum, auto
+from itertools import accumulate
 from typing import NamedTuple
 
 from datastream.errors import (
@@ -346,10 +349,12 @@ class OperationGroup:
         self._back_to_mark()
 
     def _back_to_mark(self) -> None:
-        mark = self._mark
-        if mark is None:
+        if self._mark is None:
             self.restart(self.base)
-            return
+        else:
+            self._back_to(self._mark)
+
+    def _back_to(self, mark: _Mark) -> None:
         del self.buffer[mark.size :]
         del self.page_starts[mark.page_starts :]
         del self.page_ends[mark.page_ends :]
@@ -386,6 +391,51 @@ class OperationGroup:
         self._room -= size
         self.number_next = number + 1
         return number
+
+    def add_entries(self, entries: Sequence[tuple[int, bytes]]) -> None:
+        """Append (entry type, data) in order: the same as `add_entry` on each, a page at a time.
+
+        Raises:
+            As `add_entry`, of the first entry that is refused; none of them was added then.
+        """
+        next_state(self.state, Call.ADD_ENTRY)
+        mark = self._mark_here()
+        ends = [0, *accumulate(ENTRY_HEAD_SIZE + len(data) for _, data in entries)]
+        plain = _RESERVED.keys().isdisjoint(entry_type for entry_type, _ in entries)
+        at = 0
+        try:
+            while at < len(entries):
+                stop = bisect_right(ends, ends[at] + self._room) - 1 if plain else at
+                if stop == at:
+                    self.add_entry(*entries[at])  # turns the page, or says what is wrong
+                    stop = at + 1
+                else:
+                    self._add_run(entries[at:stop], ends[at : stop + 1])
+                at = stop
+        except struct.error:  # an entry type that is no u32: have the first such entry say so
+            self._back_to(mark)
+            bad = next(entry for entry in entries if not 0 <= entry[0] < 1 << 32)
+            raise self._refusal(Call.ADD_ENTRY, bad[0], ENTRY_HEAD_SIZE + len(bad[1])) from None
+        except BaseException:
+            self._back_to(mark)
+            raise
+
+    def _add_run(self, entries: Sequence[tuple[int, bytes]], ends: Sequence[int]) -> None:
+        """Append entries that fit on the page; `ends`: where each begins and the last ends, in bytes."""
+        first = self.number_next
+        run = b"".join(
+            [
+                _pack_head(PACKET_DATA, ENTRY_HEAD_SIZE + len(data), entry_type, number) + data
+                for number, (entry_type, data) in enumerate(entries, first)
+            ]
+        )
+        offset = self.base.total_length + len(self.buffer) - ends[0]
+        self.checkpoints += [
+            offset + end for end in ends[-first % CHECKPOINT_INTERVAL : -1 : CHECKPOINT_INTERVAL]
+        ]
+        self.buffer += run
+        self._room -= len(run)
+        self.number_next = first + len(entries)
 
     def add_bookmark(self, bookmark: bytes) -> int:
         """Append a bookmark entry and return its number.

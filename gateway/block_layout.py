@@ -35,6 +35,7 @@ from gateway.merkle import HASH_SIZE
 
 __all__ = [
     "BLOCK_END_TYPE",
+    "BOOKMARK_COUNT",
     "CONTINUED",
     "BlockDecoder",
     "StoredBlock",
@@ -45,6 +46,8 @@ __all__ = [
 
 BLOCK_END_TYPE: Final = 0xB1
 """Entry type of the mark that ends a block."""
+BOOKMARK_COUNT: Final = 2
+"""Entries at the beginning of a block that are bookmarks; no other is."""
 CONTINUED: Final = 0x8000_0000
 """Set in the entry type of each piece of an item but its last."""
 
@@ -69,20 +72,24 @@ def legacy_bookmark_of(block_number: int) -> bytes:
     return _LEGACY_BOOKMARK_HEAD + block_number.to_bytes(_NUMBER_SIZE, "big")
 
 
-def encode(block_number: int, items: Sequence[bytes], root_hash: bytes) -> list[tuple[int, bytes]]:
+def encode(
+    block_number: int, items: Sequence[bytes], root_hash: bytes, kinds: Sequence[int] | None = None
+) -> list[tuple[int, bytes]]:
     """Return the entries of a block as (entry type, data), bookmarks included, in order.
 
     Args:
         block_number: 0 to 2^64 - 1.
         items: serialized items, in block order; at least one.
         root_hash: the block's root, 48 bytes.
+        kinds: `kinds_of(items)`, from a caller that has them already.
 
     Raises:
         ItemError: an item is not exactly one length-delimited field.
         LayoutError: there is no item, or one whose field number is a mark's entry type.
     """
     assert len(root_hash) == HASH_SIZE
-    kinds = kinds_of(items)
+    if kinds is None:
+        kinds = kinds_of(items)
     if not kinds:
         raise LayoutError(f"block {block_number}", "no items", "at least one")
     if not _MARK_TYPES.isdisjoint(kinds):

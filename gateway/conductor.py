@@ -30,7 +30,12 @@ from datastream.errors import CommitFailed
 from gateway.chain import Chain
 from gateway.errors import BlockRefused
 from gateway.ledger import Ledger, VerifiedBlock
-from gateway.limits import COMMIT_GROUP_BYTES_MAX, DISK_PROBE_SECONDS, INLINE_HASH_BYTES_MAX
+from gateway.limits import (
+    COMMIT_GROUP_BYTES_MAX,
+    DISK_PROBE_SECONDS,
+    INLINE_HASH_BYTES_MAX,
+    INLINE_HASH_ITEMS_MAX,
+)
 from gateway.logs import fields
 from gateway.metrics import Metrics
 from gateway.race import Arbiter
@@ -117,8 +122,10 @@ class _Attempt:
     hasher: BlockHasher
     begun_ns: int
     items: list[bytes] = field(default_factory=list)
+    kinds: list[int] = field(default_factory=list)
+    """Field numbers of the items, as far as they are known: all or less."""
     summary: BlockSummary | None = None
-    unhashed: deque[Sequence[bytes]] = field(default_factory=deque)
+    unhashed: deque[Append] = field(default_factory=deque)
     """Item sets that wait for a thread, because a large one is before them."""
     hashing: asyncio.Task[None] | None = None
     ended: bool = False
@@ -346,13 +353,14 @@ class Conductor:
     def _append(self, action: Append) -> Sequence[Action]:
         attempt = self._attempts[action.attempt_id]
         attempt.items.extend(action.items)
-        if attempt.hashing is None and sum(map(len, action.items)) <= INLINE_HASH_BYTES_MAX:
+        attempt.kinds.extend(action.kinds or ())
+        if attempt.hashing is None and _is_small(action.items):
             try:
-                attempt.hasher.add(action.items)
+                attempt.hasher.add(action.items, action.kinds)
             except BlockRefused as refused:
                 return self._refused(attempt, refused)
             return ()
-        attempt.unhashed.append(action.items)
+        attempt.unhashed.append(action)
         if attempt.hashing is None:
             attempt.hashing = self._spawn(self._hash_in_thread(attempt))
         return ()
@@ -361,7 +369,8 @@ class Conductor:
         loop = asyncio.get_running_loop()
         try:
             while attempt.unhashed and attempt.attempt_id in self._attempts:
-                await loop.run_in_executor(self._hash_threads, attempt.hasher.add, attempt.unhashed.popleft())
+                action = attempt.unhashed.popleft()
+                await loop.run_in_executor(self._hash_threads, attempt.hasher.add, action.items, action.kinds)
         except BlockRefused as refused:
             attempt.hashing = None
             if attempt.attempt_id in self._attempts:  # it may have been dropped meanwhile
@@ -465,7 +474,8 @@ class Conductor:
         blocks = []
         for attempt in group:
             assert attempt.summary is not None
-            blocks.append(VerifiedBlock(attempt.number, attempt.items, attempt.summary.root_hash))
+            kinds = attempt.kinds if len(attempt.kinds) == len(attempt.items) else None
+            blocks.append(VerifiedBlock(attempt.number, attempt.items, attempt.summary.root_hash, kinds))
         started_ns = self._now_ns()
         loop = asyncio.get_running_loop()
         try:
@@ -530,3 +540,8 @@ class Conductor:
         self._timer = None
         self.perform(self.arbiter.tick(self._now_ns()))
         self._arm()
+
+
+def _is_small(items: Sequence[bytes]) -> bool:
+    """Tell whether items are hashed at once, in the event loop."""
+    return len(items) <= INLINE_HASH_ITEMS_MAX and sum(map(len, items)) <= INLINE_HASH_BYTES_MAX

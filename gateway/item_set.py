@@ -27,6 +27,8 @@ class ItemSet:
 
     items: Sequence[bytes]
     """The items, as received."""
+    kinds: Sequence[int]
+    """The field number of each."""
     block_number: int | None
     """The number in the header, where the set begins with one."""
     proven: bool
@@ -61,4 +63,4 @@ def inspect(items: Sequence[bytes]) -> ItemSet:
             if kinds[index] != _PROOF:
                 got = f"item {index} of kind {kinds[index]} after a proof"
                 raise ItemError("item set", got, "only proofs after a proof")
-    return ItemSet(items, number, proven, only_proofs=first_proof == 0)
+    return ItemSet(items, kinds, number, proven, only_proofs=first_proof == 0)

@@ -32,6 +32,7 @@ from datastream.disk import Disk
 from datastream.layout import BOOKMARK_TYPE
 from gateway.block_layout import (
     BLOCK_END_TYPE,
+    BOOKMARK_COUNT,
     BlockDecoder,
     StoredBlock,
     bookmark_of,
@@ -62,6 +63,8 @@ class VerifiedBlock:
     """The serialized items, as received."""
     root_hash: bytes
     """48 bytes."""
+    kinds: Sequence[int] | None = None
+    """`kinds_of(items)`, where they are known; else they are read from the items."""
 
 
 class Ledger:
@@ -135,11 +138,10 @@ class Ledger:
         try:
             for block in blocks:
                 streamer.start_atomic_op()
-                for entry_type, data in encode(block.number, block.items, block.root_hash):
-                    if entry_type == BOOKMARK_TYPE:
-                        streamer.add_stream_bookmark(data)
-                    else:
-                        streamer.add_stream_entry(entry_type, data)
+                entries = encode(block.number, block.items, block.root_hash, block.kinds)
+                for _, bookmark in entries[:BOOKMARK_COUNT]:
+                    streamer.add_stream_bookmark(bookmark)
+                streamer.add_stream_entries(entries[BOOKMARK_COUNT:])
                 streamer.seal_atomic_op()
         except BaseException:
             streamer.rollback_group()

@@ -200,12 +200,18 @@ class PublishService:
                     publisher_id,
                     item_set.items,
                     now_ns,
+                    kinds=item_set.kinds,
                     proven=item_set.proven,
                     only_proofs=item_set.only_proofs,
                 )
             else:
                 actions = arbiter.header(
-                    publisher_id, item_set.block_number, item_set.items, now_ns, proven=item_set.proven
+                    publisher_id,
+                    item_set.block_number,
+                    item_set.items,
+                    now_ns,
+                    kinds=item_set.kinds,
+                    proven=item_set.proven,
                 )
         elif kind == "end_of_block":
             actions = arbiter.block_end(publisher_id, request.end_of_block.block_number, now_ns)

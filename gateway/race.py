@@ -61,6 +61,8 @@ class _Said:
     number: int = 0
     """Block number of the header."""
     items: Sequence[bytes] = ()
+    kinds: Sequence[int] | None = None
+    """Field numbers of the items, where they are known."""
     proven: bool = False
     """The items end with a proof."""
     failure: Failure = Failure.LEFT
@@ -116,15 +118,16 @@ class Arbiter(RaceFacts):
         items: Sequence[bytes],
         now_ns: int,
         *,
+        kinds: Sequence[int] | None = None,
         proven: bool = False,
     ) -> list[Action]:
-        """An item set that begins with the header of block `number`; `proven`: it ends with a proof."""
+        """An item set that begins with the header of block `number`; `kinds`, `proven` as for `items`."""
         stream = self.stream(publisher_id)
         failure = Failure.SENT_BACK if stream.sent_back else Failure.ABANDONED
         if stream.block is not None and stream.block.number == number:
             failure = Failure.RESTARTED
         reason = f"got the header of block {number}, expected the rest of the block"
-        said = _Said(now_ns, reason, number=number, items=items, proven=proven, failure=failure)
+        said = _Said(now_ns, reason, number=number, items=items, kinds=kinds, proven=proven, failure=failure)
         return self._react(stream, StreamEvent.HEADER, said)
 
     def items(
@@ -133,19 +136,21 @@ class Arbiter(RaceFacts):
         items: Sequence[bytes],
         now_ns: int,
         *,
+        kinds: Sequence[int] | None = None,
         proven: bool,
         only_proofs: bool,
     ) -> list[Action]:
         """An item set without a header.
 
         Args:
+            kinds: the items' field numbers, where they are known; handed on in `Append`.
             proven: it ends with a proof.
             only_proofs: it has nothing but proofs.
         """
         stream = self.stream(publisher_id)
         after = "after the block's proof" if stream.state is StreamState.PROVEN else "without a header before"
         reason = f"got {len(items)} items {after}, expected a block header"
-        said = _Said(now_ns, reason, items=items, proven=proven)
+        said = _Said(now_ns, reason, items=items, kinds=kinds, proven=proven)
         return self._react(stream, StreamEvent.PROOFS if only_proofs else StreamEvent.ITEMS, said)
 
     def block_end(self, publisher_id: PublisherId, number: int, now_ns: int) -> list[Action]:
@@ -362,7 +367,7 @@ class Arbiter(RaceFacts):
         self.inflight_bytes += size_bytes
         stream.state = StreamState.PROVEN if said.proven else StreamState.SENDING
         stream.since_ns = said.now_ns
-        self._actions.append(Append(block.attempt_id, said.items))
+        self._actions.append(Append(block.attempt_id, said.items, said.kinds))
 
     def _abandon(self, stream: StreamFacts, said: _Said) -> None:
         assert stream.block is not None

@@ -116,6 +116,8 @@ class Append:
 
     attempt_id: AttemptId
     items: Sequence[bytes]
+    kinds: Sequence[int] | None = None
+    """Field numbers of the items, where the event told them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from itertools import product
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from datastream import errors
 from datastream.layout import (
@@ -49,6 +51,78 @@ def test_the_buffer_is_what_the_file_will_hold() -> None:
     assert group.end == Committed(HEADER_PAGE_SIZE + 100 + 18 + 21, 9)
     assert group.bookmarks == [(b"b", 7)]
     assert group.page_starts == []
+
+
+def facts(group: OperationGroup) -> tuple[object, ...]:
+    """All that a group comes to."""
+    lists = (group.page_starts, group.page_ends, group.bookmarks, group.checkpoints)
+    return group.state, bytes(group.buffer), group.end, [list(one) for one in lists]
+
+
+SIZES = st.sampled_from([0, 1, 110, 5_000, PAGE_SIZE // 3, DATA_SIZE_MAX - 1, DATA_SIZE_MAX])
+
+
+@given(
+    st.lists(st.lists(SIZES, max_size=5).flatmap(lambda few: st.just(few * 30)), max_size=3),
+    st.integers(0, 200),
+)
+@settings(max_examples=50, deadline=None)
+def test_entries_together_are_the_same_as_one_by_one(runs: list[list[int]], number: int) -> None:
+    page = bytes(DATA_SIZE_MAX)
+    one_by_one, together = (OperationGroup(Committed(page_start(1) - 300, number)) for _ in range(2))
+    for sizes in runs:
+        one_by_one.begin()
+        together.begin()
+        entries = [(index % 5 + 1, page[:size]) for index, size in enumerate(sizes[:40])]
+        for entry in entries:
+            one_by_one.add_entry(*entry)
+        together.add_entries(entries)
+        one_by_one.move(Call.SEAL)
+        together.move(Call.SEAL)
+    assert facts(together) == facts(one_by_one)
+
+
+@pytest.mark.parametrize(
+    ("entry", "error"),
+    [
+        ((BOOKMARK_TYPE, b""), errors.EntryTypeReserved),
+        ((1 << 32, b""), errors.EntryTypeReserved),
+        ((-1, b""), errors.EntryTypeReserved),
+        ((1, bytes(DATA_SIZE_MAX + 1)), errors.EntryTooLong),
+        ((1, bytes(DATA_SIZE_MAX)), errors.OperationTooLarge),
+    ],
+)
+def test_of_entries_together_none_is_added_where_one_is_refused(
+    entry: tuple[int, bytes], error: type[Exception]
+) -> None:
+    group = OperationGroup(NEW, size_max=2 * PAGE_SIZE)
+    group.begin()
+    group.add_entry(7, b"before")
+    before = facts(group)
+    one_by_one = OperationGroup(NEW, size_max=2 * PAGE_SIZE)
+    one_by_one.begin()
+    one_by_one.add_entry(7, b"before")
+    filling = [(1, bytes(DATA_SIZE_MAX))] * (error is errors.OperationTooLarge)
+    entries = [(1, b"a"), *filling, entry, (1, b"b")]
+    for one in entries[:-2]:
+        one_by_one.add_entry(*one)
+    with pytest.raises(error) as alone:
+        one_by_one.add_entry(*entry)
+    with pytest.raises(error) as caught:
+        group.add_entries(entries)
+    assert str(caught.value) == str(alone.value)
+    assert facts(group) == before
+    assert group.add_entry(8, b"after") == 1
+
+
+@pytest.mark.parametrize("entries", [[], [(1, b"a")]])
+def test_entries_together_need_an_open_operation(entries: list[tuple[int, bytes]]) -> None:
+    group = OperationGroup(NEW)
+    with pytest.raises(errors.NoOperationOpen, match=r"^add_stream_entry: "):
+        group.add_entries(entries)
+    group.begin()
+    group.add_entries([(1, b"a")])
+    assert group.end == Committed(HEADER_PAGE_SIZE + ENTRY_HEAD_SIZE + 1, 1)
 
 
 @pytest.mark.parametrize("gap", [0, 1, 16, 17, 40])

@@ -13,24 +13,24 @@ EVENT = field_item(ItemKind.EVENT_HEADER, b"")
 PROOF = field_item(ItemKind.BLOCK_PROOF, b"\x08\x07")
 
 GOOD = [
-    ("header alone", [HEADER], ItemSet([HEADER], 7, proven=False, only_proofs=False)),
-    ("header first", [HEADER, EVENT], ItemSet([HEADER, EVENT], 7, proven=False, only_proofs=False)),
+    ("header alone", [HEADER], ItemSet([HEADER], [1], 7, proven=False, only_proofs=False)),
+    ("header first", [HEADER, EVENT], ItemSet([HEADER, EVENT], [1, 2], 7, proven=False, only_proofs=False)),
     (
         "whole block",
         [HEADER, EVENT, PROOF],
-        ItemSet([HEADER, EVENT, PROOF], 7, proven=True, only_proofs=False),
+        ItemSet([HEADER, EVENT, PROOF], [1, 2, 9], 7, proven=True, only_proofs=False),
     ),
-    ("body", [EVENT, EVENT], ItemSet([EVENT, EVENT], None, proven=False, only_proofs=False)),
+    ("body", [EVENT, EVENT], ItemSet([EVENT, EVENT], [2, 2], None, proven=False, only_proofs=False)),
     (
         "body and proofs",
         [EVENT, PROOF, PROOF],
-        ItemSet([EVENT, PROOF, PROOF], None, proven=True, only_proofs=False),
+        ItemSet([EVENT, PROOF, PROOF], [2, 9, 9], None, proven=True, only_proofs=False),
     ),
-    ("proofs", [PROOF, PROOF], ItemSet([PROOF, PROOF], None, proven=True, only_proofs=True)),
+    ("proofs", [PROOF, PROOF], ItemSet([PROOF, PROOF], [9, 9], None, proven=True, only_proofs=True)),
     (
         "number 0 is not sent",
         [field_item(ItemKind.BLOCK_HEADER, b"")],
-        ItemSet([field_item(ItemKind.BLOCK_HEADER, b"")], 0, proven=False, only_proofs=False),
+        ItemSet([field_item(ItemKind.BLOCK_HEADER, b"")], [1], 0, proven=False, only_proofs=False),
     ),
 ]
 
