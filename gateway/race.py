@@ -83,7 +83,6 @@ class Arbiter(RaceFacts):
         super().__init__(last_number, first_number, rules)
         self._attempt_count = 0
         self._link_asked = AttemptId(0)
-        self._idle = False
         self._actions: list[Action] = []
         self._steps: dict[Reaction, Callable[[StreamFacts, _Said], None]] = {
             Reaction.OFFER: self._offer,
@@ -97,18 +96,30 @@ class Arbiter(RaceFacts):
 
     # --- events from publishers ----------------------------------------------------------------------------
 
-    def connected(self, publisher_id: PublisherId, name: str, now_ns: int) -> list[Action]:
-        """A publisher has opened a stream. `name` is who it is; two streams may have the same."""
+    def connected(
+        self, publisher_id: PublisherId, name: str, now_ns: int, *, is_peer: bool = False
+    ) -> list[Action]:
+        """A publisher has opened a stream.
+
+        Args:
+            name: who it is; two streams may have the same.
+            is_peer: it is this node's own subscription to another node, which a standby takes as well.
+        """
         if publisher_id in self.streams:
             raise RaceError(f"publisher {publisher_id} ({name}): connected twice")
         stream = StreamFacts(
-            publisher_id, name, StreamState.FRESH, since_ns=now_ns, hears_from=self.next_number
+            publisher_id,
+            name,
+            StreamState.FRESH,
+            since_ns=now_ns,
+            hears_from=self.next_number,
+            is_peer=is_peer,
         )
         self.streams[publisher_id] = stream
         if self.persistence_failed is not None:
             self._end(stream, EndStatus.PERSISTENCE_FAILED, self.persistence_failed)
-        elif self.shutting_down:
-            self._end(stream, EndStatus.SUCCESS, "the node is shutting down")
+        elif self.is_closing or (self.retired is not None and not is_peer):
+            self._end(stream, EndStatus.SUCCESS, self._closing_reason())
         return self._settle()
 
     def header(
@@ -270,11 +281,25 @@ class Arbiter(RaceFacts):
 
     def shutdown(self, now_ns: int) -> list[Action]:
         """Finish the blocks that are complete and next in line, then end every stream with SUCCESS."""
+        if not self.is_closing:
+            self.idle = False  # a standby has streams of its own to end
         self.shutting_down = True
-        for block in list(self.blocks.values()):
-            if block.state is BlockState.STREAMING:
-                self._fail(block, Failure.NODE, "the node is shutting down")
-        return self._settle()
+        return self._close_doors()
+
+    def retire(self, reason: str, now_ns: int) -> list[Action]:
+        """As `shutdown`, but not for good: publishers are sent elsewhere until `reinstate`.
+
+        A retired node takes blocks from its peers only. `reason` is for the log.
+        """
+        if self.retired is not None or self.shutting_down:
+            return []
+        self.retired = reason
+        return self._close_doors()
+
+    def reinstate(self) -> None:
+        """Publishers are welcome again; so is the block that was given up when the node retired."""
+        self.retired = None
+        self.idle = self.shutting_down and self.idle
 
     def tick(self, now_ns: int) -> list[Action]:
         """Time has passed; call at `next_deadline_ns` or later."""
@@ -317,7 +342,7 @@ class Arbiter(RaceFacts):
         stream.offered_max = max(stream.offered_max, number)
         stream.next_offer = number + 1
         stream.state = StreamState.DROPPING
-        if self.shutting_down:
+        if self.is_closing:
             return
         answer = ON_HEADER[self.standing_of(number, stream.name)]
         if answer is Answer.ACCEPT:
@@ -426,12 +451,12 @@ class Arbiter(RaceFacts):
         for stream in list(self.streams.values()):
             if stream.state is StreamState.FINISHED and not self.awaits(stream):
                 self._close(stream)
-        if self.shutting_down and not self._idle and not self.is_finishing():
-            self._idle = True
+        if self.is_closing and not self.idle and not self.is_finishing():
+            self.idle = True
             for stream in self.streams.values():
                 if stream.state is not StreamState.ENDED:
-                    self._end(stream, EndStatus.SUCCESS, "the node is shutting down")
-            self._drop_all("the node is shutting down")
+                    self._end(stream, EndStatus.SUCCESS, self._closing_reason())
+            self._drop_all(self._closing_reason())
             self._actions.append(Idle())
         return self._take()
 
@@ -451,13 +476,23 @@ class Arbiter(RaceFacts):
     def _send_back(self) -> None:
         """If block L + 1 failed and nobody sends it, ask those who will not offer it by themselves."""
         block = self.blocks.get(self.next_number)
-        if block is None or block.state is not BlockState.OPEN or self.shutting_down:
+        if block is None or block.state is not BlockState.OPEN or self.is_closing:
             return
         for stream in self.streams.values():
             passed = stream.next_offer is not None and stream.next_offer > block.number
             if passed and stream.state not in GONE and self.may_send(stream.name, block):
                 stream.next_offer, stream.sent_back = block.number, True
                 self._send(stream, Resend(block.number))
+
+    def _close_doors(self) -> list[Action]:
+        """Give up what is not complete; `_settle` ends the streams when what is complete is finished."""
+        for block in list(self.blocks.values()):
+            if block.state is BlockState.STREAMING:
+                self._fail(block, Failure.NODE, self._closing_reason())
+        return self._settle()
+
+    def _closing_reason(self) -> str:
+        return "the node is shutting down" if self.shutting_down else self.retired or "the node is closed"
 
     # --- small steps ---------------------------------------------------------------------------------------
 

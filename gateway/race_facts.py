@@ -76,6 +76,8 @@ class StreamFacts:
     """The block that it is sending."""
     last_ended: int | None = None
     """The block that it sent last, once that is complete."""
+    is_peer: bool = False
+    """It is this node's own subscription to another node: welcome also while publishers are sent elsewhere."""
     next_offer: int | None = None
     """The block that it will offer next by itself, as far as we can tell; None before its first header."""
     offered_max: int = -1
@@ -121,6 +123,15 @@ class RaceFacts:
         self.streams: dict[PublisherId, StreamFacts] = {}
         self.begins_anywhere = last_number is None and first_number is None
         self.shutting_down = False
+        self.retired: str | None = None
+        """Why publishers are sent elsewhere, while they are: the node is a standby, or about to become one."""
+        self.idle = False
+        """What was complete when the node shut down or retired is finished, and every stream was ended."""
+
+    @property
+    def is_closing(self) -> bool:
+        """Whether the node finishes what is complete and takes nothing more."""
+        return self.shutting_down or (self.retired is not None and not self.idle)
 
     @property
     def publisher_count(self) -> int:
@@ -267,7 +278,7 @@ class RaceFacts:
         """Some publisher will bring block L + 1 by itself, was asked to, or has yet to offer anything."""
         block = self.blocks.get(self.next_number)
         ready = [stream for stream in self.streams.values() if stream.state not in GONE]
-        if block is None or block.state is not BlockState.OPEN or not ready or self.shutting_down:
+        if block is None or block.state is not BlockState.OPEN or not ready or self.is_closing:
             return
         able = [stream for stream in ready if self.may_send(stream.name, block)]
         assert able, f"block {block.number}: nobody may send it"

@@ -82,13 +82,13 @@ class Race:
 
     # --- publishers ---
 
-    def connect(self, *names: str) -> None:
+    def connect(self, *names: str, is_peer: bool = False) -> None:
         """Open a stream for each publisher; a second stream of a name replaces the first in this driver."""
         for name in names:
             publisher_id = PublisherId(len(self.names) + 1)
             self.ids[name], self.names[publisher_id] = publisher_id, name
             self.heard[name] = []
-            self._do(self.arbiter.connected(publisher_id, name, self.now_ns))
+            self._do(self.arbiter.connected(publisher_id, name, self.now_ns, is_peer=is_peer))
 
     def header(self, name: str, number: int, *, proven: bool = False) -> None:
         """Offer a block; `proven`: the set holds the whole block."""
@@ -161,6 +161,10 @@ class Race:
     def shutdown(self) -> None:
         """Ask the node to stop."""
         self._do(self.arbiter.shutdown(self.now_ns))
+
+    def retire(self) -> None:
+        """Ask the node to send its publishers elsewhere."""
+        self._do(self.arbiter.retire("the node becomes a standby", self.now_ns))
 
     def expect(self, name: str, *texts: str) -> None:
         """Assert what a publisher has heard since the last time, and forget it."""

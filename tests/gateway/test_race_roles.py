@@ -1,0 +1,131 @@
+"""Tests of the arbiter of a node that sends its publishers elsewhere for a while: retire and reinstate."""
+
+from __future__ import annotations
+
+import pytest
+
+from gateway.race_actions import Idle
+from tests.gateway.racing import Race
+
+END = "end SUCCESS last {} about 0"
+
+
+def test_retiring_finishes_what_is_complete_and_gives_up_the_rest() -> None:
+    race = Race(8, hold="committed")
+    race.connect("Alice", "Bob")
+    race.block("Alice", 9)
+    race.header("Bob", 10)
+    race.retire()
+    race.expect("Alice")
+    race.expect("Bob")
+    race.commit(9)
+    race.expect("Alice", "ack 9", END.format(9))
+    race.expect("Bob", "ack 9", END.format(9))
+    assert race.dropped == [(10, "NODE")]
+    assert race.log.count(Idle()) == 1
+    assert race.arbiter.idle
+
+
+def test_while_it_retires_nothing_is_accepted_and_nobody_is_asked_to_resend() -> None:
+    race = Race(8, hold="committed")
+    race.connect("Alice", "Bob")
+    race.block("Alice", 9)
+    race.header("Bob", 10)
+    race.retire()
+    race.header("Alice", 10)
+    race.connect("Carol", "Peer", is_peer=False)
+    race.connect("Peer", is_peer=True)
+    for name in ("Carol", "Peer"):
+        race.expect(name, END.format(8))
+    race.commit(9)
+    race.expect("Alice", "ack 9", END.format(9))
+
+
+def test_a_retired_node_takes_blocks_from_its_peers_and_sends_publishers_elsewhere() -> None:
+    race = Race(8)
+    race.retire()
+    race.connect("Alice")
+    race.expect("Alice", END.format(8))
+    race.connect("Peer", is_peer=True)
+    race.block("Peer", 9, 10)
+    race.expect("Peer", "ack 9", "ack 10")
+    assert race.committed == [9, 10]
+    race.connect("Bob")
+    race.expect("Bob", END.format(10))
+
+
+def test_a_block_of_a_peer_that_fails_is_asked_of_the_other_peer() -> None:
+    race = Race(8, hold="verified")
+    race.retire()
+    race.connect("Peer 1", "Peer 2", is_peer=True)
+    race.block("Peer 1", 9)
+    race.block("Peer 2", 9)
+    race.refused(9)
+    race.expect("Peer 1", "end BAD_BLOCK_PROOF last 8 about 9")
+    race.expect("Peer 2", "skip 9", "resend 9")
+
+
+def test_a_reinstated_node_takes_publishers_again() -> None:
+    race = Race(8)
+    race.connect("Alice")
+    race.header("Alice", 9)
+    race.retire()
+    race.expect("Alice", END.format(8))
+    race.arbiter.reinstate()
+    race.connect("Alice", "Bob")
+    race.block("Alice", 9)
+    race.header("Bob", 9)
+    race.expect("Alice", "ack 9")
+    race.expect("Bob", "end DUPLICATE_BLOCK last 9 about 0")
+
+
+def test_one_that_is_reinstated_before_it_was_idle_goes_on_with_its_streams() -> None:
+    race = Race(8, hold="committed")
+    race.connect("Alice", "Bob")
+    race.block("Alice", 9)
+    race.header("Bob", 10)
+    race.retire()
+    race.arbiter.reinstate()
+    race.commit(9)
+    race.expect("Alice", "ack 9")
+    race.expect("Bob", "ack 9")
+    race.header("Alice", 10)
+    race.items("Bob")  # of the attempt that was given up: dropped
+    race.header("Bob", 11)
+    race.expect(
+        "Bob",
+    )
+    assert race.winner_of == {9: "Alice", 10: "Alice", 11: "Bob"}
+
+
+def test_retiring_twice_is_once() -> None:
+    race = Race(8)
+    race.connect("Alice")
+    race.retire()
+    race.retire()
+    race.expect("Alice", END.format(8))
+    assert race.log.count(Idle()) == 1
+
+
+@pytest.mark.parametrize("peer_is_in_mid_block", [False, True])
+def test_a_standby_shuts_down_in_order(peer_is_in_mid_block: bool) -> None:
+    race = Race(8)
+    race.retire()
+    race.connect("Peer", is_peer=True)
+    if peer_is_in_mid_block:
+        race.header("Peer", 9)
+    race.shutdown()
+    race.expect("Peer", END.format(8))
+    assert race.log.count(Idle()) == 2
+    race.connect("Peer 2", is_peer=True)
+    race.expect("Peer 2", END.format(8))
+
+
+def test_a_node_that_shuts_down_does_not_retire() -> None:
+    race = Race(8)
+    race.shutdown()
+    race.retire()
+    assert race.arbiter.retired is None
+    race.arbiter.reinstate()
+    race.connect("Alice")
+    race.expect("Alice", END.format(8))
