@@ -77,7 +77,7 @@ class StreamFacts:
     last_ended: int | None = None
     """The block that it sent last, once that is complete."""
     is_peer: bool = False
-    """It is this node's own subscription to another node: welcome also while publishers are sent elsewhere."""
+    """It is this node's own subscription to another node: welcome while publishers are sent elsewhere."""
     next_offer: int | None = None
     """The block that it will offer next by itself, as far as we can tell; None before its first header."""
     offered_max: int = -1
@@ -124,7 +124,7 @@ class RaceFacts:
         self.begins_anywhere = last_number is None and first_number is None
         self.shutting_down = False
         self.retired: str | None = None
-        """Why publishers are sent elsewhere, while they are: the node is a standby, or about to become one."""
+        """Why publishers are sent elsewhere, while they are: the node is a standby, or becomes one."""
         self.idle = False
         """What was complete when the node shut down or retired is finished, and every stream was ended."""
 
