@@ -1,0 +1,387 @@
+"""hinTS: one short signature of a message by enough weight of a committee, under one verification key.
+
+Pure. The key `VK` commits to the members' public keys and weights; the signature `PI` carries the aggregate
+of the keys that signed, its weight, and a proof that the two belong together. What is signed is 48 bytes, a
+block's root hash. A signature of less than or exactly half of the weight is none.
+
+    VK, 1,096 bytes                            PI, 1,632 bytes
+    0    n             u64, power of two       0     apk       G1   aggregate of the keys that signed
+    8    total_weight  Fr                      96    weight    Fr   their weight
+    40   g0            G1                      128   asig      G2   aggregate of their signatures
+    136  h0            G2                      320   Bc Qx Qxt Qz Pc Q1c Q3c Q2c Q4c O_r O_rw
+    328  h1            G2, tau * h0                  11 x G1; note 1, 3, 2, 4
+    520  Lc            G1, of L_(n-1)          1376  p_r p_rw w_r b_r q1_r q3_r q2_r q4_r
+    616  Wc            G1, of the weights            8 x Fr; note 1, 3, 2, 4
+    712  SKc           G2, of the keys
+    904  Zc            G2, of X^n - 1
+
+Checks, each a function of its own below: `threshold` (4.1), `challenge` (4.2), `evaluation_points` (4.3),
+`scalar_identities` (4.4), and the five relations of 4.5 in `pairing_relations`, which are verified as one
+product of six pairings (4.6).
+Source: tss.md sections 3 and 4.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from gateway.errors import ProofDataError
+from gateway.proofs.bls12_381 import (
+    G1_SIZE,
+    G2_SIZE,
+    GROUP_ORDER,
+    G1Point,
+    G2Point,
+    hash_to_g2,
+    pairing_product_is_one,
+    read_g1,
+    read_g2,
+    weighted_sum,
+)
+from gateway.proofs.encoding import SCALAR_SIZE, LayoutReader, scalar_bytes
+from gateway.proofs.hash_to_field import hash_to_field
+from gateway.verdict import Refusal, RefusalKind
+
+__all__ = [
+    "PI_SIZE",
+    "VK_SIZE",
+    "Challenge",
+    "HintsKey",
+    "HintsSignature",
+    "challenge",
+    "check",
+    "evaluation_points",
+    "pairing_relations",
+    "read_key",
+    "read_signature",
+    "scalar_identities",
+    "threshold",
+]
+
+r: Final = GROUP_ORDER
+
+VK_SIZE: Final = 8 + SCALAR_SIZE + 4 * G1_SIZE - G1_SIZE + 4 * G2_SIZE
+"""Bytes of a verification key: 1,096."""
+PI_SIZE: Final = 12 * G1_SIZE + G2_SIZE + 9 * SCALAR_SIZE
+"""Bytes of an aggregate signature: 1,632."""
+assert (VK_SIZE, PI_SIZE) == (1096, 1632)
+
+CHALLENGE_DST: Final = b"HINTS_SIG_BLS12381:FIAT_SHAMIR"
+"""Domain separation tag of the challenge."""
+
+DOMAIN_SIZE_MAX: Final = 1 << 32
+"""The largest power of two that divides r - 1, so the most points an evaluation domain can have."""
+assert (r - 1) % DOMAIN_SIZE_MAX == 0 != (r - 1) % (2 * DOMAIN_SIZE_MAX)
+
+MULTIPLICATIVE_GENERATOR: Final = 7
+"""Generates the multiplicative group of Fr, as in every implementation of this field (tss.md 4.3); its power
+(r - 1) / n is the root of unity that the domain of size n is made of. That it is no square, which is what
+powers of two need, is asserted here."""
+assert pow(MULTIPLICATIVE_GENERATOR, (r - 1) // 2, r) == r - 1
+
+BATCH_BITS: Final = 128
+"""Bits of each random factor that merges the pairing relations: a false one passes with 2^-128."""
+
+_WHAT: Final = "hinTS signature"
+
+
+@dataclass(frozen=True, slots=True)
+class HintsKey:
+    """A verification key `VK`. Points are checked to be in their groups."""
+
+    n: int
+    """Points of the evaluation domain, a power of two from 2 to 2^32."""
+    total_weight: int
+    """Weight of all members, below r."""
+    g0: G1Point
+    h0: G2Point
+    h1: G2Point
+    Lc: G1Point
+    Wc: G1Point
+    SKc: G2Point
+    Zc: G2Point
+    w: int
+    """The domain's root of unity (4.3), below r."""
+
+
+@dataclass(frozen=True, slots=True)
+class HintsSignature:
+    """An aggregate signature `PI`. Points are checked to be in their groups, scalars are below r."""
+
+    apk: G1Point
+    weight: int
+    asig: G2Point
+    Bc: G1Point
+    Qx: G1Point
+    Qxt: G1Point
+    Qz: G1Point
+    Pc: G1Point
+    Q1c: G1Point
+    Q3c: G1Point
+    Q2c: G1Point
+    Q4c: G1Point
+    O_r: G1Point
+    O_rw: G1Point
+    p_r: int
+    p_rw: int
+    w_r: int
+    b_r: int
+    q1_r: int
+    q3_r: int
+    q2_r: int
+    q4_r: int
+
+
+def read_key(vk: bytes) -> HintsKey:
+    """Decode a verification key, 1,096 bytes.
+
+    Raises:
+        ProofDataError: a point or scalar is none, or n is no size of a domain.
+    """
+    reader = LayoutReader(vk, "hinTS verification key")
+    n = reader.u64("n")
+    # Strict: the reference has no such check here, but for no other n is there a root of unity (4.3).
+    if not 2 <= n <= DOMAIN_SIZE_MAX or n & (n - 1):
+        raise ProofDataError(reader.named("n"), str(n), "a power of two from 2 to 2^32")
+    key = HintsKey(
+        n=n,
+        total_weight=reader.scalar(r, "total_weight"),
+        g0=_g1(reader, "g0"),
+        h0=_g2(reader, "h0"),
+        h1=_g2(reader, "h1"),
+        Lc=_g1(reader, "Lc"),
+        Wc=_g1(reader, "Wc"),
+        SKc=_g2(reader, "SKc"),
+        Zc=_g2(reader, "Zc"),
+        w=pow(MULTIPLICATIVE_GENERATOR, (r - 1) // n, r),
+    )
+    reader.finish()
+    return key
+
+
+def read_signature(pi: bytes) -> HintsSignature:
+    """Decode an aggregate signature, 1,632 bytes.
+
+    Raises:
+        ProofDataError: a point or scalar is none.
+    """
+    reader = LayoutReader(pi, "hinTS signature")
+    signature = HintsSignature(
+        apk=_g1(reader, "apk"),
+        weight=reader.scalar(r, "weight"),
+        asig=_g2(reader, "asig"),
+        Bc=_g1(reader, "Bc"),
+        Qx=_g1(reader, "Qx"),
+        Qxt=_g1(reader, "Qxt"),
+        Qz=_g1(reader, "Qz"),
+        Pc=_g1(reader, "Pc"),
+        Q1c=_g1(reader, "Q1c"),
+        Q3c=_g1(reader, "Q3c"),
+        Q2c=_g1(reader, "Q2c"),
+        Q4c=_g1(reader, "Q4c"),
+        O_r=_g1(reader, "O_r"),
+        O_rw=_g1(reader, "O_rw"),
+        p_r=reader.scalar(r, "p_r"),
+        p_rw=reader.scalar(r, "p_rw"),
+        w_r=reader.scalar(r, "w_r"),
+        b_r=reader.scalar(r, "b_r"),
+        q1_r=reader.scalar(r, "q1_r"),
+        q3_r=reader.scalar(r, "q3_r"),
+        q2_r=reader.scalar(r, "q2_r"),
+        q4_r=reader.scalar(r, "q4_r"),
+    )
+    reader.finish()
+    return signature
+
+
+def check(
+    key: HintsKey, signature: HintsSignature, message: bytes, random_bits: Callable[[int], int]
+) -> Refusal | None:
+    """Return why this is no signature of the message under the key by more than half of its weight, or None.
+
+    Args:
+        key: that somebody vouches for.
+        signature: of the sender.
+        message: 48 bytes, a block's root hash.
+        random_bits: returns as many random bits as asked for, as an integer, which the sender cannot foresee:
+            `secrets.randbits`.
+    """
+    if not threshold(key, signature):
+        got = f"weight {signature.weight} of {key.total_weight}"
+        return _refusal("weight that signed (tss.md 4.1)", got, "more than half of the total weight")
+    rho = challenge(key, signature)
+    points = evaluation_points(key, rho)
+    if points is None:
+        return _refusal("challenge (tss.md 4.3)", "the point w' of the domain", "any other")
+    for name, holds in scalar_identities(signature, points):
+        if not holds:
+            return _refusal(f"identity {name} (tss.md 4.4)", "two sides that differ", "equal ones")
+    relations = pairing_relations(key, signature, points)
+    g2_points = {
+        "H(m)": hash_to_g2(message),
+        "asig": signature.asig,
+        "h0": key.h0,
+        "h1": key.h1,
+        "SKc": key.SKc,
+        "Zc": key.Zc,
+    }
+    if _batched_hold(relations, g2_points, random_bits):
+        return None
+    for relation in relations:
+        if not _holds(relation, g2_points):
+            return _refusal(f"pairings {relation.name} (tss.md 4.5)", "a product other than 1", "1")
+    # Each holds, so their batch does too, whatever the random factors.
+    raise AssertionError("pairing relations hold one by one and not together")
+
+
+# --- the equations, in the order and with the names of tss.md section 4 -------------------------------------
+
+
+def threshold(key: HintsKey, signature: HintsSignature) -> bool:
+    """4.1: (2 * weight mod r) > (1 * total_weight mod r), as integers; exactly half is not enough."""
+    return 2 * signature.weight % r > key.total_weight
+
+
+def challenge(key: HintsKey, signature: HintsSignature) -> int:
+    """4.2: rho, the point that the committed polynomials are evaluated at, from the hash of all of them.
+
+    The order here is Qx, Qz, Qxt and Q1c, Q2c, Q3c, Q4c, unlike that of PI.
+    """
+    pi = signature
+    transcript = b"".join(
+        (
+            key.SKc.to_compressed_bytes(),
+            key.h1.to_compressed_bytes(),
+            pi.apk.to_compressed_bytes(),
+            scalar_bytes(pi.weight),
+            *(
+                point.to_compressed_bytes()
+                for point in (key.Wc, pi.Bc, pi.Pc, pi.Qx, pi.Qz, pi.Qxt, pi.Q1c, pi.Q2c, pi.Q3c, pi.Q4c)
+            ),
+        )
+    )
+    assert len(transcript) == 752
+    return hash_to_field(transcript, CHALLENGE_DST, r)[0]
+
+
+class Challenge(NamedTuple):
+    """4.3: the challenge and what follows from it, all below r."""
+
+    rho: int
+    """Where the polynomials are evaluated."""
+    z: int
+    """rho^n - 1: the vanishing polynomial of the domain there."""
+    L: int
+    """The Lagrange polynomial of the domain's last point there."""
+    s: int
+    """rho / w: one point of the domain before."""
+
+
+def evaluation_points(key: HintsKey, rho: int) -> Challenge | None:
+    """4.3: z = rho^n - 1; w' = w^(n-1); L = (w'/n) * z/(rho - w'); s = rho/w.
+
+    None if rho is w', where L cannot be computed so.
+    """
+    w_inverse = pow(key.w, -1, r)  # = w^(n-1) = w', since w^n = 1
+    if rho == w_inverse:
+        return None
+    z = (pow(rho, key.n, r) - 1) % r
+    L = w_inverse * z * pow(key.n * (rho - w_inverse), -1, r) % r
+    return Challenge(rho, z, L, rho * w_inverse % r)
+
+
+def scalar_identities(signature: HintsSignature, points: Challenge) -> Iterator[tuple[str, bool]]:
+    """4.4: yield each identity of the claimed evaluations and whether it holds."""
+    pi, z, L = signature, points.z, points.L
+    yield "p_r - p_rw - w_r*b_r = q1_r*z", (pi.p_r - pi.p_rw - pi.w_r * pi.b_r - pi.q1_r * z) % r == 0
+    yield "L*p_r = z*q3_r", (L * pi.p_r - z * pi.q3_r) % r == 0
+    yield "b_r^2 - b_r = q2_r*z", (pi.b_r * pi.b_r - pi.b_r - pi.q2_r * z) % r == 0
+    yield "L*(b_r - 1) = z*q4_r", (L * (pi.b_r - 1) - z * pi.q4_r) % r == 0
+
+
+class _Relation(NamedTuple):
+    """A product of pairings that has to be 1, by the point of G2: the sum of scalar * point of G1 there."""
+
+    name: str
+    factors: dict[str, list[tuple[int, G1Point]]]
+
+
+def pairing_relations(key: HintsKey, signature: HintsSignature, points: Challenge) -> tuple[_Relation, ...]:
+    """4.5: the five identities, each as a product that has to be 1.
+
+    A right side e(O, h1 - c*h0) is moved to the left as e(-O, h1) e(c*O, h0), so that every pairing is with
+    one of the six points H(m), asig, h0, h1, SKc, Zc.
+    """
+    pi, g0, rho = signature, key.g0, points.rho
+    opened = [  # commitment, what it is claimed to be at rho; 3 before 2, as in tss.md
+        (pi.Pc, pi.p_r),
+        (key.Wc, pi.w_r),
+        (pi.Bc, pi.b_r),
+        (pi.Q1c, pi.q1_r),
+        (pi.Q3c, pi.q3_r),
+        (pi.Q2c, pi.q2_r),
+        (pi.Q4c, pi.q4_r),
+    ]
+    powers = [pow(rho, exponent, r) for exponent in range(len(opened))]
+    M = [(power, commitment) for power, (commitment, _) in zip(powers, opened, strict=True)]
+    M.append((-rho * pi.weight, key.Lc))  # the weights with the aggregate's weight taken off: Wc - weight*Lc
+    M.append((-sum(power * value for power, (_, value) in zip(powers, opened, strict=True)), g0))
+    return (
+        _Relation("1: e(apk, H(m)) = e(g0, asig)", {"H(m)": [(1, pi.apk)], "asig": [(-1, g0)]}),
+        _Relation(
+            "2: e(M, h0) = e(O_r, h1 - rho*h0)",
+            {"h0": [*M, (rho, pi.O_r)], "h1": [(-1, pi.O_r)]},
+        ),
+        _Relation(
+            "3: e(Pc - p_rw g0, h0) = e(O_rw, h1 - s*h0)",
+            {"h0": [(1, pi.Pc), (-pi.p_rw, g0), (points.s, pi.O_rw)], "h1": [(-1, pi.O_rw)]},
+        ),
+        _Relation(
+            "4: e(Bc, SKc) = e(Qz, Zc) * e(Qx, h1) * e(apk, h0)",
+            {"SKc": [(1, pi.Bc)], "Zc": [(-1, pi.Qz)], "h1": [(-1, pi.Qx)], "h0": [(-1, pi.apk)]},
+        ),
+        _Relation("5: e(Qx, h1) = e(Qxt, h0)", {"h1": [(1, pi.Qx)], "h0": [(-1, pi.Qxt)]}),
+    )
+
+
+# --- pairings -----------------------------------------------------------------------------------------------
+
+
+def _batched_hold(
+    relations: tuple[_Relation, ...], g2_points: dict[str, G2Point], random_bits: Callable[[int], int]
+) -> bool:
+    """4.6: raise the relations to 1 and fresh random powers, and check the product of all at once.
+
+    Sound because every point is in its group of prime order: were one relation false, one power at most of
+    2^128 would make the product 1.
+    """
+    merged: dict[str, dict[int, tuple[int, G1Point]]] = {}
+    for index, relation in enumerate(relations):
+        power = 1 if index == 0 else random_bits(BATCH_BITS)
+        for g2_name, terms in relation.factors.items():
+            sums = merged.setdefault(g2_name, {})
+            for scalar, point in terms:
+                before = sums.get(id(point), (0, point))[0]
+                sums[id(point)] = (before + power * scalar, point)
+    factors = {g2_name: list(sums.values()) for g2_name, sums in merged.items()}
+    return _holds(_Relation("all", factors), g2_points)
+
+
+def _holds(relation: _Relation, g2_points: dict[str, G2Point]) -> bool:
+    g1 = [
+        weighted_sum([point for _, point in terms], [scalar for scalar, _ in terms])
+        for terms in relation.factors.values()
+    ]
+    return pairing_product_is_one(g1, [g2_points[g2_name] for g2_name in relation.factors])
+
+
+def _g1(reader: LayoutReader, name: str) -> G1Point:
+    return read_g1(reader.take(G1_SIZE, name), reader.named(name))
+
+
+def _g2(reader: LayoutReader, name: str) -> G2Point:
+    return read_g2(reader.take(G2_SIZE, name), reader.named(name))
+
+
+def _refusal(part: str, got: str, expected: str) -> Refusal:
+    return Refusal(RefusalKind.BAD_PROOF, f"{_WHAT}: {part}", got, expected)

@@ -1,0 +1,279 @@
+"""Ledger data: what a network publishes once, and what every TSS signature is checked against.
+
+Pure. Block 0 of a TSS network holds a transaction with the publication of its ledger id:
+
+    BlockItem.signed_transaction (4)  ->  SignedTransaction.bodyBytes (1)  ->  TransactionBody field 77:
+        1 ledger_id               bytes, 32
+        2 WRAPS verification key  bytes, 1,768; absent where there are no WRAPS proofs
+        3 contribution, repeated  { 1 node_id varint | 2 weight varint | 3 Schnorr attested key, 192 bytes }
+
+The order of the contributions is the order of the address book: an index in it is a bit of the Schnorr proof.
+A publication is believed only after two checks, in `refusal_of`:
+
+    ledger id (7.2)             it is the Poseidon hash of the address book; so the id names the nodes, their
+                                weights and their keys, and who knows the id can tell a false publication
+    proofs of knowledge (5.1)   each node knows the secret of its key; one bad entry rejects everything
+
+The hash does not cover the WRAPS key: a node that must not believe that of anybody takes the publication from
+a file. Keys of nodes that have none are the sentinel key, whose secret nobody knows.
+Source: tss.md sections 1.1, 5.1 and 7.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from gateway.errors import ItemError, ProofDataError
+from gateway.items import Field, ItemKind, WireType, fields_of, kind_of, payload_of, varint
+from gateway.proofs.baby_jubjub import FIELD_PRIME, Point
+from gateway.proofs.encoding import scalar_bytes
+from gateway.proofs.poseidon import poseidon
+from gateway.proofs.schnorr import (
+    ATTESTED_KEY_SIZE,
+    MEMBERS_MAX,
+    AttestedKey,
+    knows_secret,
+    read_attested_key,
+)
+from gateway.verdict import Refusal, RefusalKind
+
+__all__ = [
+    "LEDGER_ID_SIZE",
+    "PADDING_KEY",
+    "PUBLICATION_FIELD",
+    "PUBLICATION_SIZE_MAX",
+    "SENTINEL_KEY",
+    "WRAPS_KEY_SIZE",
+    "LedgerData",
+    "LedgerNode",
+    "address_book_hash",
+    "publication_bytes",
+    "publications_in",
+    "read_publication",
+    "refusal_of",
+]
+
+LEDGER_ID_SIZE: Final = 32
+"""Bytes of a ledger id."""
+WRAPS_KEY_SIZE: Final = 1768
+"""Bytes of a WRAPS verification key."""
+PUBLICATION_FIELD: Final = 77
+"""Field of `TransactionBody` that is a publication of a ledger id."""
+PUBLICATION_SIZE_MAX: Final = 64 * 1024
+"""Bytes of a publication; one of 128 nodes has 29,000."""
+
+SENTINEL_KEY: Final[Point] = (
+    6920711939553923913704084943758410605317685431754228119541520748680721639445,
+    15864855719970161306208030973550124391814615182611152827202991785986622293039,
+)
+"""Stands for a node without a key of its own; its proof of knowledge is not checked. It is the hash to the
+curve of `HieroTSS` (tss.md 7.1; the test of this module derives it)."""
+
+PADDING_KEY: Final[Point] = (
+    12242143994000228932794072931472805933014698661472621875120544547182037447307,
+    18632581597336484007639911068407412014942769995951822776505801470647807372989,
+)
+"""P0, with which the address book is filled up to 128 entries for its hash: the public key of the secret that
+the reference draws from a generator with a fixed seed (tss.md 7.2; the test of this module derives it). It
+signs nothing: it has no bit in a signature."""
+PADDING_WEIGHT: Final = 0
+"""Weight of a padding entry."""
+PADDING_NODE_ID: Final = FIELD_PRIME - 1
+"""Node id of a padding entry."""
+
+_WHAT: Final = "ledger id publication"
+_WEIGHT_MAX: Final = (1 << 63) - 1
+_PUBLICATION_TAG: Final = varint(PUBLICATION_FIELD << 3 | WireType.LEN)
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerNode:
+    """One node of the first address book."""
+
+    node_id: int
+    """Its number, below 2^64."""
+    weight: int
+    """Its weight, 0 to 2^63 - 1."""
+    key: AttestedKey
+    """Its Schnorr key and the proof that it knows the secret."""
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerData:
+    """A publication, decoded. Whether to believe it is for `refusal_of` to say."""
+
+    ledger_id: bytes
+    """32 bytes."""
+    wraps_vk: bytes
+    """The WRAPS verification key, 1,768 bytes, or none."""
+    nodes: tuple[LedgerNode, ...]
+    """The address book in its order, 1 to 128 nodes."""
+    publication: bytes = field(compare=False, repr=False)
+    """The message as it was published."""
+
+    @property
+    def total_weight(self) -> int:
+        """Weight of all nodes."""
+        return sum(node.weight for node in self.nodes)
+
+
+def publications_in(items: Iterable[bytes]) -> list[bytes]:
+    """Return the publications in the transactions of a block, each once, in order, unchecked.
+
+    A transaction that cannot be read is passed over: it is none of these.
+
+    Args:
+        items: serialized items, of block 0.
+    """
+    found: dict[bytes, None] = {}
+    for item in items:
+        if _PUBLICATION_TAG not in item or kind_of(item) != ItemKind.SIGNED_TRANSACTION:
+            continue
+        try:
+            for body in _messages(payload_of(item), 1):
+                found.update(dict.fromkeys(_messages(body, PUBLICATION_FIELD)))
+        except ItemError:
+            continue
+    return list(found)
+
+
+def read_publication(publication: bytes) -> LedgerData:
+    """Decode a publication: the message of field 77 of a transaction's body.
+
+    Fields of later versions are passed over.
+
+    Raises:
+        ProofDataError: it does not parse, a value is there twice or missing, a point or scalar is none, or
+            two nodes have one number.
+    """
+    if len(publication) > PUBLICATION_SIZE_MAX:
+        raise ProofDataError(_WHAT, f"{len(publication)} bytes", f"at most {PUBLICATION_SIZE_MAX}")
+    ledger_id, wraps_vk = b"", b""
+    contributions: list[bytes] = []
+    seen: set[int] = set()
+    for number, wire_type, value in _fields(publication, _WHAT):
+        if number not in (1, 2, 3):
+            continue
+        if wire_type != WireType.LEN or not isinstance(value, bytes):
+            raise ProofDataError(f"{_WHAT}: field {number}", f"wire type {wire_type.value}", "2")
+        if number == 3:
+            contributions.append(value)
+            continue
+        if number in seen:
+            raise ProofDataError(f"{_WHAT}: field {number}", "it twice", "at most once")
+        seen.add(number)
+        if number == 1:
+            ledger_id = value
+        else:
+            wraps_vk = value
+    if len(ledger_id) != LEDGER_ID_SIZE:
+        raise ProofDataError(f"{_WHAT}: ledger id", f"{len(ledger_id)} bytes", f"{LEDGER_ID_SIZE}")
+    if len(wraps_vk) not in (0, WRAPS_KEY_SIZE):
+        raise ProofDataError(f"{_WHAT}: WRAPS key", f"{len(wraps_vk)} bytes", f"{WRAPS_KEY_SIZE}, or none")
+    if not 1 <= len(contributions) <= MEMBERS_MAX:
+        raise ProofDataError(f"{_WHAT}: nodes", f"{len(contributions)}", f"1 to {MEMBERS_MAX}")
+    nodes = tuple(_read_node(encoded, index) for index, encoded in enumerate(contributions))
+    node_ids = [node.node_id for node in nodes]
+    if len(set(node_ids)) < len(node_ids):
+        twice = next(node_id for node_id in node_ids if node_ids.count(node_id) > 1)
+        raise ProofDataError(f"{_WHAT}: node {twice}", "it twice", "at most once")
+    return LedgerData(ledger_id, wraps_vk, nodes, publication)
+
+
+def refusal_of(ledger: LedgerData) -> Refusal | None:
+    """Return why the ledger data are not to be believed, or None: its id and the proofs of knowledge hold."""
+    book_hash = address_book_hash(ledger.nodes)
+    if book_hash != ledger.ledger_id:
+        return Refusal(
+            RefusalKind.BAD_PROOF,
+            f"{_WHAT}: ledger id (tss.md 7.2)",
+            ledger.ledger_id.hex(),
+            f"{book_hash.hex()}, the address book's hash",
+        )
+    for node in ledger.nodes:
+        if node.key.Y != SENTINEL_KEY and not knows_secret(node.key):
+            return Refusal(
+                RefusalKind.BAD_PROOF,
+                f"{_WHAT}: node {node.node_id}",
+                "a proof of knowledge that does not hold (tss.md 5.1)",
+                "one that does",
+            )
+    return None
+
+
+def address_book_hash(nodes: Sequence[LedgerNode]) -> bytes:
+    """7.2: the Poseidon hash of 128 x, 128 y, 128 weights and 128 node ids; 32 bytes."""
+    padding_count = MEMBERS_MAX - len(nodes)
+    keys = [node.key.Y for node in nodes] + [PADDING_KEY] * padding_count
+    weights = [node.weight for node in nodes] + [PADDING_WEIGHT] * padding_count
+    node_ids = [node.node_id for node in nodes] + [PADDING_NODE_ID] * padding_count
+    elements = [*(x for x, _ in keys), *(y for _, y in keys), *weights, *node_ids]
+    return scalar_bytes(poseidon(elements))
+
+
+def publication_bytes(
+    ledger_id: bytes, wraps_vk: bytes, contributions: Iterable[tuple[int, int, bytes]]
+) -> bytes:
+    """Encode a publication: what `read_publication` reads.
+
+    Args:
+        ledger_id: 32 bytes.
+        wraps_vk: 1,768 bytes, or none.
+        contributions: node id, weight and attested key of each node.
+    """
+    parts = [_len_field(1, ledger_id), _len_field(2, wraps_vk)]
+    for node_id, weight, key in contributions:
+        numbers = b"".join(
+            varint(number << 3 | WireType.VARINT) + varint(value)
+            for number, value in ((1, node_id), (2, weight))
+            if value
+        )
+        parts.append(_len_field(3, numbers + _len_field(3, key)))
+    return b"".join(parts)
+
+
+def _len_field(number: int, value: bytes) -> bytes:
+    return varint(number << 3 | WireType.LEN) + varint(len(value)) + value if value else b""
+
+
+def _messages(message: bytes, number: int) -> list[bytes]:
+    """Return the length-delimited fields of that number. Raises ItemError if the message does not parse."""
+    return [
+        field.value
+        for field in fields_of(message)
+        if field.number == number and isinstance(field.value, bytes) and field.wire_type == WireType.LEN
+    ]
+
+
+def _fields(message: bytes, what: str) -> list[Field]:
+    try:
+        return list(fields_of(message))
+    except ItemError as error:
+        raise ProofDataError(f"{what}: {error.what}", error.got, error.expected) from None
+
+
+def _read_node(encoded: bytes, index: int) -> LedgerNode:
+    what = f"{_WHAT}: entry {index}"
+    values: dict[int, int | bytes] = {1: 0, 2: 0, 3: b""}
+    seen: set[int] = set()
+    for number, wire_type, value in _fields(encoded, what):
+        if number not in values:
+            continue
+        expected = WireType.LEN if number == 3 else WireType.VARINT
+        if wire_type != expected:
+            raise ProofDataError(
+                f"{what} field {number}", f"wire type {wire_type.value}", f"{expected.value}"
+            )
+        if number in seen:
+            raise ProofDataError(f"{what} field {number}", "it twice", "at most once")
+        seen.add(number)
+        values[number] = value
+    node_id, weight, key = values[1], values[2], values[3]
+    assert isinstance(node_id, int)
+    assert isinstance(weight, int)
+    assert isinstance(key, bytes)
+    if weight > _WEIGHT_MAX:
+        raise ProofDataError(f"{what} weight", str(weight), f"at most {_WEIGHT_MAX}")
+    if len(key) != ATTESTED_KEY_SIZE:
+        raise ProofDataError(f"{what} key", f"{len(key)} bytes", f"{ATTESTED_KEY_SIZE}")
+    return LedgerNode(node_id, weight, read_attested_key(key, f"{what} key"))

@@ -1,0 +1,107 @@
+"""TSS block signatures: a network's ledger id vouches for a hinTS key, and the key has signed the block.
+
+Pure. A signature is three parts after one another, without framing; its size alone says which proof is last:
+
+    0      1,096 bytes   VK      hinTS verification key
+    1096   1,632 bytes   PI      hinTS aggregate signature of the block's root hash under VK
+    2728   192 bytes     address-book proof, Schnorr    2,920 in all
+           704 bytes     address-book proof, WRAPS      3,432 in all
+
+It holds if both do:
+  1. the address-book proof shows that the ledger vouches for VK (`gateway.proofs.schnorr`, `.wraps`);
+  2. PI is a signature of the root hash under VK by more than half of its weight (`gateway.proofs.hints`).
+
+The first does not depend on the block, so a key that was vouched for is remembered, and a steady chain pays
+for the second alone. What is remembered is compared byte by byte: two keys may have one hashArray.
+Source: tss.md section 1.
+"""
+
+import secrets
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Final
+
+from gateway.errors import BlockRefused, ProofDataError
+from gateway.merkle import HASH_SIZE
+from gateway.proofs import hints, schnorr
+from gateway.proofs.ledger_data import LedgerData
+from gateway.proofs.poseidon import hash_array
+from gateway.verdict import Refusal, RefusalKind
+
+__all__ = ["TSS_SIGNATURE_SIZES", "TssCheck"]
+
+WRAPS_PROOF_SIZE: Final = 704
+"""Bytes of a WRAPS address-book proof."""
+
+_PROOF_OFFSET: Final = hints.VK_SIZE + hints.PI_SIZE
+TSS_SIGNATURE_SIZES: Final = (_PROOF_OFFSET + schnorr.SIGNATURE_SIZE, _PROOF_OFFSET + WRAPS_PROOF_SIZE)
+"""Bytes of a signature with a Schnorr and with a WRAPS address-book proof."""
+assert TSS_SIGNATURE_SIZES == (2920, 3432)
+
+VOUCHED_KEYS_MAX: Final = 64
+"""Keys that are remembered, each some 10 kB. A network has one at a time, and changes it with its address
+book; only what the ledger vouches for gets here."""
+
+_WHAT: Final = "TSS block proof"
+
+
+class TssCheck:
+    """Checks signatures against one ledger. Several threads may call it at once.
+
+    Args:
+        ledger: believed; who made this has checked it with `ledger_data.refusal_of`.
+        random_bits: see `hints.check`; another one only in tests.
+    """
+
+    def __init__(self, ledger: LedgerData, random_bits: Callable[[int], int] = secrets.randbits) -> None:
+        self.ledger = ledger
+        """What signatures are checked against."""
+        self._members = [schnorr.Member(node.key.Y, node.weight) for node in ledger.nodes]
+        self._random_bits = random_bits
+        # Errors are not remembered: nobody fills these with what does not hold.
+        self._vouched_key = lru_cache(VOUCHED_KEYS_MAX)(self._check_key)
+
+    def check(self, signature: bytes, root_hash: bytes) -> Refusal | None:
+        """Return why the signature is no proof of a block with this root, or None if it is one.
+
+        Args:
+            signature: `SignedBlockProof.block_signature`.
+            root_hash: 48 bytes.
+        """
+        assert len(root_hash) == HASH_SIZE
+        if len(signature) not in TSS_SIGNATURE_SIZES:
+            expected = " or ".join(map(str, TSS_SIGNATURE_SIZES))
+            return Refusal(RefusalKind.CANNOT_PARSE, _WHAT, f"{len(signature)} bytes", expected)
+        vk = signature[: hints.VK_SIZE]
+        pi = signature[hints.VK_SIZE : _PROOF_OFFSET]
+        try:
+            key = self._vouched_key(vk, signature[_PROOF_OFFSET:])
+            return hints.check(key, hints.read_signature(pi), root_hash, self._random_bits)
+        except ProofDataError as error:
+            return Refusal(RefusalKind.CANNOT_PARSE, f"{_WHAT}: {error.what}", error.got, error.expected)
+        except BlockRefused as error:
+            return error.refusal
+
+    def _check_key(self, vk: bytes, proof: bytes) -> hints.HintsKey:
+        """Return the hinTS key that the proof vouches for.
+
+        Raises:
+            ProofDataError: key or proof cannot be decoded.
+            BlockRefused: the proof does not hold.
+        """
+        if len(proof) == WRAPS_PROOF_SIZE:
+            refusal = self._check_wraps(vk, proof)
+        else:
+            message = schnorr.signed_message(self.ledger.ledger_id, hash_array(vk))
+            refusal = schnorr.check(self._members, proof, message)
+        if refusal is not None:
+            raise BlockRefused(refusal)
+        return hints.read_key(vk)
+
+    def _check_wraps(self, vk: bytes, proof: bytes) -> Refusal | None:
+        return Refusal(
+            RefusalKind.UNSUPPORTED,
+            f"{_WHAT}: WRAPS address-book proof",
+            "a proof that this version cannot verify",
+            "a Schnorr address-book proof",
+        )

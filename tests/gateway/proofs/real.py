@@ -1,0 +1,49 @@
+"""Real blocks for the tests of proofs; they are beside the repository, and tests without them are skipped."""
+
+from __future__ import annotations
+
+import gzip
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from gateway.block import Block
+from gateway.items import proof_of
+from gateway.proofs.ledger_data import LedgerData, publications_in, read_publication
+from gateway.root_hash import BlockHasher, BlockSummary
+
+FOLDER = Path(__file__).resolve().parents[4] / "shared" / "data" / "hiero-blocks"
+needs_real_blocks = pytest.mark.skipif(not FOLDER.is_dir(), reason=f"no real blocks in {FOLDER}")
+
+
+@cache
+def block(chain: str, number: int) -> Block:
+    """A real block."""
+    return Block.from_bytes(gzip.decompress((FOLDER / chain / f"{number}.blk.gz").read_bytes()))
+
+
+@cache
+def summary(chain: str, number: int) -> BlockSummary:
+    """What a real block comes to."""
+    hasher = BlockHasher()
+    hasher.add(block(chain, number).items)
+    return hasher.finish()
+
+
+def signature(chain: str, number: int) -> bytes:
+    """The signature of a block with a direct TSS proof."""
+    return proof_of(summary(chain, number).proofs[0]).signed_block_proof.block_signature
+
+
+@cache
+def publication(chain: str) -> bytes:
+    """What block 0 of a chain publishes."""
+    [found] = publications_in(block(chain, 0).items)
+    return found
+
+
+@cache
+def ledger(chain: str) -> LedgerData:
+    """The ledger data of a chain."""
+    return read_publication(publication(chain))

@@ -1,0 +1,221 @@
+"""Tests of `gateway.proofs.tss`: both parts of a signature, what is remembered, and every altered bit."""
+
+from __future__ import annotations
+
+import os
+import random
+
+import pytest
+
+from gateway.errors import ProofDataError
+from gateway.proofs import tss
+from gateway.proofs.ledger_data import read_publication, refusal_of
+from gateway.proofs.poseidon import hash_array
+from gateway.proofs.tss import TssCheck
+from gateway.verdict import Refusal, RefusalKind
+from tests.gateway.proofs import real
+from tests.gateway.proofs.tss_network import TssNetwork
+
+ROOT = bytes(range(48))
+NETWORK = TssNetwork((1, 1, 1, 1))
+LONG = os.environ.get("SLUICE_LONG") == "1"
+REAL_BLOCKS = [
+    ("signed-chain", 0),
+    ("signed-chain", 5),
+    ("layout-8-chain", 0),
+    ("layout-8-chain", 4),
+    ("wraps-chain", 0),
+]
+
+
+@real.needs_real_blocks
+@pytest.mark.parametrize(("chain", "number"), REAL_BLOCKS)
+def test_real_signatures_hold(chain: str, number: int) -> None:
+    check = TssCheck(real.ledger(chain))
+    signature, root_hash = real.signature(chain, number), real.summary(chain, number).root_hash
+    assert check.check(signature, root_hash) is None
+    assert check.check(signature, root_hash) is None  # the key is known now
+
+
+@real.needs_real_blocks
+@pytest.mark.parametrize(("chain", "number"), REAL_BLOCKS)
+def test_another_networks_ledger_refuses(chain: str, number: int) -> None:
+    signature, root_hash = real.signature(chain, number), real.summary(chain, number).root_hash
+    for other in {chain for chain, _ in REAL_BLOCKS} - {chain}:
+        assert TssCheck(real.ledger(other)).check(signature, root_hash) == Refusal(
+            RefusalKind.BAD_PROOF,
+            "Schnorr address-book proof: challenge (tss.md 5.4)",
+            "another hash",
+            "the challenge of the signature",
+        )
+
+
+@real.needs_real_blocks
+def test_the_signature_of_another_block_is_refused() -> None:
+    check = TssCheck(real.ledger("signed-chain"))
+    refusal = check.check(real.signature("signed-chain", 5), real.summary("signed-chain", 4).root_hash)
+    assert refusal is not None
+    assert refusal.what == "hinTS signature: pairings 1: e(apk, H(m)) = e(g0, asig) (tss.md 4.5)"
+
+
+@pytest.mark.parametrize("size", [0, 64, 2919, 2921, 3431, 3433, 5000])
+def test_another_size_is_refused(size: int) -> None:
+    assert TssCheck(NETWORK.ledger).check(bytes(size), ROOT) == Refusal(
+        RefusalKind.CANNOT_PARSE, "TSS block proof", f"{size} bytes", "2920 or 3432"
+    )
+
+
+@pytest.mark.parametrize(
+    ("signers", "what"),
+    [
+        ((0, 1, 2, 3), None),
+        ((1, 2, 3), None),
+        ((0, 1), "hinTS signature: weight that signed (tss.md 4.1)"),
+        ((2,), "Schnorr address-book proof: weight that signed (tss.md 5.3)"),
+        ((), "Schnorr address-book proof: weight that signed (tss.md 5.3)"),
+    ],
+)
+def test_both_thresholds_have_to_be_reached(signers: tuple[int, ...], what: str | None) -> None:
+    refusal = TssCheck(NETWORK.ledger).check(NETWORK.sign(ROOT, signers), ROOT)
+    assert (refusal and refusal.what) == what
+
+
+def test_the_ledger_has_to_vouch_for_the_key() -> None:
+    """Whoever makes a hinTS key of their own can sign with it; the ledger's nodes did not."""
+    stranger = TssNetwork((1, 1, 1, 1), seed=2)
+    vouched, own = NETWORK.sign(ROOT), stranger.sign(ROOT)
+    check = TssCheck(NETWORK.ledger)
+    assert check.check(vouched, ROOT) is None
+    refusal = check.check(own[:2728] + vouched[2728:], ROOT)
+    assert refusal is not None
+    assert refusal.what == "Schnorr address-book proof: challenge (tss.md 5.4)"
+    assert check.check(own, ROOT) is not None
+    assert TssCheck(stranger.ledger).check(own, ROOT) is None
+
+
+def test_a_malformed_part_is_named() -> None:
+    signature = NETWORK.sign(ROOT)
+    cases = {
+        2728: "TSS block proof: Schnorr address-book proof: bitmap",
+        1096: "TSS block proof: hinTS signature: apk",
+    }
+    for at, what in cases.items():
+        spoiled = signature[:at] + b"\xff" + signature[at + 1 :]
+        refusal = TssCheck(NETWORK.ledger).check(spoiled, ROOT)
+        assert refusal is not None
+        assert (refusal.kind, refusal.what) == (RefusalKind.CANNOT_PARSE, what)
+
+
+# --- what is remembered -------------------------------------------------------------------------------------
+
+
+def test_a_key_is_vouched_for_once() -> None:
+    check = TssCheck(NETWORK.ledger)
+    for root_hash in (ROOT, ROOT[::-1], ROOT):
+        assert check.check(NETWORK.sign(root_hash), root_hash) is None
+    assert check._vouched_key.cache_info().misses == 1
+    assert check.check(NETWORK.sign(ROOT, [1, 2, 3]), ROOT) is None  # another proof for the same key
+    assert check._vouched_key.cache_info().misses == 2
+
+
+def test_what_does_not_hold_is_not_remembered_and_pushes_nothing_out() -> None:
+    check = TssCheck(NETWORK.ledger)
+    signature = NETWORK.sign(ROOT)
+    assert check.check(signature, ROOT) is None
+    for index in range(tss.VOUCHED_KEYS_MAX + 1):
+        false = signature[:2728] + bytes((1, 1)) + bytes(126) + index.to_bytes(64, "little")
+        assert check.check(false, ROOT) is not None
+    assert check._vouched_key.cache_info().currsize == 1
+
+
+def test_the_memory_is_bounded() -> None:
+    check = TssCheck(NETWORK.ledger)
+    info = check._vouched_key.cache_info()
+    assert info.maxsize == tss.VOUCHED_KEYS_MAX
+
+
+def test_a_key_with_the_same_hash_is_another_key() -> None:
+    """The total weight may be written as w + q too: hashArray is the same, and so the address book vouches
+    for both keys. But what is remembered of one is not used for the other (tss.md section 9, pitfall 7)."""
+    q = 21888242871839275222246405745257275088548364400416034343698204186575808495617
+    signature = NETWORK.sign(ROOT)
+    check = TssCheck(NETWORK.ledger)
+    assert check.check(signature, ROOT) is None
+    # Bytes 32 to 63 are one piece of hashArray: the end of total_weight and the start of g0.
+    piece = int.from_bytes(signature[32:64], "little")
+    assert piece + q < 1 << 256
+    twin = signature[:32] + (piece + q).to_bytes(32, "little") + signature[64:]
+    assert hash_array(twin[:1096]) == hash_array(signature[:1096])
+    refusal = check.check(twin, ROOT)
+    assert refusal is not None
+    assert refusal.kind is RefusalKind.CANNOT_PARSE
+
+
+# --- tampering ----------------------------------------------------------------------------------------------
+
+
+def flipped(signature: bytes, bit: int) -> bytes:
+    changed = bytearray(signature)
+    changed[bit // 8] ^= 1 << bit % 8
+    return bytes(changed)
+
+
+def sampled_bits(size: int, seed: int) -> list[int]:
+    """Some bits of every part; all of them in the long run."""
+    if LONG:
+        return list(range(8 * size))
+    rng = random.Random(seed)
+    edges = [
+        at
+        for start in (0, 8, 40, 1096, 1192, 1224, 2472, 2728, 2856, 2888)
+        for at in (8 * start, 8 * start - 1)
+    ]
+    return sorted({at % (8 * size) for at in edges} | set(rng.sample(range(8 * size), 60)))
+
+
+@real.needs_real_blocks
+@pytest.mark.parametrize(("chain", "number"), [("signed-chain", 5), ("layout-8-chain", 4)])
+@pytest.mark.timeout(3600)
+def test_no_altered_bit_is_accepted(chain: str, number: int) -> None:
+    check = TssCheck(real.ledger(chain))
+    signature, root_hash = real.signature(chain, number), real.summary(chain, number).root_hash
+    assert check.check(signature, root_hash) is None
+    accepted = [
+        bit
+        for bit in sampled_bits(len(signature), 5)
+        if check.check(flipped(signature, bit), root_hash) is None
+    ]
+    assert accepted == []
+
+
+@real.needs_real_blocks
+@pytest.mark.timeout(3600)
+def test_no_altered_bit_of_the_root_hash_is_accepted() -> None:
+    check = TssCheck(real.ledger("signed-chain"))
+    signature, root_hash = real.signature("signed-chain", 5), real.summary("signed-chain", 5).root_hash
+    for bit in range(0, 8 * 48, 1 if LONG else 17):
+        refusal = check.check(signature, flipped(root_hash, bit))
+        assert refusal is not None
+        assert refusal.what == "hinTS signature: pairings 1: e(apk, H(m)) = e(g0, asig) (tss.md 4.5)"
+
+
+@real.needs_real_blocks
+@pytest.mark.timeout(3600)
+def test_no_altered_bit_of_a_publication_is_believed() -> None:
+    """Of the ledger id and the address book; the WRAPS key is not covered, as the module says."""
+    publication, ledger = real.publication("signed-chain"), real.ledger("signed-chain")
+    wraps_at = publication.index(ledger.wraps_vk)
+    outside = [
+        bit
+        for bit in range(8 * len(publication))
+        if not wraps_at <= bit // 8 < wraps_at + len(ledger.wraps_vk)
+    ]
+    believed = []
+    for bit in outside if LONG else random.Random(3).sample(outside, 40):
+        try:
+            altered = read_publication(flipped(publication, bit))
+        except ProofDataError:
+            continue
+        if refusal_of(altered) is None:
+            believed.append(bit)
+    assert believed == []
