@@ -14,9 +14,9 @@ import itertools
 import os
 import re
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Final, Literal, get_args
+from typing import BinaryIO, Final, Literal, get_args
 
 import zstandard
 
@@ -30,7 +30,9 @@ __all__ = [
     "block_file_name",
     "check_no_gaps",
     "list_block_files",
+    "numbered_block_files",
     "read_block_file",
+    "read_block_from",
     "read_chain",
     "write_block_file",
 ]
@@ -40,6 +42,7 @@ BlockFormat = Literal["blk", "blk.gz", "blk.zst"]
 
 _NAME: Final = re.compile(r"(?P<number>[0-9]{1,20})\.(?P<format>blk|blk\.gz|blk\.zst)", re.ASCII)
 _NUMBER_MAX: Final = 2**64 - 2  # 2^64 - 1 means "no block" on the wire
+_NO_BLOCK_FILE_NAME: Final = "not a block file name (N.blk, N.blk.gz, N.blk.zst)"
 _GZIP_LEVEL: Final = 6
 _ZSTD_LEVEL: Final = 3
 
@@ -58,24 +61,39 @@ def list_block_files(folder: Path) -> list[tuple[int, Path]]:
     Raises:
         BlockListError: the folder cannot be read, or has the same number twice.
     """
-    found: dict[int, Path] = {}
     try:
-        paths = sorted(folder.iterdir())
+        names = [path.name for path in folder.iterdir()]
     except OSError as error:
         raise BlockListError(str(folder), error.strerror or str(error)) from error
-    for path in paths:
-        parsed = _parse_name(path.name)
+    return [(number, folder / name) for number, name in numbered_block_files(str(folder), names)]
+
+
+def numbered_block_files(folder: str, names: Iterable[str]) -> list[tuple[int, str]]:
+    """Pick the names of block files out of the names in a folder.
+
+    Args:
+        folder: for the error.
+        names: of everything in it, in any order.
+
+    Returns:
+        Pairs of block number and name, by number.
+
+    Raises:
+        BlockListError: the same number is there twice.
+    """
+    found: dict[int, str] = {}
+    for name in sorted(names):
+        parsed = _parse_name(name)
         if parsed is None:
             continue
         number, _ = parsed
         if number in found:
-            names = f"{found[number].name} and {path.name}"
-            raise BlockListError(str(folder), f"block {number} is there twice: {names}")
-        found[number] = path
+            raise BlockListError(folder, f"block {number} is there twice: {found[number]} and {name}")
+        found[number] = name
     return sorted(found.items())
 
 
-def check_no_gaps(folder: Path, files: Sequence[tuple[int, Path]]) -> None:
+def check_no_gaps(folder: Path | str, files: Sequence[tuple[int, Path | str]]) -> None:
     """Check that the files make one chain: at least one, and no number missing.
 
     Args:
@@ -88,11 +106,12 @@ def check_no_gaps(folder: Path, files: Sequence[tuple[int, Path]]) -> None:
     if not files:
         raise BlockListError(str(folder), "no block files (N.blk, N.blk.gz, N.blk.zst)")
     for (before, _), (after, path) in itertools.pairwise(files):
+        name = Path(path).name
         if after == before + 2:
-            raise BlockListError(str(folder), f"block {before + 1} is missing (before {path.name})")
+            raise BlockListError(str(folder), f"block {before + 1} is missing (before {name})")
         if after != before + 1:
             raise BlockListError(
-                str(folder), f"blocks {before + 1} to {after - 1} are missing (before {path.name})"
+                str(folder), f"blocks {before + 1} to {after - 1} are missing (before {name})"
             )
 
 
@@ -107,26 +126,45 @@ def read_block_file(path: Path, size_bytes_max: int = BLOCK_FILE_BYTES_MAX) -> B
         BlockFileError: the name is none of a block file; the file cannot be read, is truncated, damaged or
         too     large; or it holds another block than its name says.
     """
-    parsed = _parse_name(path.name)
-    if parsed is None:
-        raise BlockFileError(str(path), "not a block file name (N.blk, N.blk.gz, N.blk.zst)")
-    number, block_format = parsed
+    if _parse_name(path.name) is None:
+        raise BlockFileError(str(path), _NO_BLOCK_FILE_NAME)
     try:
-        serialized = _read_bytes(path, block_format, size_bytes_max)
-    except EOFError as error:
-        raise BlockFileError(str(path), "truncated: the compressed data ends too early") from error
-    except (gzip.BadGzipFile, zlib.error, zstandard.ZstdError) as error:
-        raise BlockFileError(str(path), f"damaged: {error}") from error
+        with path.open("rb") as file:
+            return read_block_from(file, str(path), size_bytes_max)
     except OSError as error:
         raise BlockFileError(str(path), error.strerror or str(error)) from error
+
+
+def read_block_from(file: BinaryIO, path: str, size_bytes_max: int = BLOCK_FILE_BYTES_MAX) -> Block:
+    """Read one block from an open file, wherever it lies.
+
+    Args:
+        file: at its beginning, for bytes.
+        path: its last part says the number and how the bytes are compressed; for the error, too.
+        size_bytes_max: largest size after decompression.
+
+    Raises:
+        BlockFileError: as `read_block_file`.
+        OSError: from the file.
+    """
+    parsed = _parse_name(Path(path).name)
+    if parsed is None:
+        raise BlockFileError(path, _NO_BLOCK_FILE_NAME)
+    number, block_format = parsed
+    try:
+        serialized = _read_bytes(file, block_format, size_bytes_max)
+    except EOFError as error:
+        raise BlockFileError(path, "truncated: the compressed data ends too early") from error
+    except (gzip.BadGzipFile, zlib.error, zstandard.ZstdError) as error:
+        raise BlockFileError(path, f"damaged: {error}") from error
     if len(serialized) > size_bytes_max:
-        raise BlockFileError(str(path), f"more than {size_bytes_max} bytes, the most that a block may have")
+        raise BlockFileError(path, f"more than {size_bytes_max} bytes, the most that a block may have")
     try:
         block = Block.from_bytes(serialized)
     except BlockRefused as error:
-        raise BlockFileError(str(path), f"not a block: {error}") from error
+        raise BlockFileError(path, f"not a block: {error}") from error
     if block.number != number:
-        raise BlockFileError(str(path), f"holds block {block.number}, not {number}")
+        raise BlockFileError(path, f"holds block {block.number}, not {number}")
     return block
 
 
@@ -173,19 +211,17 @@ def _parse_name(name: str) -> tuple[int, BlockFormat] | None:
     return None
 
 
-def _read_bytes(path: Path, block_format: BlockFormat, size_bytes_max: int) -> bytes:
+def _read_bytes(file: BinaryIO, block_format: BlockFormat, size_bytes_max: int) -> bytes:
     """Read a file and decompress it, at most one byte beyond the limit."""
     if block_format == "blk":
-        with path.open("rb") as file:
-            return file.read(size_bytes_max + 1)
+        return file.read(size_bytes_max + 1)
     if block_format == "blk.gz":
-        with gzip.open(path, "rb") as unzipped:
+        with gzip.open(file) as unzipped:
             return unzipped.read(size_bytes_max + 1)
-    return _read_zstd(path, size_bytes_max)
+    return _read_zstd(file.read(), size_bytes_max)
 
 
-def _read_zstd(path: Path, size_bytes_max: int) -> bytes:
-    compressed = path.read_bytes()
+def _read_zstd(compressed: bytes, size_bytes_max: int) -> bytes:
     with zstandard.ZstdDecompressor().stream_reader(compressed) as reader:
         data = reader.read(size_bytes_max + 1)
     if len(data) > size_bytes_max:

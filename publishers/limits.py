@@ -92,6 +92,16 @@ fit."""
 ARROW_BATCH_BYTES: Final = 16 * MIB
 """A batch read from block files is closed at this size even when it has fewer rows."""
 
+ARROW_BATCH_ENTRIES: Final = 8_192
+"""Entries of a stream in one Arrow batch; most of them are small."""
+
+BLOCKS_PER_BATCH_DEFAULT: Final = 1_000
+"""Blocks in one batch of a streaming query: each batch costs Spark some 100 ms beside its rows, and what is
+done twice after a crash is one batch."""
+
+ENTRIES_PER_BATCH_DEFAULT: Final = 100_000
+"""Entries in one batch of a streaming query."""
+
 PUBLISHERS_MAX: Final = 64
 """Racing publishers of one `sluice publish`: each is a task slot and two Python processes."""
 

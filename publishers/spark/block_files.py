@@ -1,46 +1,114 @@
-"""The Spark source `blockfiles`: a folder of block files as rows, one per block.
+"""The Spark source `blockfiles`: a folder of block files as rows, one per block; batch and streaming.
 
     spark.read.format("blockfiles").load("chain/")
+    spark.readStream.format("blockfiles").load("chain/")
 
-    option       meaning                                             default
-    path         the folder (what `load` is given)                   needed
-    partitions   parts of about as many consecutive blocks           the machine's processors
+    option            meaning                                                             default
+    path              the folder (what `load` is given); a URL of an object store, too    needed
+    from              the first block to read                                             the first there is
+    to                the last block to read                                              the last there is
+    partitions        parts of about as many consecutive blocks                           the processors
+    mode              `failfast`: a damaged file is an error; `permissive`: it is a row    failfast
+                      without items whose column `_corrupt` says why
+    blocks_per_batch  streaming: blocks in one batch at most                              1000
 
-A partition holds consecutive blocks in order. A missing number is an error that names it, before anything is
-read; a damaged file is an error that names the file and the reason.
+A partition holds consecutive blocks in order. Batch: a missing number is an error that names it, before
+anything is read; filters on block_number leave out what need not be read. Streaming: a missing number is
+waited for, and what comes after it waits with it; the offset is a block number.
 Source: design.md, "Spark".
 """
 
 from __future__ import annotations
 
-import itertools
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
-from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
-from gateway.block import Block
-from publishers import limits
-from publishers.block_files import check_no_gaps, list_block_files, read_block_file
-from publishers.spark.options import whole_number
-from publishers.spark.schema import ARROW_SCHEMA, BLOCK_SCHEMA
+from publishers.block_files import check_no_gaps
+from publishers.errors import BlockFileError, BlockListError
+from publishers.limits import BLOCKS_PER_BATCH_DEFAULT
+from publishers.number_range import NUMBER_MAX, NumberRange, cut_evenly
+from publishers.spark.batches import row_batches
+from publishers.spark.filters import narrow
+from publishers.spark.folders import BlockFolder, folder_of
+from publishers.spark.number_stream import NumberStreamReader
+from publishers.spark.options import block_bounds, check_known, one_of, whole_number
+from publishers.spark.schema import BLOCK_COLUMNS, BLOCK_NUMBER, CORRUPT, ITEMS, columns_of, spark_schema
 
-__all__ = ["BlockFilesDataSource", "BlockFilesReader", "FileRange", "folder_of"]
+__all__ = [
+    "BlockFilesDataSource",
+    "BlockFilesReader",
+    "BlockFilesStreamReader",
+    "FileOptions",
+    "FileRange",
+    "folder_of",
+]
 
-_PARTITIONS_MAX: Final = 1_000_000
+PARTITIONS_MAX: Final = 1_000_000
+_KNOWN: Final = frozenset(("path", "from", "to", "partitions", "mode", "blocks_per_batch"))
+_MODES: Final = ("failfast", "permissive")
+
+
+@dataclass(frozen=True)
+class FileOptions:
+    """The source's options, read and checked."""
+
+    folder: BlockFolder
+    first_block: int | None
+    """Where to begin; None: with the first there is."""
+    last_block: int | None
+    """Where to end; None: with the last there is."""
+    partition_count: int
+    """At most so many partitions."""
+    is_permissive: bool
+    """Whether a damaged file is a row, not an error."""
+    blocks_per_batch: int
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str]) -> FileOptions:
+        """Read what Spark was given.
+
+        Raises:
+            OptionError: naming the option, what it was, and what it may be.
+        """
+        check_known(options, _KNOWN)
+        first, last = block_bounds(options)
+        return cls(
+            folder=BlockFolder(options.get("path", "")),
+            first_block=first,
+            last_block=last,
+            partition_count=whole_number(options, "partitions", os.cpu_count() or 1, 1, PARTITIONS_MAX),
+            is_permissive=one_of(options, "mode", "failfast", _MODES) == "permissive",
+            blocks_per_batch=whole_number(
+                options, "blocks_per_batch", BLOCKS_PER_BATCH_DEFAULT, 1, NUMBER_MAX
+            ),
+        )
+
+    @property
+    def numbers(self) -> NumberRange:
+        """The blocks to read, as far as options say."""
+        end = None if self.last_block is None else self.last_block + 1
+        return NumberRange(self.first_block or 0, end)
+
+    @property
+    def columns(self) -> dict[str, pa.DataType]:
+        """The columns that the source has."""
+        columns = dict(BLOCK_COLUMNS)
+        if self.is_permissive:
+            columns[CORRUPT] = pa.string()
+        return columns
 
 
 @dataclass
 class FileRange(InputPartition):
-    """One partition: paths of block files, by number."""
+    """One partition: numbers and paths of block files, by number."""
 
-    paths: tuple[str, ...]
+    files: tuple[tuple[int, str], ...]
 
 
 class BlockFilesDataSource(DataSource):
@@ -51,65 +119,122 @@ class BlockFilesDataSource(DataSource):
         """Give the format's name."""
         return "blockfiles"
 
-    def schema(self) -> str:
+    def schema(self) -> StructType:
         """Give the columns."""
-        return BLOCK_SCHEMA
+        return spark_schema(FileOptions.parse(self.options).columns)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Make the reader; the schema is always ours."""
-        default = os.cpu_count() or 1
-        partitions = whole_number(self.options, "partitions", default, 1, _PARTITIONS_MAX)
-        return BlockFilesReader(folder_of(self.options.get("path", "")), partitions)
+        """Make the reader of a batch."""
+        options = FileOptions.parse(self.options)
+        return BlockFilesReader(options, columns_of(schema, options.columns))
+
+    def streamReader(self, schema: StructType) -> BlockFilesStreamReader:
+        """Make the reader of a stream."""
+        options = FileOptions.parse(self.options)
+        return BlockFilesStreamReader(options, columns_of(schema, options.columns))
 
 
 class BlockFilesReader(DataSourceReader):
-    """Plans the partitions on the driver and reads them on the workers."""
+    """Plans the partitions on the driver and reads them on the workers.
 
-    def __init__(self, folder: Path, partition_count: int) -> None:
-        """Name the folder.
+    Args:
+        options: of the source.
+        columns: that are wanted. Files are not opened when only their numbers are.
+    """
 
-        Args:
-            folder: must be readable under the same path on every worker.
-            partition_count: at most so many partitions.
-        """
-        self._folder = folder
-        self._partition_count = partition_count
+    def __init__(self, options: FileOptions, columns: Mapping[str, pa.DataType]) -> None:
+        self._options = options
+        self._columns = dict(columns)
+        self._numbers = options.numbers
+
+    def pushFilters(self, filters: list[Filter]) -> list[Filter]:
+        """Take what filters say about the numbers; give back what Spark has to apply."""
+        self._numbers, unsupported = narrow(self._numbers, BLOCK_NUMBER, filters)
+        return unsupported
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Cut the chain into ranges of about the same number of blocks."""
-        files = list_block_files(self._folder)
-        check_no_gaps(self._folder, files)
-        paths = [str(path) for _, path in files]
-        count = min(self._partition_count, len(paths))
-        cuts = [len(paths) * cut // count for cut in range(count + 1)]
-        return [FileRange(tuple(paths[start:end])) for start, end in itertools.pairwise(cuts)]
+        """Cut the chain into ranges of about the same number of blocks.
 
-    def read(self, partition: InputPartition) -> Iterator[Any]:
+        Raises:
+            BlockListError: the folder has no blocks, a number twice, or a gap in what is to be read.
+        """
+        listed = self._options.folder.files()
+        files = [file for file in listed if file[0] in self._numbers]
+        if files or not listed:
+            check_no_gaps(self._options.folder.path, files)
+        self._check_ends(files)
+        # Spark reads a partition of its own making when there is none.
+        return _ranges(files, self._options.partition_count) or [FileRange(())]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one range as Arrow batches, bounded in rows and bytes."""
         assert isinstance(partition, FileRange)
-        return _batches(read_block_file(Path(path)) for path in partition.paths)
+        return row_batches(_rows(self._options, self._columns, partition), self._columns)
+
+    def _check_ends(self, files: list[tuple[int, str]]) -> None:
+        """Check that the blocks that `from` and `to` name are there, unless a filter leaves them out."""
+        there = {files[0][0], files[-1][0]} if files else set()
+        for number in (self._options.first_block, self._options.last_block):
+            if number is not None and number in self._numbers and number not in there:
+                raise BlockListError(self._options.folder.path, f"block {number} is missing")
 
 
-def folder_of(path: str) -> Path:
-    """Make a folder of what `load` was given: a path, or a file: URL."""
-    parts = urlsplit(path)
-    return Path(unquote(parts.path)) if parts.scheme == "file" else Path(path)
+class BlockFilesStreamReader(NumberStreamReader):
+    """Follows a folder: blocks in order of number, as soon as all before them are there.
+
+    Args:
+        options: of the source.
+        columns: that are wanted.
+    """
+
+    def __init__(self, options: FileOptions, columns: Mapping[str, pa.DataType]) -> None:
+        super().__init__(options.blocks_per_batch)
+        self._options = options
+        self._columns = dict(columns)
+
+    def first_number(self) -> int | None:
+        """Give `from`, else the lowest number there is."""
+        if self._options.first_block is not None:
+            return self._options.first_block
+        files = self._options.folder.files()
+        return files[0][0] if files else None
+
+    def end_number(self, following: int) -> int:
+        """Look how far the files go without a gap."""
+        end = following
+        for number, _ in self._options.folder.files():
+            if number == end and number in self._options.numbers:
+                end += 1
+        return end
+
+    def cut(self, first: int, end: int) -> Sequence[InputPartition]:
+        """Cut a range that was complete when its end was looked for."""
+        files = [file for file in self._options.folder.files() if first <= file[0] < end]
+        check_no_gaps(self._options.folder.path, files)
+        return _ranges(files, self._options.partition_count)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read one range as Arrow batches, bounded in rows and bytes."""
+        assert isinstance(partition, FileRange)
+        return row_batches(_rows(self._options, self._columns, partition), self._columns)
 
 
-def _batches(blocks: Iterator[Block]) -> Iterator[pa.RecordBatch]:
-    batch: list[Block] = []
-    batch_bytes = 0
-    for block in blocks:
-        batch.append(block)
-        batch_bytes += block.size_bytes
-        if len(batch) == limits.ARROW_BATCH_ROWS or batch_bytes >= limits.ARROW_BATCH_BYTES:
-            yield _batch_of(batch)
-            batch, batch_bytes = [], 0
-    if batch:
-        yield _batch_of(batch)
+def _ranges(files: list[tuple[int, str]], count: int) -> list[FileRange]:
+    return [FileRange(tuple(files[start:end])) for start, end in cut_evenly(0, len(files), count)]
 
 
-def _batch_of(blocks: list[Block]) -> pa.RecordBatch:
-    numbers = pa.array([block.number for block in blocks], pa.int64())
-    items = pa.array([block.items for block in blocks], ARROW_SCHEMA.field("items").type)
-    return pa.record_batch([numbers, items], schema=ARROW_SCHEMA)
+def _rows(
+    options: FileOptions, columns: Mapping[str, pa.DataType], partition: FileRange
+) -> Iterator[dict[str, Any]]:
+    if set(columns) == {BLOCK_NUMBER}:
+        yield from ({BLOCK_NUMBER: number} for number, _ in partition.files)
+        return
+    for number, path in partition.files:
+        try:
+            block = options.folder.read(path)
+        except BlockFileError as error:
+            if not options.is_permissive:
+                raise
+            yield {BLOCK_NUMBER: number, CORRUPT: str(error)}
+        else:
+            yield {BLOCK_NUMBER: number, ITEMS: block.items}

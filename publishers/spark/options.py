@@ -5,11 +5,12 @@ Pure. Spark gives all options as text, under names without regard to case.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from publishers.errors import OptionError
+from publishers.number_range import NUMBER_MAX
 
-__all__ = ["check_known", "positive", "required", "whole_number"]
+__all__ = ["block_bounds", "check_known", "flag", "one_of", "positive", "required", "whole_number"]
 
 
 def required(options: Mapping[str, str], name: str, example: str) -> str:
@@ -63,6 +64,41 @@ def positive(options: Mapping[str, str], name: str, unit: str) -> float | None:
     if not 0 < value < float("inf"):
         raise OptionError(name, repr(text), f"{unit} above 0")
     return value
+
+
+def one_of(options: Mapping[str, str], name: str, default: str, choices: Sequence[str]) -> str:
+    """Give a word out of a few.
+
+    Raises:
+        OptionError: it is another.
+    """
+    text = options.get(name)
+    if text is None:
+        return default
+    word = text.strip().lower()
+    if word not in choices:
+        raise OptionError(name, repr(text), f"one of {', '.join(choices)}")
+    return word
+
+
+def flag(options: Mapping[str, str], name: str, *, default: bool = False) -> bool:
+    """Give a yes or no.
+
+    Raises:
+        OptionError: it is neither `true` nor `false`.
+    """
+    return one_of(options, name, str(default).lower(), ("true", "false")) == "true"
+
+
+def block_bounds(options: Mapping[str, str]) -> tuple[int | None, int | None]:
+    """Give the first and the last block to read, by the options `from` and `to`; None where not given.
+
+    Raises:
+        OptionError: one is no block number, or the last is before the first.
+    """
+    first = whole_number(options, "from", 0, 0, NUMBER_MAX - 1) if "from" in options else None
+    last = whole_number(options, "to", 0, first or 0, NUMBER_MAX - 1) if "to" in options else None
+    return first, last
 
 
 def check_known(options: Mapping[str, str], known: frozenset[str]) -> None:

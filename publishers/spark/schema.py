@@ -1,27 +1,104 @@
-"""The schema between the sources and sinks: one row is one block.
+"""The columns of the sources and sinks, for Spark and for Arrow.
 
+    column        type            rows are blocks
+    block_number  BIGINT
+    items         ARRAY<BINARY>   each a serialized `BlockItem`
+    _corrupt      STRING          why there is no block in this row; `mode=permissive` only
+
+A source can be asked for some of its columns alone: `spark.read.schema("block_number BIGINT")`.
 Source: design.md, "Spark".
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 import pyarrow as pa
-from pyspark.sql.types import ArrayType, BinaryType, IntegerType, LongType, StructType
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+)
 
 from publishers.errors import SchemaError
 
-__all__ = ["ARROW_SCHEMA", "BLOCK_NUMBER", "BLOCK_SCHEMA", "ITEMS", "check_schema"]
+__all__ = [
+    "ARROW_SCHEMA",
+    "BLOCK_COLUMNS",
+    "BLOCK_NUMBER",
+    "BLOCK_SCHEMA",
+    "CORRUPT",
+    "ITEMS",
+    "arrow_schema",
+    "check_schema",
+    "columns_of",
+    "spark_schema",
+]
 
 BLOCK_NUMBER: Final = "block_number"
 ITEMS: Final = "items"
+CORRUPT: Final = "_corrupt"
 
 BLOCK_SCHEMA: Final = f"{BLOCK_NUMBER} BIGINT, {ITEMS} ARRAY<BINARY>"
 """As Spark writes it."""
 
-ARROW_SCHEMA: Final = pa.schema([(BLOCK_NUMBER, pa.int64()), (ITEMS, pa.list_(pa.binary()))])
-"""The same for Arrow."""
+BLOCK_COLUMNS: Final[Mapping[str, pa.DataType]] = {
+    BLOCK_NUMBER: pa.int64(),
+    ITEMS: pa.list_(pa.binary()),
+}
+"""The columns of a block, in order, with their types in Arrow."""
+
+ARROW_SCHEMA: Final = pa.schema(list(BLOCK_COLUMNS.items()))
+"""The same as a schema."""
+
+_SPARK_TYPES: Final[dict[pa.DataType, DataType]] = {
+    pa.int64(): LongType(),
+    pa.binary(): BinaryType(),
+    pa.string(): StringType(),
+    pa.list_(pa.binary()): ArrayType(BinaryType()),
+}
+
+
+def arrow_schema(columns: Mapping[str, pa.DataType]) -> pa.Schema:
+    """Give columns as a schema of Arrow."""
+    return pa.schema(list(columns.items()))
+
+
+def spark_schema(columns: Mapping[str, pa.DataType]) -> StructType:
+    """Give columns as a schema of Spark."""
+    return StructType([StructField(name, _SPARK_TYPES[kind]) for name, kind in columns.items()])
+
+
+def columns_of(schema: StructType, offered: Mapping[str, pa.DataType]) -> dict[str, pa.DataType]:
+    """Find out which of a source's columns are asked for.
+
+    Args:
+        schema: what Spark wants: the source's own, or what was given to `schema(...)`.
+        offered: all columns that the source has.
+
+    Returns:
+        Those of them that are wanted, in the order of `schema`.
+
+    Raises:
+        SchemaError: the source has no such column, or it is of another type.
+    """
+    wanted = {}
+    for field in schema.fields:
+        kind = offered.get(field.name)
+        if kind is None:
+            raise SchemaError(field.name, "a column to read", f"one of {', '.join(offered)}")
+        expected = _SPARK_TYPES[kind]
+        if type(field.dataType) is not type(expected) or not field.nullable:
+            got = field.dataType.simpleString() + ("" if field.nullable else " NOT NULL")
+            raise SchemaError(field.name, got, expected.simpleString())
+        wanted[field.name] = kind
+    return wanted
 
 
 def check_schema(schema: StructType) -> None:

@@ -1,32 +1,37 @@
-"""The source `blockfiles`: its reader without Spark, then one read with it."""
+"""The source `blockfiles`: its readers without Spark, then a batch and a stream with it."""
 
 from __future__ import annotations
 
 import gzip
 import pickle
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 pytest.importorskip("pyspark")
 
 import pyarrow as pa
+from pyspark.sql.datasource import Filter, GreaterThan, InputPartition, LessThanOrEqual
+from pyspark.sql.streaming.datasource import ReadMaxRows
+from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from gateway.block import Block
 from publishers import limits
 from publishers.block_files import write_block_file
-from publishers.errors import BlockFileError, BlockListError, OptionError
+from publishers.errors import BlockFileError, BlockListError, OptionError, SchemaError
 from publishers.job import reason_in
 from publishers.maker import BlockMaker, MakerOptions, key_of_seed
-from publishers.spark.block_files import BlockFilesDataSource, BlockFilesReader, FileRange, folder_of
-from publishers.spark.schema import ARROW_SCHEMA, BLOCK_SCHEMA
+from publishers.spark.block_files import BlockFilesDataSource, BlockFilesReader, BlockFilesStreamReader
+from publishers.spark.schema import ARROW_SCHEMA, BLOCK_COLUMNS, spark_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 SMALL = MakerOptions(rounds_per_block=1, events_per_round=1, transactions_per_block=1, item_bytes=300)
 BLOCKS = list(BlockMaker(3, key_of_seed(3), SMALL).blocks(10))
+NUMBERS_ONLY = StructType([StructField("block_number", LongType())])
 
 
 @pytest.fixture
@@ -36,23 +41,41 @@ def chain(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def reader_of(folder: Path, schema: StructType | None = None, **options: object) -> BlockFilesReader:
+    source = BlockFilesDataSource({"path": str(folder)} | {k.rstrip("_"): str(v) for k, v in options.items()})
+    reader = source.reader(schema or source.schema())
+    assert isinstance(reader, BlockFilesReader)
+    return reader
+
+
+def stream_of(folder: Path, **options: object) -> BlockFilesStreamReader:
+    source = BlockFilesDataSource({"path": str(folder)} | {k.rstrip("_"): str(v) for k, v in options.items()})
+    return source.streamReader(source.schema())
+
+
 def blocks_in(batches: list[pa.RecordBatch]) -> list[Block]:
     rows = [row for batch in batches for row in batch.to_pylist()]
     return [Block(row["block_number"], tuple(row["items"])) for row in rows]
 
 
-def read(reader: BlockFilesReader, partition: object) -> list[pa.RecordBatch]:
-    assert isinstance(partition, FileRange)
-    return list(reader.read(pickle.loads(pickle.dumps(partition))))
+def read(
+    reader: BlockFilesReader | BlockFilesStreamReader, partitions: Sequence[InputPartition]
+) -> list[pa.RecordBatch]:
+    reader, partitions = pickle.loads(pickle.dumps((reader, partitions)))  # as Spark sends them
+    return [batch for partition in partitions for batch in reader.read(partition)]
+
+
+def read_all(reader: BlockFilesReader) -> list[pa.RecordBatch]:
+    return read(reader, reader.partitions())
 
 
 @pytest.mark.parametrize(("asked", "sizes"), [(1, [10]), (3, [3, 3, 4]), (10, [1] * 10), (99, [1] * 10)])
 def test_partitions_are_consecutive_ranges_of_about_the_same_size(
     chain: Path, asked: int, sizes: list[int]
 ) -> None:
-    reader = BlockFilesReader(chain, asked)
+    reader = reader_of(chain, partitions=asked)
     partitions = reader.partitions()
-    read_back = [blocks_in(read(reader, partition)) for partition in partitions]
+    read_back = [blocks_in(read(reader, [partition])) for partition in partitions]
     assert [len(blocks) for blocks in read_back] == sizes
     assert [block for blocks in read_back for block in blocks] == BLOCKS
 
@@ -60,49 +83,128 @@ def test_partitions_are_consecutive_ranges_of_about_the_same_size(
 def test_batches_have_the_schema_and_are_bounded_in_rows_and_bytes(
     chain: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    reader = BlockFilesReader(chain, 1)
-    (partition,) = reader.partitions()
+    reader = reader_of(chain, partitions=1)
     monkeypatch.setattr(limits, "ARROW_BATCH_ROWS", 4)
-    batches = read(reader, partition)
+    batches = read_all(reader)
     assert [batch.num_rows for batch in batches] == [4, 4, 2]
     assert batches[0].schema == ARROW_SCHEMA
     monkeypatch.setattr(limits, "ARROW_BATCH_BYTES", 1)
-    assert [batch.num_rows for batch in read(reader, partition)] == [1] * 10
+    assert [batch.num_rows for batch in read_all(reader)] == [1] * 10
 
 
 def test_a_missing_number_is_named_before_anything_is_read(chain: Path) -> None:
     (chain / "004.blk").unlink()
     with pytest.raises(BlockListError) as caught:
-        BlockFilesReader(chain, 3).partitions()
+        reader_of(chain).partitions()
     assert caught.value.reason == "block 4 is missing (before 005.blk)"
+
+
+def test_from_and_to_bound_what_is_read_and_what_may_be_missing(chain: Path) -> None:
+    (chain / "004.blk").unlink()
+    assert blocks_in(read_all(reader_of(chain, from_=5, to=7))) == BLOCKS[5:8]
+    cases: tuple[tuple[dict[str, Any], int], ...] = (
+        ({"from_": 4}, 4),
+        ({"from_": 5, "to": 10}, 10),
+        ({"from_": 20}, 20),
+    )
+    for options, missing in cases:
+        with pytest.raises(BlockListError) as caught:
+            reader_of(chain, **options).partitions()
+        assert caught.value.reason == f"block {missing} is missing"
+
+
+@pytest.mark.parametrize(
+    ("filters", "left"),
+    [
+        ([GreaterThan(("block_number",), 6)], BLOCKS[7:]),
+        ([GreaterThan(("block_number",), 2), LessThanOrEqual(("block_number",), 4)], BLOCKS[3:5]),
+        ([GreaterThan(("block_number",), 60)], []),
+    ],
+)
+def test_filters_leave_out_what_need_not_be_read(
+    chain: Path, filters: list[Filter], left: list[Block]
+) -> None:
+    for block in BLOCKS:
+        if block not in left:
+            (chain / f"{block.number:03}.blk").write_bytes(b"never read")
+    reader = reader_of(chain, from_=0, to=9)
+    assert reader.pushFilters(filters) == []
+    assert blocks_in(read_all(reader)) == left
 
 
 def test_a_damaged_file_is_named(chain: Path) -> None:
     (chain / "004.blk").write_bytes(gzip.compress(b"x"))
-    reader = BlockFilesReader(chain, 1)
     with pytest.raises(BlockFileError, match=r"004\.blk: not a block: "):
-        read(reader, reader.partitions()[0])
+        read_all(reader_of(chain))
+
+
+def test_permissive_makes_a_row_of_a_damaged_file(chain: Path) -> None:
+    (chain / "004.blk").write_bytes(b"\xff")
+    batches = read_all(reader_of(chain, mode="PERMISSIVE"))
+    rows = [row for batch in batches for row in batch.to_pylist()]
+    assert [row["block_number"] for row in rows] == list(range(10))
+    assert (rows[4]["items"], rows[3]["_corrupt"]) == (None, None)
+    assert rows[4]["_corrupt"].startswith(f"{chain}/004.blk: not a block: ")
+
+
+def test_numbers_alone_need_no_file_to_be_opened(chain: Path) -> None:
+    (chain / "004.blk").write_bytes(b"\xff")
+    batches = read_all(reader_of(chain, NUMBERS_ONLY, partitions=1))
+    assert [batch.to_pydict() for batch in batches] == [{"block_number": list(range(10))}]
+
+
+def test_columns_that_are_not_there_are_refused(chain: Path) -> None:
+    with pytest.raises(SchemaError) as caught:
+        reader_of(chain, StructType([StructField("hash", StringType())]))
+    assert str(caught.value) == "column 'hash': got a column to read, expected one of block_number, items"
+    with pytest.raises(SchemaError) as caught:
+        reader_of(chain, StructType([StructField("items", StringType())]))
+    assert str(caught.value) == "column 'items': got string, expected array<binary>"
 
 
 def test_options_are_checked() -> None:
-    source = BlockFilesDataSource({"path": "chain", "partitions": "0"})
-    assert (source.name(), source.schema()) == ("blockfiles", BLOCK_SCHEMA)
-    with pytest.raises(OptionError) as caught:
-        source.reader(None)  # type: ignore[arg-type]
-    assert str(caught.value) == "option 'partitions': got 0, expected 1 to 1000000"
+    source = BlockFilesDataSource({"path": "chain"})
+    assert (source.name(), source.schema()) == ("blockfiles", spark_schema(BLOCK_COLUMNS))
+    for options, message in (
+        ({"partitions": "0"}, "option 'partitions': got 0, expected 1 to 1000000"),
+        (
+            {"mode": "dropmalformed"},
+            "option 'mode': got 'dropmalformed', expected one of failfast, permissive",
+        ),
+        (
+            {"form": "5"},
+            "option 'form': got an unknown option, expected one of blocks_per_batch, from, mode, ",
+        ),
+    ):
+        with pytest.raises(OptionError) as caught:
+            BlockFilesDataSource({"path": "chain"} | options).schema()
+        assert str(caught.value).startswith(message)
 
 
-@pytest.mark.parametrize(
-    ("path", "folder"),
-    [
-        ("chain", "chain"),
-        ("/data/chain", "/data/chain"),
-        ("file:/data/my%20chain", "/data/my chain"),
-        ("file:///data/chain", "/data/chain"),
-    ],
-)
-def test_paths_and_file_urls(path: str, folder: str) -> None:
-    assert folder_of(path) == Path(folder)
+def test_a_stream_waits_for_a_missing_number_and_goes_on_in_order(tmp_path: Path) -> None:
+    reader, limit = stream_of(tmp_path, partitions=2), ReadMaxRows(4)
+    start = reader.initialOffset()
+    assert reader.latestOffset(start, limit) == start == {"next": -1}
+    for number in (3, 4, 6, 7, 8, 9):
+        write_block_file(tmp_path / f"{number}.blk", BLOCKS[number])
+    first = reader.latestOffset(start, limit)
+    assert first == {"first": 3, "next": 5}
+    assert reader.latestOffset(first, limit) == first
+    write_block_file(tmp_path / "5.blk.gz", BLOCKS[5])
+    second = reader.latestOffset(first, limit)
+    assert second == {"first": 5, "next": 9}
+    assert blocks_in(read(reader, reader.partitions(start, first))) == BLOCKS[3:5]
+    assert blocks_in(read(reader, reader.partitions(first, second))) == BLOCKS[5:9]
+    (tmp_path / "7.blk").unlink()  # a batch that is run again after a block went away
+    with pytest.raises(BlockListError, match="block 7 is missing"):
+        reader.partitions(first, second)
+
+
+def test_a_stream_from_a_block_to_a_block(chain: Path) -> None:
+    reader = stream_of(chain, from_=4, to=6)
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, reader.getDefaultReadLimit())
+    assert (start, end) == ({"next": 4}, {"first": 4, "next": 7})
 
 
 @pytest.mark.spark
@@ -115,7 +217,44 @@ def test_spark_reads_a_chain_and_names_what_is_wrong(spark: SparkSession, chain:
     with pytest.raises(Exception, match="not a block") as damaged:
         frame.collect()
     assert reason_in(str(damaged.value)).startswith(f"{chain}/007.blk: not a block: ")
+    assert [row.block_number for row in frame.where("block_number >= 3 AND block_number < 7").collect()] == [
+        3,
+        4,
+        5,
+        6,
+    ]
+    permissive = spark.read.format("blockfiles").option("mode", "permissive").load(str(chain))
+    assert [row.block_number for row in permissive.where("_corrupt IS NOT NULL").collect()] == [7]
+    numbers = spark.read.format("blockfiles").schema("block_number BIGINT").load(str(chain))
+    assert numbers.count() == 10
     (chain / "007.blk").unlink()
     with pytest.raises(Exception, match="is missing") as missing:
         spark.read.format("blockfiles").load(str(chain)).collect()
     assert reason_in(str(missing.value)) == f"{chain}: block 7 is missing (before 008.blk)"
+
+
+@pytest.mark.spark
+def test_spark_follows_a_folder(spark: SparkSession, tmp_path: Path) -> None:
+    folder, checkpoint = tmp_path / "chain", tmp_path / "checkpoint"
+    folder.mkdir()
+    seen: list[int] = []
+
+    def run() -> None:
+        stream = spark.readStream.format("blockfiles").option("blocks_per_batch", 2).load(str(folder))
+        query = (
+            stream.writeStream.foreachBatch(
+                lambda batch, _: seen.extend(row.block_number for row in batch.collect())
+            )
+            .option("checkpointLocation", str(checkpoint))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+
+    for number in (0, 1, 2, 4):
+        write_block_file(folder / f"{number}.blk", BLOCKS[number])
+    run()
+    assert seen == [0, 1, 2]
+    write_block_file(folder / "3.blk.zst", BLOCKS[3])
+    run()
+    assert seen == [0, 1, 2, 3, 4]

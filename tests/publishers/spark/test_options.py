@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from publishers.errors import OptionError
-from publishers.spark.options import check_known, positive, required, whole_number
+from publishers.spark.options import block_bounds, check_known, flag, one_of, positive, required, whole_number
 
 
 def test_required() -> None:
@@ -53,3 +53,21 @@ def test_unknown_options_are_slips_of_the_hand() -> None:
     with pytest.raises(OptionError) as caught:
         check_known({"gatways": "x"}, frozenset(("gateways", "path")))
     assert str(caught.value) == "option 'gatways': got an unknown option, expected one of gateways, path"
+
+
+def test_words_and_flags() -> None:
+    assert one_of({}, "mode", "a", ("a", "b")) == "a"
+    assert one_of({"mode": " B "}, "mode", "a", ("a", "b")) == "b"
+    assert flag({"x": "TRUE"}, "x") is True
+    assert flag({}, "x", default=True) is True
+    with pytest.raises(OptionError) as caught:
+        flag({"x": "yes"}, "x")
+    assert str(caught.value) == "option 'x': got 'yes', expected one of true, false"
+
+
+def test_the_bounds_of_blocks() -> None:
+    assert block_bounds({}) == (None, None)
+    assert block_bounds({"from": "0", "to": "0"}) == (0, 0)
+    with pytest.raises(OptionError) as caught:
+        block_bounds({"from": "5", "to": "4"})
+    assert str(caught.value) == "option 'to': got 4, expected 5 to 9223372036854775806"

@@ -1,0 +1,93 @@
+"""A streaming source whose offset is a number: of a block, or of an entry.
+
+    offset   {"next": N}                 everything below N is read
+             {"first": F, "next": N}     the same, and this batch began at F
+             {"next": -1}                nothing was there yet when the query began; the first number that
+                                         comes is the beginning
+
+An offset in a checkpoint means the same numbers for ever, so a batch that is run again reads the same rows.
+A source gives its beginning, how far it goes, and the partitions of a range.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import Any, Final
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+
+__all__ = ["NumberStreamReader"]
+
+_UNKNOWN: Final = -1
+
+
+class NumberStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """The part that is the same for all sources.
+
+    Args:
+        rows_max: numbers in one batch at most; None: all that are there.
+    """
+
+    def __init__(self, rows_max: int | None) -> None:
+        self._rows_max = rows_max
+        self._target: int | None = None
+
+    @abstractmethod
+    def first_number(self) -> int | None:
+        """Give the number that a new query begins with; None: nothing is there yet."""
+
+    @abstractmethod
+    def end_number(self, following: int) -> int:
+        """Give the number after the last that can be read now without a gap.
+
+        Args:
+            following: the number that would be read next; it comes back when nothing is there.
+        """
+
+    @abstractmethod
+    def cut(self, first: int, end: int) -> Sequence[InputPartition]:
+        """Give the partitions of a range that is not empty."""
+
+    def initialOffset(self) -> dict[str, Any]:
+        """Give the offset of a new query."""
+        first = self.first_number()
+        return {"next": _UNKNOWN if first is None else first}
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """Give the bound of a batch."""
+        return ReadAllAvailable() if self._rows_max is None else ReadMaxRows(self._rows_max)
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        """Say how far the next batch goes; the same as `start` when there is nothing new."""
+        first = self._beginning(start)
+        if first is None:
+            return start
+        end = self.end_number(first)
+        if self._target is not None:
+            end = min(end, self._target)
+        if isinstance(limit, ReadMaxRows):
+            end = min(end, first + limit.max_rows)
+        return start if end <= first else {"first": first, "next": end}
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Go no further than what is there now."""
+        first = self.first_number()
+        self._target = 0 if first is None else self.end_number(first)
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """Cut the range between two offsets."""
+        first = start["next"] if start["next"] != _UNKNOWN else end.get("first", _UNKNOWN)
+        if first == _UNKNOWN or end["next"] <= first:
+            return []
+        return self.cut(first, end["next"])
+
+    def _beginning(self, start: dict[str, Any]) -> int | None:
+        following: int = start["next"]
+        return self.first_number() if following == _UNKNOWN else following

@@ -1,0 +1,103 @@
+"""Folders on disk and behind pyarrow.fs."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from pyarrow import fs
+
+from publishers.block_files import write_block_file
+from publishers.errors import BlockFileError, BlockListError, OptionError
+from publishers.maker import BlockMaker, MakerOptions, key_of_seed
+from publishers.spark import folders
+from publishers.spark.folders import BlockFolder, folder_of
+
+SMALL = MakerOptions(rounds_per_block=1, events_per_round=1, transactions_per_block=1, item_bytes=300)
+BLOCKS = list(BlockMaker(3, key_of_seed(3), SMALL).blocks(3))
+ENDINGS = ("blk", "blk.gz", "blk.zst")
+
+
+@pytest.fixture
+def chain(tmp_path: Path) -> Path:
+    folder = tmp_path / "bucket" / "chain"
+    folder.mkdir(parents=True)
+    for block, ending in zip(BLOCKS, ENDINGS, strict=True):
+        write_block_file(folder / f"{block.number}.{ending}", block)
+    (folder / "inner").mkdir()
+    (folder / "README").write_text("not a block")
+    return folder
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """An object store that is a folder: everything of ours runs, only the network does not."""
+
+    def from_uri(uri: str) -> tuple[fs.FileSystem, str]:
+        scheme, _, rest = uri.partition("://")
+        if scheme != "s3":
+            raise ValueError(f"Unrecognized filesystem type in URI: {uri}")
+        return fs.SubTreeFileSystem(str(tmp_path), fs.LocalFileSystem()), rest
+
+    folders._connect.cache_clear()
+    monkeypatch.setattr(fs, "FileSystem", type("FileSystem", (), {"from_uri": from_uri}))
+    return "s3a://bucket/chain/"
+
+
+@pytest.mark.parametrize(
+    ("path", "folder"),
+    [
+        ("chain", "chain"),
+        ("/data/chain", "/data/chain"),
+        ("file:/data/my%20chain", "/data/my chain"),
+        ("file:///data/chain", "/data/chain"),
+    ],
+)
+def test_paths_and_file_urls(path: str, folder: str) -> None:
+    assert folder_of(path) == Path(folder)
+    assert not BlockFolder(path).is_remote
+
+
+def test_a_local_folder(chain: Path) -> None:
+    folder = BlockFolder(f"file://{chain}")
+    assert [path for _, path in folder.files()] == [f"{chain}/{n}.{e}" for n, e in enumerate(ENDINGS)]
+    assert [folder.read(path) for _, path in folder.files()] == BLOCKS
+
+
+def test_an_object_store(chain: Path, store: str) -> None:
+    folder = pickle.loads(pickle.dumps(BlockFolder(store)))
+    assert folder.is_remote
+    assert folder.files() == [(n, f"bucket/chain/{n}.{e}") for n, e in enumerate(ENDINGS)]
+    assert [folder.read(path) for _, path in folder.files()] == BLOCKS
+
+
+def test_what_is_wrong_in_an_object_store_is_named(chain: Path, store: str) -> None:
+    folder = BlockFolder(store)
+    (chain / "1.blk.gz").write_bytes(b"\x1f\x8b")
+    with pytest.raises(BlockFileError) as damaged:
+        folder.read("bucket/chain/1.blk.gz")
+    assert damaged.value.path == "bucket/chain/1.blk.gz"
+    assert damaged.value.reason.startswith("truncated")
+    with pytest.raises(BlockFileError, match=r"bucket/chain/9\.blk: "):
+        folder.read("bucket/chain/9.blk")
+    with pytest.raises(BlockListError, match="s3a://bucket/other: "):
+        BlockFolder("s3a://bucket/other").files()
+    (chain / "001.blk").write_bytes(b"")
+    with pytest.raises(BlockListError, match=r"block 1 is there twice: 001\.blk and 1\.blk\.gz"):
+        folder.files()
+
+
+def test_a_store_that_pyarrow_does_not_know(store: str) -> None:
+    with pytest.raises(BlockListError) as caught:
+        BlockFolder("ftp://host/chain").files()
+    assert caught.value.reason == "Unrecognized filesystem type in URI: ftp://host/chain"
+
+
+def test_a_folder_needs_a_name() -> None:
+    with pytest.raises(OptionError) as caught:
+        BlockFolder(" ")
+    assert str(caught.value) == "option 'path': got nothing, expected the folder of block files"

@@ -1,0 +1,51 @@
+"""Ranges of numbers, and how they are cut."""
+
+from __future__ import annotations
+
+import pytest
+
+from publishers.number_range import NumberRange, cut_evenly
+
+
+@pytest.mark.parametrize(
+    ("first", "end", "narrowed"),
+    [
+        (None, None, NumberRange(5, 10)),
+        (3, 12, NumberRange(5, 10)),
+        (7, 9, NumberRange(7, 9)),
+        (11, None, NumberRange(11, 10)),
+        (None, -4, NumberRange(5, 0)),
+    ],
+)
+def test_narrowing_only_takes_away(first: int | None, end: int | None, narrowed: NumberRange) -> None:
+    assert NumberRange(5, 10).narrowed(first, end) == narrowed
+
+
+def test_a_range_without_end_gets_one() -> None:
+    assert NumberRange().narrowed(end=3) == NumberRange(0, 3)
+    assert 10**30 in NumberRange(4)
+
+
+def test_what_is_in_it() -> None:
+    assert [number for number in range(8) if number in NumberRange(2, 5)] == [2, 3, 4]
+    assert NumberRange(5, 5).is_empty
+    assert not NumberRange(5, 6).is_empty
+    assert not NumberRange(5).is_empty
+
+
+@pytest.mark.parametrize(
+    ("parts", "cuts"),
+    [
+        (1, [(10, 20)]),
+        (3, [(10, 13), (13, 16), (16, 20)]),
+        (10, [(number, number + 1) for number in range(10, 20)]),
+        (11, [(number, number + 1) for number in range(10, 20)]),
+    ],
+)
+def test_parts_are_consecutive_and_about_the_same_size(parts: int, cuts: list[tuple[int, int]]) -> None:
+    assert cut_evenly(10, 20, parts) == cuts
+
+
+def test_an_empty_range_has_no_parts() -> None:
+    assert cut_evenly(10, 10, 3) == []
+    assert cut_evenly(10, 9, 3) == []
