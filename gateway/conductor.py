@@ -142,7 +142,6 @@ class Conductor:
         metrics: is told of everything.
         clock_ns: monotonic time in nanoseconds.
         responses_max: how many responses may wait for one publisher.
-        inflight_bytes_max: beyond this, messages are taken only where that frees memory.
         group_blocks_max: most blocks that share one pair of flushes.
     """
 
@@ -155,7 +154,6 @@ class Conductor:
         *,
         clock_ns: Callable[[], int] = time.monotonic_ns,
         responses_max: int = 4096,
-        inflight_bytes_max: int = 1 << 30,
         group_blocks_max: int = 64,
     ) -> None:
         self.arbiter = arbiter
@@ -168,7 +166,6 @@ class Conductor:
         self._metrics = metrics
         self._now_ns = clock_ns
         self._responses_max = responses_max
-        self._inflight_bytes_max = inflight_bytes_max
         self._group_blocks_max = group_blocks_max
         self._source_error_listeners: list[Callable[[], None]] = []
         self._catch_up_listeners: list[Callable[[int], None]] = []
@@ -208,9 +205,16 @@ class Conductor:
 
     async def room_for(self, outbox: Outbox) -> None:
         """Wait until another message of this publisher may be taken: how blocks in flight push back."""
-        while not self.arbiter.may_read(outbox.publisher_id, self._inflight_bytes_max):
+        arbiter, publisher_id = self.arbiter, outbox.publisher_id
+        if arbiter.may_read(publisher_id):
+            return
+        arbiter.hold_back(publisher_id)
+        while not arbiter.may_read(publisher_id):
             self._room.clear()
             await self._room.wait()
+        if publisher_id in arbiter.streams:
+            arbiter.let_go(publisher_id, self._now_ns())
+            self._arm()
 
     def now_ns(self) -> int:
         """The conductor's clock."""

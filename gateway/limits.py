@@ -20,6 +20,7 @@ __all__ = [
     "HEALTH_CHECK_SECONDS",
     "INLINE_HASH_BYTES_MAX",
     "INLINE_HASH_ITEMS_MAX",
+    "ITEM_OVERHEAD_BYTES",
     "KEEPALIVE_ANSWER_SECONDS",
     "KEEPALIVE_CLIENT_SECONDS_MIN",
     "LEDGER_KEYS_MAX",
@@ -66,6 +67,10 @@ label is a series that every scrape carries and Prometheus keeps; who publishes 
 BLOCK_ITEMS_MAX: Final = 2_000_000
 """Items in one block. Python needs some 70 bytes for an item beside its own, and its entry 17, so a block of
 empty items would cost far more than `publish.max_block_bytes` says. Real blocks have some thousands."""
+
+ITEM_OVERHEAD_BYTES: Final = 64
+"""Counted for each item in flight beside its own bytes: the 33 of a `bytes` object, rounded up to 16, and its
+place in a list that grows by an eighth. Else a block of tiny items would cost many times what is counted."""
 
 INLINE_HASH_BYTES_MAX: Final = 256 * 1024
 """Bytes of one item set that are hashed in the event loop, about 0.5 ms; a larger set goes to a thread, so

@@ -168,6 +168,7 @@ class Node:
         settings = self.settings
         rules = RaceRules(
             block_bytes_max=settings.publish_max_block_bytes,
+            inflight_bytes_max=settings.publish_max_inflight_bytes,
             proof_idle_ns=settings.publish_proof_idle_ms * 1_000_000,
             block_timeout_ns=int(settings.publish_block_timeout_seconds * 1e9),
             stall_blocks=settings.publish_stall_blocks,
@@ -180,7 +181,6 @@ class Node:
             BlockVerifier(self._proofs, settings.verification_root_layout),
             self.metrics,
             responses_max=settings.publish_send_queue_max,
-            inflight_bytes_max=settings.publish_max_inflight_bytes,
             group_blocks_max=settings.commit_max_blocks_per_group,
         )
         self.metrics.last_block.set(-1 if self.ledger.last_number is None else self.ledger.last_number)

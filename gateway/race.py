@@ -83,6 +83,7 @@ class Arbiter(RaceFacts):
         super().__init__(last_number, first_number, rules)
         self._attempt_count = 0
         self._link_asked = AttemptId(0)
+        self._now_ns = 0
         self._actions: list[Action] = []
         self._steps: dict[Reaction, Callable[[StreamFacts, _Said], None]] = {
             Reaction.OFFER: self._offer,
@@ -105,6 +106,7 @@ class Arbiter(RaceFacts):
             name: who it is; two streams may have the same.
             is_peer: it is this node's own subscription to another node, which a standby takes as well.
         """
+        self._now_ns = now_ns
         if publisher_id in self.streams:
             raise RaceError(f"publisher {publisher_id} ({name}): connected twice")
         stream = StreamFacts(
@@ -117,7 +119,12 @@ class Arbiter(RaceFacts):
         )
         self.streams[publisher_id] = stream
         if self.persistence_failed is not None:
-            self._end(stream, EndStatus.PERSISTENCE_FAILED, self.persistence_failed)
+            self._end(
+                stream,
+                EndStatus.PERSISTENCE_FAILED,
+                self.persistence_failed,
+                proximate_number=self.next_number,
+            )
         elif self.is_closing or (self.retired is not None and not is_peer):
             self._end(stream, EndStatus.SUCCESS, self._closing_reason())
         return self._settle()
@@ -133,10 +140,13 @@ class Arbiter(RaceFacts):
         proven: bool = False,
     ) -> list[Action]:
         """An item set that begins with the header of block `number`; `kinds`, `proven` as for `items`."""
+        self._now_ns = now_ns
         stream = self.stream(publisher_id)
-        failure = Failure.SENT_BACK if stream.sent_back else Failure.ABANDONED
+        failure = Failure.ABANDONED
         if stream.block is not None and stream.block.number == number:
             failure = Failure.RESTARTED
+        elif any(back is not None and number <= back for back in (stream.asked_for, stream.behind_from)):
+            failure = Failure.SENT_BACK
         reason = f"got the header of block {number}, expected the rest of the block"
         said = _Said(now_ns, reason, number=number, items=items, kinds=kinds, proven=proven, failure=failure)
         return self._react(stream, StreamEvent.HEADER, said)
@@ -158,6 +168,7 @@ class Arbiter(RaceFacts):
             proven: it ends with a proof.
             only_proofs: it has nothing but proofs.
         """
+        self._now_ns = now_ns
         stream = self.stream(publisher_id)
         after = "after the block's proof" if stream.state is StreamState.PROVEN else "without a header before"
         reason = f"got {len(items)} items {after}, expected a block header"
@@ -166,6 +177,7 @@ class Arbiter(RaceFacts):
 
     def block_end(self, publisher_id: PublisherId, number: int, now_ns: int) -> list[Action]:
         """The message end_of_block."""
+        self._now_ns = now_ns
         stream = self.stream(publisher_id)
         current = stream.block.number if stream.block is not None else stream.last_ended
         event = StreamEvent.BLOCK_END if number == current else StreamEvent.OTHER_BLOCK_END
@@ -188,6 +200,7 @@ class Arbiter(RaceFacts):
             is_error: it said ERROR.
             reason: for the log.
         """
+        self._now_ns = now_ns
         stream = self.stream(publisher_id)
         if stream.state not in GONE:
             if latest is not None and latest >= self.next_number:
@@ -199,6 +212,7 @@ class Arbiter(RaceFacts):
 
     def half_closed(self, publisher_id: PublisherId, now_ns: int) -> list[Action]:
         """The publisher closed its sending side in order; it still hears of the blocks that it offered."""
+        self._now_ns = now_ns
         said = _Said(now_ns, "the publisher closed its side")
         return self._react(self.stream(publisher_id), StreamEvent.GOODBYE, said)
 
@@ -206,10 +220,12 @@ class Arbiter(RaceFacts):
         self, publisher_id: PublisherId, now_ns: int, reason: str = "the connection is gone"
     ) -> list[Action]:
         """The stream is gone: broken, cancelled, or closed after the node ended it. Said once, always."""
+        self._now_ns = now_ns
         return self._react(self.stream(publisher_id), StreamEvent.LOST, _Said(now_ns, reason))
 
     def bad_request(self, publisher_id: PublisherId, reason: str, now_ns: int) -> list[Action]:
         """A message that breaks the protocol in itself; `reason` says what, got, expected."""
+        self._now_ns = now_ns
         stream = self.stream(publisher_id)
         if stream.state not in GONE:
             self._refuse(stream, _Said(now_ns, reason))
@@ -217,7 +233,7 @@ class Arbiter(RaceFacts):
 
     def publisher_failed(self, publisher_id: PublisherId, reason: str, now_ns: int) -> list[Action]:
         """Handling this publisher's message went wrong on our side; the others go on."""
-        del now_ns
+        self._now_ns = now_ns
         stream = self.stream(publisher_id)
         if stream.state not in GONE:
             self._end(stream, EndStatus.ERROR, reason)
@@ -227,6 +243,7 @@ class Arbiter(RaceFacts):
 
     def verified(self, attempt_id: AttemptId, now_ns: int) -> list[Action]:
         """Root hash and proof are right. Late news of a dropped attempt is ignored."""
+        self._now_ns = now_ns
         block = self.attempts.get(attempt_id)
         if block is not None:
             self._move(block, BlockEvent.VERIFIED)
@@ -234,6 +251,7 @@ class Arbiter(RaceFacts):
 
     def linked(self, attempt_id: AttemptId, now_ns: int) -> list[Action]:
         """The block continues the one before it."""
+        self._now_ns = now_ns
         block = self.attempts.get(attempt_id)
         if block is not None:
             self._move(block, BlockEvent.LINKED)
@@ -242,6 +260,7 @@ class Arbiter(RaceFacts):
 
     def refused(self, attempt_id: AttemptId, reason: str, now_ns: int) -> list[Action]:
         """Structure, root hash, link or proof is wrong; `reason` says what, got, expected."""
+        self._now_ns = now_ns
         block = self.attempts.get(attempt_id)
         if block is not None:
             self._fail(block, Failure.REFUSED, reason)
@@ -249,13 +268,14 @@ class Arbiter(RaceFacts):
 
     def committed(self, attempt_id: AttemptId, now_ns: int) -> list[Action]:
         """The block is on disk."""
+        self._now_ns = now_ns
         block = self.attempts.get(attempt_id)
         if block is None:
             raise RaceError(f"attempt {attempt_id}: committed, but it is not in flight")
         if block.number != self.next_number:
             raise RaceError(f"block {block.number}: committed, expected block {self.next_number}")
         self._move(block, BlockEvent.COMMITTED)
-        self.last_number = block.number
+        self.last_number, self.lowest_since_ns = block.number, now_ns
         self._forget(block)
         del self.blocks[block.number]
         for stream in self.streams.values():
@@ -266,6 +286,7 @@ class Arbiter(RaceFacts):
 
     def commit_failed(self, attempt_id: AttemptId, reason: str, now_ns: int) -> list[Action]:
         """The disk refused. Everything in flight is dropped and every publisher is ended."""
+        self._now_ns = now_ns
         failed = self.attempts.get(attempt_id)
         number = failed.number if failed is not None else self.next_number
         self.persistence_failed = reason
@@ -281,6 +302,7 @@ class Arbiter(RaceFacts):
 
     def shutdown(self, now_ns: int) -> list[Action]:
         """Finish the blocks that are complete and next in line, then end every stream with SUCCESS."""
+        self._now_ns = now_ns
         if not self.is_closing:
             self.idle = False  # a standby has streams of its own to end
         self.shutting_down = True
@@ -291,6 +313,7 @@ class Arbiter(RaceFacts):
 
         A retired node takes blocks from its peers only. `reason` is for the log.
         """
+        self._now_ns = now_ns
         if self.retired is not None or self.shutting_down:
             return []
         self.retired = reason
@@ -303,6 +326,7 @@ class Arbiter(RaceFacts):
 
     def tick(self, now_ns: int) -> list[Action]:
         """Time has passed; call at `next_deadline_ns` or later."""
+        self._now_ns = now_ns
         for stream in list(self.streams.values()):
             owed_at = self.owed_deadline(stream)
             if owed_at is not None and now_ns >= owed_at:
@@ -319,11 +343,25 @@ class Arbiter(RaceFacts):
                 self._end(stream, EndStatus.TIMEOUT, f"no block header in {seconds:g} s")
             elif stream.state is StreamState.FINISHED:
                 self._close(stream)
-        block = self.slowest()
-        timeout_ns = self.rules.block_timeout_ns
-        if block is not None and timeout_ns and now_ns >= block.begun_ns + timeout_ns:
-            self._fail(block, Failure.TIMED_OUT, f"not complete after {timeout_ns / 1e9:g} s")
+        block, seconds = self.lowest_sent(), self.rules.block_timeout_ns / 1e9
+        at, pardon_at = self.block_deadline(block), self.pardon_deadline()
+        if pardon_at is not None and now_ns >= pardon_at:
+            self.blocks[self.next_number].blamed.clear()
+        if block is not None and at is not None and now_ns >= at:
+            self._fail(block, Failure.TIMED_OUT, f"not complete after {seconds:g} s")
         return self._settle()
+
+    def hold_back(self, publisher_id: PublisherId) -> None:
+        """The shell does not read this publisher, because `may_read` says no: no time limit runs for it."""
+        self.stream(publisher_id).held_back = True
+
+    def let_go(self, publisher_id: PublisherId, now_ns: int) -> None:
+        """The shell reads this publisher again: its time begins anew."""
+        stream = self.stream(publisher_id)
+        stream.held_back = False
+        stream.since_ns = now_ns
+        if stream.block is not None:
+            stream.block.begun_ns = now_ns
 
     # --- what the tables ask for ---------------------------------------------------------------------------
 
@@ -338,9 +376,8 @@ class Arbiter(RaceFacts):
 
     def _offer(self, stream: StreamFacts, said: _Said) -> None:
         number = said.number
-        stream.sent_back = False
         stream.offered_max = max(stream.offered_max, number)
-        stream.next_offer = number + 1
+        self._note_way(stream, number)
         stream.state = StreamState.DROPPING
         if self.is_closing:
             return
@@ -353,11 +390,22 @@ class Arbiter(RaceFacts):
             self._send(stream, Skip(number))
         elif answer is Answer.BEHIND:
             self._offered_ahead(number)
-            stream.next_offer = self.next_number
+            stream.next_offer = stream.behind_from = self.next_number
             self._send(stream, Behind(self.reported_last()))
         else:
             reason = f"got the header of block {number}, expected {self.next_number} or later"
             self._end(stream, EndStatus.DUPLICATE_BLOCK, reason)
+
+    def _note_way(self, stream: StreamFacts, number: int) -> None:
+        """Note where the stream stands on its way through the chain, now that it offers block `number`."""
+        asked, behind = stream.asked_for, stream.behind_from
+        if asked is not None and (number <= asked or asked < self.next_number):
+            stream.asked_for = asked = None
+        if behind is not None and (number <= behind or behind < self.next_number):
+            stream.behind_from = None
+        # A later block than it was asked for: that header was on its way when it was asked, or it finishes
+        # first what it is at. It comes back by itself, and is not to be asked twice.
+        stream.next_offer = number + 1 if asked is None else asked
 
     def _accept(self, stream: StreamFacts, said: _Said) -> None:
         number = said.number
@@ -370,7 +418,7 @@ class Arbiter(RaceFacts):
         self._attempt_count += 1
         block.attempt_id = AttemptId(self._attempt_count)
         block.winner, block.winner_name = stream.publisher_id, stream.name
-        block.size_bytes, block.item_count, block.begun_ns = 0, 0, said.now_ns
+        block.begun_ns = said.now_ns
         self.attempts[block.attempt_id] = block
         stream.block, stream.state = block, StreamState.SENDING
         self._actions.append(Begin(block.attempt_id, number, stream.publisher_id))
@@ -379,17 +427,22 @@ class Arbiter(RaceFacts):
     def _append(self, stream: StreamFacts, said: _Said) -> None:
         block = stream.block
         assert block is not None
-        size_bytes, item_count = sum(map(len, said.items)), len(said.items)
+        if self.is_in_the_way(stream):
+            limit = self.rules.inflight_bytes_max
+            self._fail(block, Failure.SENT_BACK, f"{self.inflight_bytes} bytes in flight, expected {limit}")
+            return
+        held_bytes = block.held_bytes
+        size_bytes = block.size_bytes + sum(map(len, said.items))
+        item_count = block.item_count + len(said.items)
         for got, most, unit in (
-            (block.size_bytes + size_bytes, self.rules.block_bytes_max, "bytes of items"),
-            (block.item_count + item_count, self.rules.block_items_max, "items"),
+            (size_bytes, self.rules.block_bytes_max, "bytes of items"),
+            (item_count, self.rules.block_items_max, "items"),
         ):
             if got > most:
                 self._fail(block, Failure.TOO_LARGE, f"got {got} {unit}, expected at most {most}")
                 return
-        block.size_bytes += size_bytes
-        block.item_count += item_count
-        self.inflight_bytes += size_bytes
+        block.size_bytes, block.item_count = size_bytes, item_count
+        self.inflight_bytes += block.held_bytes - held_bytes
         stream.state = StreamState.PROVEN if said.proven else StreamState.SENDING
         stream.since_ns = said.now_ns
         self._actions.append(Append(block.attempt_id, said.items, said.kinds))
@@ -419,11 +472,6 @@ class Arbiter(RaceFacts):
         self._move(block, BlockEvent.ENDED)
         stream.block, stream.last_ended, stream.state = None, block.number, StreamState.BETWEEN
         self._actions.append(Verify(block.attempt_id))
-        # "If, while receiving a block from one node, another node completes a later block …"
-        slow = self.slowest()
-        limit = self.rules.stall_blocks
-        if slow is not None and limit and block.number >= slow.number + limit:
-            self._fail(slow, Failure.STALLED, f"block {block.number} is complete, {limit} or more ahead")
 
     def _fail(self, block: BlockFacts, failure: Failure, reason: str) -> None:
         """Drop the attempt at `block`, and give its winner what CONSEQUENCES says."""
@@ -434,7 +482,7 @@ class Arbiter(RaceFacts):
         self._forget(block)
         if consequence.blamed:
             block.blamed.add(block.winner_name)
-        block.winner = None
+        block.winner, block.opened_ns = None, self._now_ns
         if winner is None:
             return
         if winner.block is block:
@@ -447,6 +495,7 @@ class Arbiter(RaceFacts):
     def _settle(self) -> list[Action]:
         """Do what follows from the facts as they now are, and hand over the actions."""
         self._link_next()
+        self._end_stalled()
         self._send_back()
         for stream in list(self.streams.values()):
             if stream.state is StreamState.FINISHED and not self.awaits(stream):
@@ -473,6 +522,16 @@ class Arbiter(RaceFacts):
             self._link_asked = block.attempt_id
             self._actions.append(CheckLink(block.attempt_id))
 
+    def _end_stalled(self) -> None:
+        """End the winner that all wait for, if others are far ahead of it.
+
+        "If, while receiving a block from one node, another node completes a later block …"
+        """
+        block = self.slowest()
+        if block is not None and self.is_stalled(block):
+            ahead = self.rules.stall_blocks
+            self._fail(block, Failure.STALLED, f"a block {ahead} or more ahead is complete")
+
     def _send_back(self) -> None:
         """If block L + 1 failed and nobody sends it, ask those who will not offer it by themselves."""
         block = self.blocks.get(self.next_number)
@@ -481,7 +540,7 @@ class Arbiter(RaceFacts):
         for stream in self.streams.values():
             passed = stream.next_offer is not None and stream.next_offer > block.number
             if passed and stream.state not in GONE and self.may_send(stream.name, block):
-                stream.next_offer, stream.sent_back = block.number, True
+                stream.next_offer = stream.asked_for = block.number
                 self._send(stream, Resend(block.number))
 
     def _close_doors(self) -> list[Action]:
@@ -505,8 +564,8 @@ class Arbiter(RaceFacts):
     def _forget(self, block: BlockFacts) -> None:
         """The attempt is over: free its bytes."""
         self.attempts.pop(block.attempt_id, None)
-        self.inflight_bytes -= block.size_bytes
-        block.size_bytes = 0
+        self.inflight_bytes -= block.held_bytes
+        block.size_bytes = block.item_count = 0
 
     def _drop_all(self, reason: str) -> None:
         for block in list(self.blocks.values()):

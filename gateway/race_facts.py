@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from gateway.errors import GatewayError
-from gateway.limits import BLOCK_ITEMS_MAX
+from gateway.limits import BLOCK_ITEMS_MAX, ITEM_OVERHEAD_BYTES
 from gateway.race_actions import AttemptId, PublisherId
 from gateway.race_tables import BlockState, Standing, StreamState
 
@@ -30,6 +30,8 @@ class RaceRules:
 
     block_bytes_max: int = 256 * 1024 * 1024
     block_items_max: int = BLOCK_ITEMS_MAX
+    inflight_bytes_max: int = 1 << 30
+    """Of all blocks together, `held_bytes` of each; beyond it, publishers have to wait."""
     proof_idle_ns: int = 100_000_000
     block_timeout_ns: int = 6_000_000_000
     stall_blocks: int = 3
@@ -61,6 +63,14 @@ class BlockFacts:
     item_count: int = 0
     """Of the items received so far."""
     begun_ns: int = 0
+    """When its winner began it, or was read again after it had to wait: its time counts from here."""
+    opened_ns: int = 0
+    """When it failed last."""
+
+    @property
+    def held_bytes(self) -> int:
+        """What its items cost in memory: their bytes, and what Python adds to each."""
+        return self.size_bytes + self.item_count * ITEM_OVERHEAD_BYTES
 
 
 @dataclass(slots=True)
@@ -81,8 +91,13 @@ class StreamFacts:
     next_offer: int | None = None
     """The block that it will offer next by itself, as far as we can tell; None before its first header."""
     offered_max: int = -1
-    sent_back: bool = False
-    """It was told to resend an earlier block and has not offered a header since."""
+    asked_for: int | None = None
+    """It was sent ResendBlock of this block, and has not come back to it yet: what comes before it does was
+    sent before it read that."""
+    behind_from: int | None = None
+    """It was answered BehindPublisher, and may come back to this block, the one after L."""
+    held_back: bool = False
+    """The shell does not read it now, because too much is in flight."""
     hears_from: int = 0
     """The first block whose acknowledgement this stream gets: L + 1 when it connected."""
     owed_since_ns: int | None = None
@@ -118,6 +133,8 @@ class RaceFacts:
         self.inflight_bytes = 0
         self.persistence_failed: str | None = None
         """Why the disk cannot be written, while it cannot."""
+        self.lowest_since_ns = 0
+        """When block L was committed: since then, block L + 1 is the one that all wait for."""
         self.blocks: dict[int, BlockFacts] = {}
         self.attempts: dict[AttemptId, BlockFacts] = {}
         self.streams: dict[PublisherId, StreamFacts] = {}
@@ -151,28 +168,51 @@ class RaceFacts:
         live = [block.number for block in self.blocks.values() if block.state in LIVE]
         return max(live) + 1 if live else self.next_number
 
-    def may_read(self, publisher_id: PublisherId, inflight_bytes_max: int) -> bool:
+    def next_unstreamed_for(self, name: str) -> int:
+        """U as it is for a publisher that failed block U and may not send it: it goes on behind that."""
+        number = self.next_unstreamed
+        while (block := self.blocks.get(number)) is not None and not self.may_send(name, block):
+            number += 1
+        return number
+
+    def is_full(self) -> bool:
+        """Whether no more bytes should come in but those that free memory."""
+        return self.inflight_bytes >= self.rules.inflight_bytes_max
+
+    def may_read(self, publisher_id: PublisherId) -> bool:
         """Tell whether the shell may take another message from this publisher now.
 
-        Over the limit only the publisher of block L + 1 goes on, since only that frees memory.
+        When all is full, only what leads to block L + 1 goes on, since only its commit frees memory: the
+        publisher that sends it; while nobody does, each that may send it and is therefore to be heard. What
+        these still send of later blocks is dropped then (`is_in_the_way`), so that it costs no memory.
         """
-        if self.inflight_bytes < inflight_bytes_max:
+        if not self.is_full():
             return True
         stream = self.streams.get(publisher_id)
         if stream is None or stream.state in GONE:
             return True
         block = self.blocks.get(self.next_number)
-        if block is None or block.state is BlockState.OPEN:
-            return True  # somebody has to bring block L + 1, and it may be this one
+        if block is None:
+            return True
+        if block.state is BlockState.OPEN:
+            return self.may_send(stream.name, block)
         return block.state is BlockState.STREAMING and stream.block is block
+
+    def is_in_the_way(self, stream: StreamFacts) -> bool:
+        """Whether all is full, and the stream sends a later block although it was asked for L + 1.
+
+        That block it would drop anyway, once it has read what it was asked.
+        """
+        if stream.asked_for is None or stream.block is None or not self.is_full():
+            return False
+        wanted = self.blocks.get(stream.asked_for)
+        return wanted is not None and wanted.state is BlockState.OPEN and wanted.number < stream.block.number
 
     def next_deadline_ns(self) -> int | None:
         """When `tick` has something to do at the latest; None: no time limit is running."""
         deadlines = [at for stream in self.streams.values() if (at := self.stream_deadline(stream))]
         deadlines += [at for stream in self.streams.values() if (at := self.owed_deadline(stream))]
-        block = self.slowest()
-        if block is not None and self.rules.block_timeout_ns:
-            deadlines.append(block.begun_ns + self.rules.block_timeout_ns)
+        deadlines += [at for at in (self.block_deadline(self.lowest_sent()), self.pardon_deadline()) if at]
         return min(deadlines, default=None)
 
     def standing_of(self, number: int, name: str) -> Standing:
@@ -184,7 +224,7 @@ class RaceFacts:
         block = self.blocks.get(number)
         if block is not None and block.state in LIVE:
             return Standing.STREAMING if block.state is BlockState.STREAMING else Standing.HELD
-        if number > self.next_unstreamed and not anywhere:
+        if number > self.next_unstreamed_for(name) and not anywhere:
             return Standing.AHEAD
         if block is not None and not self.may_send(name, block):
             return Standing.WANTED_BUT_LOST_BY_P
@@ -223,8 +263,58 @@ class RaceFacts:
             number += 1
         return None
 
+    def lowest_sent(self) -> BlockFacts | None:
+        """The lowest block that is being sent, whatever is below it: the one whose time runs."""
+        sent = [block for block in self.blocks.values() if block.state is BlockState.STREAMING]
+        return min(sent, key=lambda block: block.number, default=None)
+
+    def is_stalled(self, block: BlockFacts) -> bool:
+        """Whether another publisher has begun and completed a block `stall_blocks` ahead since this one."""
+        ahead = self.rules.stall_blocks
+        if not ahead or len(self.blocks) <= ahead or self.is_held_back(block):
+            return False
+        begun = (block.begun_ns, block.attempt_id)
+        return any(
+            other.number >= block.number + ahead
+            and other.state in LIVE
+            and other.state is not BlockState.STREAMING
+            and (other.begun_ns, other.attempt_id) > begun
+            for other in self.blocks.values()
+        )
+
+    def is_held_back(self, block: BlockFacts) -> bool:
+        """Whether its winner is not read now."""
+        winner = None if block.winner is None else self.streams.get(block.winner)
+        return winner is not None and winner.held_back
+
+    def block_deadline(self, block: BlockFacts | None) -> int | None:
+        """When the winner of the lowest block that is being sent must have completed it; None: never.
+
+        While a block below it is open, its winner may have to go back for that one: its time counts from the
+        moment that one failed.
+        """
+        if block is None or not self.rules.block_timeout_ns or self.is_held_back(block):
+            return None
+        below = (other for other in self.blocks.values() if other.number < block.number)
+        since_ns = max((other.opened_ns for other in below if other.state is BlockState.OPEN), default=0)
+        return max(block.begun_ns, since_ns) + self.rules.block_timeout_ns
+
+    def pardon_deadline(self) -> int | None:
+        """When those who failed block L + 1 may try again, though others are connected; None: never.
+
+        The others had the time of a whole block to offer it, and have not: the chain must not wait for them.
+        """
+        block = self.blocks.get(self.next_number)
+        if block is None or block.state is not BlockState.OPEN or not block.blamed:
+            return None
+        if not self.rules.block_timeout_ns:
+            return None
+        return max(block.opened_ns, self.lowest_since_ns) + self.rules.block_timeout_ns
+
     def stream_deadline(self, stream: StreamFacts) -> int | None:
         """When the stream's own time limit runs out; None: none is running."""
+        if stream.held_back:
+            return None  # what it has sent since is not read
         if stream.state is StreamState.PROVEN:
             return stream.since_ns + self.rules.proof_idle_ns
         if stream.state is StreamState.FRESH and self.rules.idle_timeout_ns:
@@ -271,7 +361,7 @@ class RaceFacts:
             if block.state is BlockState.COMMITTING:
                 below = self.blocks.get(number - 1)
                 assert number == self.next_number or (below and below.state is BlockState.COMMITTING), block
-        assert self.inflight_bytes == sum(block.size_bytes for block in self.blocks.values())
+        assert self.inflight_bytes == sum(block.held_bytes for block in self.blocks.values())
         self._check_progress()
 
     def _check_progress(self) -> None:

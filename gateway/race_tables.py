@@ -86,8 +86,9 @@ ON_HEADER: Final[dict[Standing, Answer]] = {
     Standing.STREAMING: Answer.SKIP,
     Standing.HELD: Answer.SKIP,
     Standing.WANTED: Answer.ACCEPT,
-    # "The previous winner cannot be selected for the failed block". It hears Skip, and ResendBlock(N) if
-    # everybody else leaves, so that the block is never one that nobody may send.
+    # "The previous winner cannot be selected for the failed block". It hears Skip and goes on behind it, and
+    # hears ResendBlock(N) when everybody else has left or has let its time go by, so that the block is never
+    # one that nobody sends.
     Standing.WANTED_BUT_LOST_BY_P: Answer.SKIP,
     Standing.AHEAD: Answer.BEHIND,
 }

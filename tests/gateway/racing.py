@@ -158,6 +158,10 @@ class Race:
         """Report that the disk refused."""
         self._do(self.arbiter.commit_failed(self.attempt_of[number], "no space", self.now_ns))
 
+    def readers(self) -> list[str]:
+        """Publishers of whom another message may be taken."""
+        return [name for name, publisher_id in self.ids.items() if self.arbiter.may_read(publisher_id)]
+
     def shutdown(self) -> None:
         """Ask the node to stop."""
         self._do(self.arbiter.shutdown(self.now_ns))

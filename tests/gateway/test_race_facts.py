@@ -7,6 +7,7 @@ from itertools import product
 
 import pytest
 
+from gateway.limits import ITEM_OVERHEAD_BYTES
 from gateway.race_actions import AttemptId, PublisherId
 from gateway.race_facts import LIVE, BlockFacts, RaceError, RaceFacts, RaceRules, StreamFacts
 from gateway.race_tables import BlockState, Standing, StreamState
@@ -188,14 +189,16 @@ def test_publishers_that_have_gone_do_not_count() -> None:
 
 # --- pushing back -------------------------------------------------------------------------------------------
 
+SMALL = RaceRules(inflight_bytes_max=100)
+
 
 def test_under_the_limit_everybody_is_read() -> None:
-    facts = facts_with(BlockFacts(9, BlockState.STREAMING))
+    facts = facts_with(BlockFacts(9, BlockState.STREAMING), rules=SMALL)
     stream = connect(facts, "P")
     facts.inflight_bytes = 99
-    assert facts.may_read(stream.publisher_id, 100)
+    assert facts.may_read(stream.publisher_id)
     facts.inflight_bytes = 100
-    assert not facts.may_read(stream.publisher_id, 100)
+    assert not facts.may_read(stream.publisher_id)
 
 
 @pytest.mark.parametrize(
@@ -212,22 +215,58 @@ def test_under_the_limit_everybody_is_read() -> None:
 def test_over_the_limit_only_what_frees_memory_is_read(
     state: BlockState | None, sender: bool, other: bool
 ) -> None:
-    facts = facts_with()
+    facts = facts_with(rules=SMALL)
     winner, loser = connect(facts, "P", StreamState.SENDING), connect(facts, "Q")
     if state is not None:
         facts.blocks[9] = BlockFacts(9, state)
         winner.block = facts.blocks[9] if state is BlockState.STREAMING else None
     facts.inflight_bytes = 1000
-    assert facts.may_read(winner.publisher_id, 100) == sender
-    assert facts.may_read(loser.publisher_id, 100) == other
+    assert facts.may_read(winner.publisher_id) == sender
+    assert facts.may_read(loser.publisher_id) == other
 
 
 @pytest.mark.parametrize("state", [StreamState.FINISHED, StreamState.ENDED])
 def test_who_has_gone_is_read_to_its_end(state: StreamState) -> None:
-    facts = facts_with(BlockFacts(9, BlockState.STREAMING))
+    facts = facts_with(BlockFacts(9, BlockState.STREAMING), rules=SMALL)
     facts.inflight_bytes = 1000
-    assert facts.may_read(connect(facts, "P", state).publisher_id, 100)
-    assert facts.may_read(PublisherId(99), 100)
+    assert facts.may_read(connect(facts, "P", state).publisher_id)
+    assert facts.may_read(PublisherId(99))
+
+
+def test_over_the_limit_who_may_not_send_the_next_block_waits_for_those_who_may() -> None:
+    facts = facts_with(BlockFacts(9, BlockState.OPEN, blamed={"P"}), rules=SMALL)
+    blamed, able = connect(facts, "P"), connect(facts, "Q")
+    facts.inflight_bytes = 1000
+    assert not facts.may_read(blamed.publisher_id)
+    assert facts.may_read(able.publisher_id)
+    able.state = StreamState.ENDED
+    assert facts.may_read(blamed.publisher_id)
+
+
+@pytest.mark.parametrize(
+    ("inflight", "asked_for", "state", "number", "expected"),
+    [
+        (1000, 9, BlockState.OPEN, 12, True),
+        (99, 9, BlockState.OPEN, 12, False),
+        (1000, None, BlockState.OPEN, 12, False),
+        (1000, 9, BlockState.STREAMING, 12, False),
+        (1000, 9, BlockState.COMPLETE, 12, False),
+        (1000, 9, BlockState.OPEN, None, False),
+        (1000, 12, BlockState.OPEN, 9, False),
+    ],
+)
+def test_what_is_in_the_way_of_a_block_that_was_asked_for(
+    inflight: int, asked_for: int | None, state: BlockState, number: int | None, expected: bool
+) -> None:
+    facts = facts_with(BlockFacts(asked_for or 9, state), rules=SMALL)
+    stream = connect(facts, "P")
+    stream.block = None if number is None else BlockFacts(number, BlockState.STREAMING)
+    stream.asked_for, facts.inflight_bytes = asked_for, inflight
+    assert facts.is_in_the_way(stream) == expected
+
+
+def test_items_cost_more_than_their_bytes() -> None:
+    assert BlockFacts(9, size_bytes=1000, item_count=10).held_bytes == 1000 + 10 * ITEM_OVERHEAD_BYTES
 
 
 # --- time ---------------------------------------------------------------------------------------------------
@@ -252,6 +291,107 @@ def test_a_limit_of_0_is_none() -> None:
     connect(facts, "fresh", StreamState.FRESH)
     connect(facts, "finished", StreamState.FINISHED)
     assert facts.next_deadline_ns() is None
+
+
+def test_no_time_limit_runs_for_who_is_not_read() -> None:
+    block = BlockFacts(9, BlockState.STREAMING, begun_ns=50, winner=PublisherId(1))
+    facts = facts_with(block, rules=RULES)
+    stream = connect(facts, "P", StreamState.PROVEN)
+    assert facts.is_held_back(block) is False
+    assert facts.next_deadline_ns() == 10
+    stream.held_back = True
+    assert facts.is_held_back(block) is True
+    assert facts.next_deadline_ns() is None
+
+
+@pytest.mark.parametrize(
+    ("below", "expected"),
+    [
+        ([], 150),
+        ([BlockFacts(9, BlockState.COMPLETE, opened_ns=70)], 150),
+        ([BlockFacts(9, BlockState.OPEN, opened_ns=70)], 170),
+        ([BlockFacts(9, BlockState.OPEN, opened_ns=30)], 150),
+        ([BlockFacts(8, BlockState.OPEN, opened_ns=70), BlockFacts(9, BlockState.OPEN, opened_ns=80)], 180),
+    ],
+)
+def test_the_time_of_a_block_above_an_open_one_counts_from_when_that_failed(
+    below: list[BlockFacts], expected: int
+) -> None:
+    above = BlockFacts(11, BlockState.OPEN, opened_ns=99)
+    block = BlockFacts(10, BlockState.STREAMING, begun_ns=50)
+    later = BlockFacts(12, BlockState.STREAMING, begun_ns=1)
+    facts = facts_with(*below, block, above, later, rules=RULES)
+    assert facts.lowest_sent() is block
+    assert facts.block_deadline(block) == facts.next_deadline_ns() == expected
+
+
+def test_nobody_sends_nothing_runs() -> None:
+    facts = facts_with(BlockFacts(9, BlockState.COMPLETE), BlockFacts(10, BlockState.OPEN), rules=RULES)
+    assert facts.lowest_sent() is None
+    assert facts.next_deadline_ns() is None
+
+
+@pytest.mark.parametrize(
+    ("state", "blamed", "opened_ns", "lowest_since_ns", "expected"),
+    [
+        (BlockState.OPEN, {"P"}, 30, 0, 130),
+        (BlockState.OPEN, {"P"}, 30, 70, 170),
+        (BlockState.OPEN, set(), 30, 0, None),
+        (BlockState.COMPLETE, {"P"}, 30, 0, None),
+    ],
+)
+def test_who_failed_a_block_is_pardoned_when_nobody_else_has_come(
+    state: BlockState, blamed: set[str], opened_ns: int, lowest_since_ns: int, expected: int | None
+) -> None:
+    facts = facts_with(BlockFacts(9, state, blamed=blamed, opened_ns=opened_ns), rules=RULES)
+    facts.lowest_since_ns = lowest_since_ns
+    assert facts.pardon_deadline() == facts.next_deadline_ns() == expected
+    facts.rules = RaceRules(block_timeout_ns=0)
+    assert facts.pardon_deadline() is None
+
+
+@pytest.mark.parametrize(
+    ("number", "state", "begun", "stall_blocks", "expected"),
+    [
+        (12, BlockState.COMPLETE, (60, 3), 3, True),
+        (12, BlockState.VERIFIED, (60, 3), 3, True),
+        (13, BlockState.COMMITTING, (60, 3), 3, True),
+        (12, BlockState.COMPLETE, (50, 3), 3, True),
+        (12, BlockState.COMPLETE, (50, 1), 3, False),  # begun before: its publisher is not the faster one
+        (12, BlockState.COMPLETE, (40, 3), 3, False),
+        (12, BlockState.STREAMING, (60, 3), 3, False),
+        (12, BlockState.OPEN, (60, 3), 3, False),
+        (11, BlockState.COMPLETE, (60, 3), 3, False),
+        (12, BlockState.COMPLETE, (60, 3), 0, False),
+    ],
+)
+def test_a_winner_is_stalled_when_a_later_attempt_far_ahead_is_complete(
+    number: int, state: BlockState, begun: tuple[int, int], stall_blocks: int, expected: bool
+) -> None:
+    slow = BlockFacts(9, BlockState.STREAMING, AttemptId(2), PublisherId(1), begun_ns=50)
+    between = [BlockFacts(other, BlockState.OPEN) for other in (10, 11)]
+    ahead = BlockFacts(number, state, AttemptId(begun[1]), begun_ns=begun[0])
+    facts = facts_with(slow, *between, ahead, rules=RaceRules(stall_blocks=stall_blocks))
+    winner = connect(facts, "P", StreamState.SENDING)
+    assert facts.is_stalled(slow) == expected
+    winner.held_back = True
+    assert not facts.is_stalled(slow)
+
+
+def test_for_who_failed_the_next_unstreamed_block_the_one_behind_it_is_next() -> None:
+    facts = facts_with(
+        BlockFacts(9, BlockState.COMPLETE),
+        BlockFacts(10, BlockState.OPEN, blamed={"P"}),
+        BlockFacts(11, BlockState.OPEN, blamed={"P", "Q"}),
+        BlockFacts(12, BlockState.OPEN, blamed={"Q"}),
+    )
+    connect(facts, "P")
+    assert [facts.next_unstreamed_for(name) for name in ("P", "Q", "R")] == [10, 10, 10]
+    connect(facts, "R")
+    assert [facts.next_unstreamed_for(name) for name in ("P", "Q", "R")] == [12, 10, 10]
+    assert facts.standing_of(12, "P") is Standing.WANTED
+    assert facts.standing_of(13, "P") is Standing.AHEAD
+    assert facts.standing_of(10, "P") is Standing.WANTED_BUT_LOST_BY_P
 
 
 def test_the_first_deadline_comes_first() -> None:

@@ -4,26 +4,69 @@ from __future__ import annotations
 
 import pytest
 
+from gateway.limits import ITEM_OVERHEAD_BYTES
 from gateway.race_actions import AttemptId, PublisherId
-from gateway.race_facts import RaceError
+from gateway.race_facts import RaceError, RaceRules
 from gateway.race_tables import BlockState
+from tests.gateway.racing import HEADER, ITEM
 from tests.gateway.test_race import race_of_three
 
 # --- memory -------------------------------------------------------------------------------------------------
 
 
 def test_over_the_limit_only_the_next_block_goes_on() -> None:
+    race = race_of_three(rules=RaceRules(inflight_bytes_max=2 * (len(HEADER) + ITEM_OVERHEAD_BYTES)))
+    race.header("Alice", 9)
+    assert race.readers() == ["Alice", "Bob", "Carol"]
+    race.header("Bob", 10)
+    assert race.readers() == ["Alice"]
+    race.leave("Alice")
+    assert race.readers() == ["Bob", "Carol"]
+
+
+def test_over_the_limit_a_later_block_makes_way_for_the_one_that_was_asked_for() -> None:
+    race = race_of_three(rules=RaceRules(inflight_bytes_max=3 * ITEM_OVERHEAD_BYTES))
+    race.header("Alice", 9)
+    race.block("Bob", 10)
+    race.header("Carol", 11)
+    race.items("Carol", ITEM, ITEM)
+    held = race.arbiter.inflight_bytes
+    race.leave("Alice")
+    race.expect("Bob", "resend 9")
+    race.expect("Carol", "resend 9")
+    assert race.readers() == ["Bob", "Carol"]
+    race.items("Carol", ITEM)  # was on its way when she was asked
+    assert race.dropped == [(9, "LEFT"), (11, "SENT_BACK")]
+    assert race.arbiter.inflight_bytes < held
+    race.header("Carol", 11)  # nor is it taken anew, as long as all is full
+    race.items("Carol", ITEM)
+    assert race.arbiter.inflight_bytes < held
+    race.header("Carol", 9)
+    race.end("Carol", 9)
+    race.expect("Carol", "ack 9", "ack 10")
+
+
+def test_the_time_of_a_publisher_that_is_not_read_begins_anew() -> None:
     race = race_of_three()
     race.header("Alice", 9)
     race.header("Bob", 10)
-    may_read = race.arbiter.may_read
-    assert may_read(race.ids["Alice"], 1)
-    assert not may_read(race.ids["Bob"], 1)
-    assert not may_read(race.ids["Carol"], 1)
-    assert may_read(race.ids["Carol"], 1000)
-    race.leave("Alice")
-    assert may_read(race.ids["Bob"], 1)
-    assert may_read(race.ids["Carol"], 1)
+    race.arbiter.hold_back(race.ids["Bob"])
+    race.arbiter.hold_back(race.ids["Carol"])
+    race.wait(5)
+    race.end("Alice", 9)
+    race.wait(400)
+    race.expect("Bob", "ack 9")
+    race.expect("Carol", "ack 9")
+    for name in ("Bob", "Carol"):
+        race.arbiter.let_go(race.ids[name], race.now_ns)
+    race.wait(5.9)
+    race.expect("Bob")
+    race.wait(0.2)
+    race.expect("Bob", "end TIMEOUT last 9 about 10")
+    race.wait(293)
+    race.expect("Carol")
+    race.wait(1)
+    race.expect("Carol", "end TIMEOUT last 9 about 0")
 
 
 # --- misuse -------------------------------------------------------------------------------------------------
