@@ -1,4 +1,4 @@
-"""The publish race: what it lets a shell read, and what it refuses from one."""
+"""The steps of the publish race: what is read when all is full, and what is refused from a shell."""
 
 from __future__ import annotations
 
