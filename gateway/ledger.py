@@ -23,7 +23,7 @@ import json
 import logging
 import os
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -78,6 +78,7 @@ class Ledger:
         self.chain = Chain()
         """The chain up to the last committed block."""
         self._snapshot_number = -1
+        self._callbacks: tuple[Callable[[], None], ...] = ()
 
     @classmethod
     def open(
@@ -157,6 +158,18 @@ class Ledger:
         self.chain.advance(block.number, block.root_hash)
         if block.number - self._snapshot_number >= CHAIN_SNAPSHOT_BLOCKS:
             self._write_snapshot()
+        for callback in self._callbacks:
+            callback()
+
+    def on_advance(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """Have `callback` called by `advance` after each block; return what ends that."""
+        self._callbacks = (*self._callbacks, callback)
+
+        def unlisten() -> None:
+            """End the calls; a second time does nothing."""
+            self._callbacks = tuple(other for other in self._callbacks if other is not callback)
+
+        return unlisten
 
     def read_block(self, number: int) -> StoredBlock | None:
         """Read one committed block; None where the ledger does not hold it.

@@ -30,6 +30,9 @@ __all__ = [
     "REFUSED_PUBLISHERS_KEPT",
     "ROLL_FORWARD_LOG_BLOCKS",
     "STORED_BLOCK_BYTES_MAX",
+    "SUBSCRIBE_READ_THREADS",
+    "SUBSCRIBE_REQUEST_BYTES_MAX",
+    "SUBSCRIBE_SHARED_BYTES_MAX",
     "TLS_FILE_BYTES_MAX",
 ]
 
@@ -113,6 +116,18 @@ CERTIFICATE_WARNING_DAYS: Final = 14
 TLS_FILE_BYTES_MAX: Final = 1 << 20
 """Bytes of a certificate or key file. A bundle of all public authorities has a quarter of it; more is a
 wrong path."""
+# --- subscribing --------------------------------------------------------------------------------------------
+
+SUBSCRIBE_REQUEST_BYTES_MAX: Final = 4096
+"""Bytes of a request to subscribe; two numbers take 22, the rest is room for fields of later versions."""
+
+SUBSCRIBE_READ_THREADS: Final = 2
+"""Threads that read the stream for subscribers. A reading of a batch takes some milliseconds; more threads
+would only take the interpreter from the event loop."""
+
+SUBSCRIBE_SHARED_BYTES_MAX: Final = 16 * 1024 * 1024
+"""Bytes of messages that are kept for subscribers who come to the same place a moment later. Those who are
+level all want the same block, which is read and serialized once."""
 
 # --- the ledger ---------------------------------------------------------------------------------------------
 

@@ -13,6 +13,10 @@
     sluice_last_block                        number of the last acknowledged block, -1 when there is none
     sluice_publishers, sluice_tcp_clients    connected now
     sluice_tcp_sent_bytes_total              sent to data-streamer clients
+    sluice_subscribers                       streams of subscribers
+    sluice_subscriber_blocks_sent_total      blocks sent to subscribers
+    sluice_subscriber_sent_bytes_total       bytes of messages sent to subscribers
+    sluice_subscriber_lag_blocks             blocks that the slowest subscriber was not sent yet
     sluice_ready                             1 when /readyz says ready
     sluice_verification_mode_info{mode}      always 1; the label tells the mode
 
@@ -97,6 +101,18 @@ class Metrics:
         self.tcp_clients = Gauge("sluice_tcp_clients", "Data-streamer clients connected.", registry=registry)
         self.tcp_sent_bytes = Counter(
             "sluice_tcp_sent_bytes", "Bytes sent to data-streamer clients.", registry=registry
+        )
+        self.subscribers = Gauge("sluice_subscribers", "Streams of subscribers.", registry=registry)
+        self.subscriber_blocks_sent = Counter(
+            "sluice_subscriber_blocks_sent", "Blocks sent to subscribers.", registry=registry
+        )
+        self.subscriber_sent_bytes = Counter(
+            "sluice_subscriber_sent_bytes", "Bytes of messages sent to subscribers.", registry=registry
+        )
+        self.subscriber_lag_blocks = Gauge(
+            "sluice_subscriber_lag_blocks",
+            "Blocks that the slowest subscriber was not sent yet.",
+            registry=registry,
         )
         self.ready = Gauge("sluice_ready", "1 when the node is ready.", registry=registry)
         Info("sluice_verification_mode", "What is checked of a block.", registry=registry).info(

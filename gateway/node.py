@@ -3,7 +3,7 @@
 A shell. `run_node` is what `sluice serve` runs; `Node` is the same without signals, for tests and the demo.
 
     start   ledger, TCP, gRPC, HTTP      so that nothing is served before the ledger is open
-    stop    not ready, publish race, gRPC, TCP, HTTP, ledger
+    stop    not ready, publish race, subscribers, gRPC, TCP, HTTP, ledger
 
 Source: design.md "The node".
 """
@@ -27,7 +27,7 @@ from datastream.disk import Disk
 from datastream.errors import AddressUnavailable
 from gateway.addresses import Address
 from gateway.admission import Admission, AdmissionLimits
-from gateway.api import node_pb2, node_pb2_grpc, publish_pb2
+from gateway.api import node_pb2, node_pb2_grpc, publish_pb2, subscribe_pb2
 from gateway.conductor import Conductor
 from gateway.errors import Fatal, SettingError
 from gateway.grpc_server import ServerPlan, not_free, start_server
@@ -43,6 +43,7 @@ from gateway.publish_service import PublishService
 from gateway.race import Arbiter
 from gateway.race_facts import RaceRules
 from gateway.settings import Settings
+from gateway.subscribe_service import SubscribeLimits, SubscribeService
 from gateway.tls import ServerTls, TlsFiles
 from gateway.verification import BlockVerifier
 
@@ -52,6 +53,7 @@ log = logging.getLogger(__name__)
 
 SERVICE_NAMES = (
     publish_pb2.DESCRIPTOR.services_by_name["BlockStreamPublishService"].full_name,
+    subscribe_pb2.DESCRIPTOR.services_by_name["BlockStreamSubscribeService"].full_name,
     node_pb2.DESCRIPTOR.services_by_name["BlockNodeService"].full_name,
     node_pb2.DESCRIPTOR.services_by_name["BlockAccessService"].full_name,
 )
@@ -92,8 +94,10 @@ class Node:
         self.tcp_address = settings.tcp_address
         self.http_address = settings.http_address
         self._disk = disk
+        self.subscribe_service: SubscribeService
         self._tcp_server: StreamServer
         self._stopping = False
+        self._cut_off_at = 0.0
         self._health = health.aio.HealthServicer()
         self._cleanup = AsyncExitStack()
 
@@ -241,12 +245,13 @@ class Node:
             self._add_status(server)
             self._add_reading(server)
 
-        # Undone from the last to the first: publishers are told, then their server goes, then the other.
+        # Undone from the last to the first: publishers are told, then subscribers, then the servers go.
         if settings.subscriber_address is not None:
             self.subscriber_address = await self._serve(
                 "subscriber", settings.subscriber_address, add_subscribing
             )
         address = await self._serve("grpc", settings.grpc_address, add_publishing)
+        self._cleanup.push_async_callback(self._end_subscribers)
         self._cleanup.push_async_callback(self.conductor.stop, settings.shutdown_grace_seconds)
         if settings.subscriber_address is None:
             self.subscriber_address = address
@@ -277,7 +282,7 @@ class Node:
             ),
             add_services,
         )
-        self._cleanup.push_async_callback(server.stop, settings.shutdown_grace_seconds)
+        self._cleanup.push_async_callback(self._stop_server, server)
         return address
 
     def _add_status(self, server: aio.Server) -> None:
@@ -293,6 +298,37 @@ class Node:
     def _add_reading(self, server: aio.Server) -> None:
         """Add what gives blocks away."""
         node_pb2_grpc.add_BlockAccessServiceServicer_to_server(BlockAccessService(self.ledger), server)
+        self._make_subscribe_service().add_to(server)
+
+    def _make_subscribe_service(self) -> SubscribeService:
+        settings = self.settings
+        limits = SubscribeLimits(
+            future_blocks_max=settings.subscriber_max_future_blocks,
+            streams_max=settings.subscriber_max_streams,
+            item_set_bytes=settings.subscriber_item_set_bytes,
+            message_bytes_max=settings.grpc_max_message_bytes,
+        )
+        self.subscribe_service = SubscribeService(self.ledger, self._first_number(), self.metrics, limits)
+        self.conductor.on_source_error(
+            lambda: self.subscribe_service.source_failed("the last publisher ended its stream with ERROR")
+        )
+        self._cleanup.callback(self.subscribe_service.release)
+        return self.subscribe_service
+
+    async def _end_subscribers(self) -> None:
+        """Let subscribers have their blocks to the end; who is too slow is cut off with the servers."""
+        loop = asyncio.get_running_loop()
+        self._cut_off_at = loop.time() + self.settings.shutdown_grace_seconds
+        try:
+            async with asyncio.timeout_at(self._cut_off_at):
+                await self.subscribe_service.close()
+        except TimeoutError:
+            count = self.subscribe_service.stream_count
+            log.warning("subscribers were not finished", extra=fields(streams=count))
+
+    async def _stop_server(self, server: aio.Server) -> None:
+        """Give calls what is left of the time that subscribers had."""
+        await server.stop(max(0.0, self._cut_off_at - asyncio.get_running_loop().time()))
 
     async def _watch(self) -> None:
         """Keep the gRPC health service at what /readyz says, and count what the TCP server has sent."""

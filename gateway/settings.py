@@ -344,6 +344,29 @@ class Settings:
     subscriber_tls_client_ca: Path | None = _row(
         "subscriber.tls_client_ca", File(), None, "As grpc.tls_client_ca, for subscriber.address."
     )
+    subscriber_max_streams: int = _row(
+        "subscriber.max_streams",
+        WholeNumber(1, 100_000),
+        1_000,
+        "Subscribers at once; one more is refused with gRPC status RESOURCE_EXHAUSTED.",
+        unit="streams",
+    )
+    subscriber_max_future_blocks: int = _row(
+        "subscriber.max_future_blocks",
+        WholeNumber(0, 1_000_000_000),
+        4_000,
+        "A subscriber whose first block is more than this many above the last is answered NOT_AVAILABLE; "
+        "others wait for it.",
+        unit="blocks",
+    )
+    subscriber_item_set_bytes: int = _row(
+        "subscriber.item_set_bytes",
+        Size(KIB, 64 * MIB),
+        MIB,
+        "Bytes of items after which an item set to a subscriber is full. Each subscriber holds one set; a "
+        "longer item is a set of its own.",
+        unit="bytes",
+    )
 
     # --- tcp ------------------------------------------------------------------------------------------------
     tcp_address: Address = _row(

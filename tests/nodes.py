@@ -13,12 +13,21 @@ from grpc import aio
 
 from datastream.layout import HEADER_PAGE_SIZE, PAGE_SIZE
 from gateway.addresses import Address
-from gateway.api import block_items_pb2, node_pb2, node_pb2_grpc, publish_pb2, publish_pb2_grpc
+from gateway.api import (
+    block_items_pb2,
+    node_pb2,
+    node_pb2_grpc,
+    publish_pb2,
+    publish_pb2_grpc,
+    subscribe_pb2,
+    subscribe_pb2_grpc,
+)
 from gateway.block import Block
 from gateway.key_files import public_key_hex
 from gateway.node import Node
 from gateway.race_tables import BlockState
 from gateway.settings import Settings
+from gateway.subscription import U64_MAX, BlockAssembler, status_name
 from publishers.maker import BlockMaker, MakerOptions, key_of_seed
 
 LOOPBACK = Address("127.0.0.1", 0)
@@ -142,6 +151,41 @@ def text_of(response: publish_pb2.PublishStreamResponse) -> str:
             return f"nothing known: {other}"
 
 
+class Reader:
+    """One subscription, block by block."""
+
+    def __init__(self, call: aio.UnaryStreamCall[Any, Any], start: int, end: int) -> None:
+        self.call = call
+        self.assembler = BlockAssembler(None if start == U64_MAX else start, None if end == U64_MAX else end)
+        self.set_bytes_max = 0
+        """The largest item set so far."""
+
+    async def next(self) -> Block | str | None:
+        """Wait for the next block; the name of the status, and then None, when there are no more."""
+        while True:
+            response = await asyncio.wait_for(self.call.read(), ANSWER_SECONDS)
+            if response is aio.EOF:
+                return None
+            assert isinstance(response, subscribe_pb2.SubscribeStreamResponse)
+            self.set_bytes_max = max(self.set_bytes_max, sum(map(len, response.block_items.block_items)))
+            block = self.assembler.feed(response)
+            if block is not None:
+                return block
+            if self.assembler.status is not None:
+                return status_name(self.assembler.status)
+
+    async def rest(self) -> list[Block | str]:
+        """Wait for everything up to the end of the stream: blocks, and the name of the status."""
+        got = []
+        while (one := await self.next()) is not None:
+            got.append(one)
+        return got
+
+    async def numbers(self) -> list[int | str]:
+        """`rest`, with the numbers of blocks in their place."""
+        return [one if isinstance(one, str) else one.number for one in await self.rest()]
+
+
 class Wire:
     """gRPC connections to one node; each publisher has a channel of its own, as in life."""
 
@@ -170,6 +214,15 @@ class Wire:
         publisher = Publisher(stub.publishBlockStream(metadata=metadata))
         await asyncio.wait_for(publisher.call.initial_metadata(), ANSWER_SECONDS)
         return publisher
+
+    async def subscribe(self, start: int, end: int = U64_MAX) -> Reader:
+        """Subscribe, and wait until the node knows of it."""
+        stub = subscribe_pb2_grpc.BlockStreamSubscribeServiceStub(self.channel())
+        call = stub.subscribeBlockStream(
+            subscribe_pb2.SubscribeStreamRequest(start_block_number=start, end_block_number=end)
+        )
+        await asyncio.wait_for(call.initial_metadata(), ANSWER_SECONDS)
+        return Reader(call, start, end)
 
     async def begun(self, number: int) -> None:
         """Wait until some publisher has won block `number`."""

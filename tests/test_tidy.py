@@ -40,6 +40,8 @@ PURE = (
     "gateway/addresses.py",
     "gateway/proofs/*.py",
     "gateway/race*.py",
+    "gateway/block_messages.py",
+    "gateway/subscriber.py",
     "gateway/subscription.py",
     "publishers/machine*.py",
     "publishers/maker.py",

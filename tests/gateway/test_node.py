@@ -440,6 +440,7 @@ SERVICES = [
     "org.hiero.block.api.BlockAccessService",
     "org.hiero.block.api.BlockNodeService",
     "org.hiero.block.api.BlockStreamPublishService",
+    "org.hiero.block.api.BlockStreamSubscribeService",
 ]
 
 

@@ -1,0 +1,138 @@
+"""Stream entries of committed blocks in, serialized messages of `subscribeBlockStream` out.
+
+Pure. For each block:
+
+    block_items     the header and what follows it, about `set_bytes_max` bytes of items
+    block_items     ...
+    end_of_block    always
+
+A set never spans blocks, and has more than `set_bytes_max` bytes only if it is one item. Items that lie in
+the stream in pieces are put together again. Nothing of a block is kept but the set that is being filled.
+
+The entries are our own, of verified blocks, so only what costs nothing is checked: their order within a
+block, and the numbers in its bookmarks and at its end.
+Source: wire.md section 6; design.md "From block to stream".
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from datastream.layout import BOOKMARK_TYPE
+from gateway.api import subscribe_pb2
+from gateway.block_layout import BLOCK_END_TYPE, CONTINUED, bookmark_of, legacy_bookmark_of
+from gateway.errors import LayoutError
+
+__all__ = ["BlockMessage", "BlockMessages"]
+
+_Response = subscribe_pb2.SubscribeStreamResponse
+
+
+class BlockMessage(NamedTuple):
+    """One message to send."""
+
+    data: bytes
+    """A serialized `SubscribeStreamResponse`."""
+    ended: int | None
+    """The block that it ends; None for an item set."""
+
+
+class BlockMessages:
+    """Turns entries into messages, from one place in the stream on.
+
+    Args:
+        block_number: the block that the first entry belongs to.
+        in_block: whether the first entry is one within the block; else it is the block's first bookmark.
+        set_bytes_max: a set with as many bytes of items is full.
+        item_bytes_max: the longest item that can be sent.
+    """
+
+    def __init__(self, block_number: int, *, in_block: bool, set_bytes_max: int, item_bytes_max: int) -> None:
+        self.block_number = block_number
+        """The block of the next entry."""
+        self.in_block = in_block
+        """Whether an item set of it was given out or is being filled."""
+        self.size_bytes = 0
+        """Of all items so far, those in `messages` and those of the set that is being filled."""
+        self.messages: list[BlockMessage] = []
+        """What is ready to be sent."""
+        self._set_bytes_max = set_bytes_max
+        self._item_bytes_max = item_bytes_max
+        self._items: list[bytes] = []
+        self._set_bytes = 0
+        self._pieces: list[bytes] = []
+        self._pieces_bytes = 0
+
+    @property
+    def in_item(self) -> bool:
+        """Whether the pieces of an item are being gathered: no place to stop."""
+        return bool(self._pieces)
+
+    def feed(self, entry_type: int, data: bytes) -> None:
+        """Take the next entry.
+
+        Raises:
+            LayoutError: it cannot be the next one of the block, or is of an item that is too long to be sent.
+        """
+        if entry_type == BOOKMARK_TYPE:
+            self._bookmark(data)
+        elif not self.in_block:
+            got = f"entry type {entry_type:#x}"
+            raise LayoutError(f"stream before block {self.block_number}", got, "a bookmark (0xb0)")
+        elif entry_type == BLOCK_END_TYPE:
+            self._end(data)
+        elif entry_type >= CONTINUED or self._pieces:
+            self._piece(entry_type, data)
+        else:
+            self._item(data)
+
+    def flush(self) -> None:
+        """Make a message of the set that is being filled."""
+        if self._items:
+            response = _Response()
+            response.block_items.block_items.extend(self._items)
+            self.messages.append(BlockMessage(response.SerializeToString(), None))
+            self._items, self._set_bytes = [], 0
+
+    def _bookmark(self, data: bytes) -> None:
+        number = self.block_number
+        expected = bookmark_of(number), legacy_bookmark_of(number)
+        if data not in expected or self._items or self._pieces:
+            raise LayoutError(f"block {number}", f"a bookmark {data.hex()}", f"{expected[0].hex()}, once")
+        self.in_block = True
+
+    def _piece(self, entry_type: int, data: bytes) -> None:
+        self._pieces.append(data)
+        self._pieces_bytes += len(data)
+        if self._pieces_bytes > self._item_bytes_max:
+            raise self._too_long(self._pieces_bytes)
+        if entry_type < CONTINUED:
+            item = b"".join(self._pieces)
+            self._pieces, self._pieces_bytes = [], 0
+            self._item(item)
+
+    def _item(self, item: bytes) -> None:
+        size_bytes = len(item)
+        if size_bytes > self._item_bytes_max:
+            raise self._too_long(size_bytes)
+        if self._items and self._set_bytes + size_bytes > self._set_bytes_max:
+            self.flush()
+        self._items.append(item)
+        self._set_bytes += size_bytes
+        self.size_bytes += size_bytes
+
+    def _too_long(self, size_bytes: int) -> LayoutError:
+        expected = f"at most {self._item_bytes_max}, which is grpc.max_message_bytes"
+        return LayoutError(f"block {self.block_number}: an item", f"{size_bytes} bytes or more", expected)
+
+    def _end(self, data: bytes) -> None:
+        number = int.from_bytes(data[:8], "big")
+        if number != self.block_number or self._pieces:
+            what = f"block {self.block_number}"
+            raise LayoutError(what, f"the end of block {number}", "its own end, after whole items")
+        self.flush()
+        response = _Response()
+        response.end_of_block.block_number = number
+        self.messages.append(BlockMessage(response.SerializeToString(), number))
+        self.block_number += 1
+        self.in_block = False

@@ -1,0 +1,246 @@
+"""The gRPC side of subscribing: `BlockStreamSubscribeService.subscribeBlockStream`.
+
+A shell around `gateway.subscriber` and `gateway.block_reader`. For each stream:
+
+    step READ     read a batch in a thread, write its messages one by one, reporting each
+    step WAIT     until more is committed, or the subscriber is ended
+    step End      write the status, close
+
+History and live are one path: everything is read from the stream file, committed entries only. A write waits
+until gRPC has taken the message, so a slow subscriber holds one batch, and its own place in the file. It may
+be as slow as it likes: it holds up nobody, and gRPC could end its stream only behind what it does not read.
+Source: wire.md section 6.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+from google.protobuf.message import DecodeError
+from grpc import aio
+
+from datastream.errors import DatastreamError
+from gateway.api import subscribe_pb2
+from gateway.block_reader import BlockReader, Position
+from gateway.errors import StoredDataError
+from gateway.ledger import Ledger
+from gateway.limits import SUBSCRIBE_REQUEST_BYTES_MAX
+from gateway.logs import fields
+from gateway.metrics import Metrics
+from gateway.subscriber import READ, WAIT, End, Held, Subscriber
+from gateway.subscription import U64_MAX, status_name
+
+__all__ = ["SubscribeLimits", "SubscribeService"]
+
+log = logging.getLogger(__name__)
+
+SERVICE_NAME = "org.hiero.block.api.BlockStreamSubscribeService"
+METHOD_NAME = "subscribeBlockStream"
+
+_Request = subscribe_pb2.SubscribeStreamRequest
+_Response = subscribe_pb2.SubscribeStreamResponse
+_Code = _Response.Code
+
+
+@dataclass(frozen=True, slots=True)
+class SubscribeLimits:
+    """The settings that subscribing goes by."""
+
+    future_blocks_max: int = 4_000
+    """How far above the last block a start may lie."""
+    streams_max: int = 1_000
+    """Streams at once."""
+    item_set_bytes: int = 1 << 20
+    """Bytes of items after which an item set is full."""
+    message_bytes_max: int = 8 << 20
+    """The longest message; an item that does not fit into one ends its stream with ERROR."""
+
+
+@dataclass(eq=False, slots=True)
+class _Stream:
+    """One subscriber and what the shell needs beside it."""
+
+    subscriber: Subscriber
+    name: str
+    blocks_sent: int = 0
+
+
+class SubscribeService:
+    """Serves subscribers.
+
+    Args:
+        ledger: whose blocks are sent.
+        first_number: where an empty ledger begins; None: with whatever comes.
+        metrics: is told of everything.
+        limits: the settings.
+    """
+
+    def __init__(
+        self, ledger: Ledger, first_number: int | None, metrics: Metrics, limits: SubscribeLimits
+    ) -> None:
+        self._ledger = ledger
+        self._first_number = first_number
+        self._metrics = metrics
+        self._limits = limits
+        self._reader = BlockReader(ledger.streamer, limits.item_set_bytes, limits.message_bytes_max)
+        self._streams: set[_Stream] = set()
+        self._changed = asyncio.Event()
+        self._closing = False
+        self._empty = asyncio.Event()
+        self._empty.set()
+        self._unlisten = ledger.on_advance(self._wake)
+        metrics.subscribers.set_function(lambda: len(self._streams))
+        metrics.subscriber_lag_blocks.set_function(self._lag)
+
+    @property
+    def stream_count(self) -> int:
+        """How many subscribers there are."""
+        return len(self._streams)
+
+    def add_to(self, server: aio.Server) -> None:
+        """Register the service; by hand, since messages are serialized where they are read, in threads."""
+        handler: grpc.RpcMethodHandler[Any, Any] = grpc.unary_stream_rpc_method_handler(
+            self._subscribe, request_deserializer=_parse, response_serializer=None
+        )
+        server.add_generic_rpc_handlers(
+            (grpc.method_handlers_generic_handler(SERVICE_NAME, {METHOD_NAME: handler}),)
+        )
+
+    def source_failed(self, reason: str) -> None:
+        """The last publisher has left because of an error: end live subscribers with ERROR.
+
+        Args:
+            reason: for the log.
+        """
+        held = self.held()
+        count = sum(stream.subscriber.source_failed(held, reason) for stream in self._streams)
+        if count:
+            log.warning("source error", extra=fields(reason=reason, subscribers=count))
+        self._wake()
+
+    async def close(self) -> None:
+        """End every subscriber with SUCCESS, at the end of its block; return when all are gone."""
+        self._closing = True
+        held = self.held()
+        for stream in self._streams:
+            stream.subscriber.shut_down(held)
+        self._wake()
+        await self._empty.wait()
+
+    def release(self) -> None:
+        """Let go of the ledger and the threads, when no stream can be open any more."""
+        self._unlisten()
+        self._reader.close()
+
+    def held(self) -> Held:
+        """What the node holds now."""
+        last = self._ledger.last_number
+        return Held(self._first_number if last is None else self._ledger.first_number, last)
+
+    def _wake(self) -> None:
+        """Have everybody who waits look again."""
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
+
+    def _lag(self) -> int:
+        held = self.held()
+        return max((stream.subscriber.lag(held) for stream in self._streams), default=0)
+
+    # --- one stream ----------------------------------------------------------------------------------------
+
+    async def _subscribe(
+        self, request: subscribe_pb2.SubscribeStreamRequest | None, context: aio.ServicerContext[Any, Any]
+    ) -> None:
+        """Serve one stream."""
+        if request is None:
+            await context.write(_Response(status=_Code.INVALID_REQUEST).SerializeToString())
+            return
+        if len(self._streams) >= self._limits.streams_max:
+            most = self._limits.streams_max
+            text = f"got another subscriber, expected at most {most} (subscriber.max_streams)"
+            log.warning("subscriber refused", extra=fields(subscriber=context.peer(), reason=text))
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, text)
+        start, end = request.start_block_number, request.end_block_number
+        stream = _Stream(Subscriber(start, end, self._limits.future_blocks_max), context.peer())
+        if self._closing:
+            stream.subscriber.shut_down(self.held())
+        self._streams.add(stream)
+        self._empty.clear()
+        log.info(
+            "subscriber connected",
+            extra=fields(subscriber=stream.name, start=_text(start), end=_text(end)),
+        )
+        ended = End(_Code.UNKNOWN, "cancelled, or the connection was lost")
+        try:
+            ended = await self._serve(stream, context)
+        finally:
+            self._streams.discard(stream)
+            if not self._streams:
+                self._empty.set()
+            log.info(
+                "subscriber left",
+                extra=fields(
+                    subscriber=stream.name,
+                    status=status_name(ended.status),
+                    reason=ended.reason,
+                    blocks=stream.blocks_sent,
+                ),
+            )
+
+    async def _serve(self, stream: _Stream, context: aio.ServicerContext[Any, Any]) -> End:
+        """Do what the subscriber's steps say, up to its last word."""
+        await context.send_initial_metadata(())  # so that a subscriber who waits knows that it is heard
+        position: Position | None = None
+        while True:
+            changed = self._changed
+            step = stream.subscriber.step(self.held())
+            if step is WAIT:
+                await changed.wait()
+                continue
+            if step is READ:
+                try:
+                    position = await self._send_batch(stream, context, position)
+                    continue
+                except (StoredDataError, DatastreamError) as error:
+                    log.error("blocks cannot be read", extra=fields(subscriber=stream.name, got=str(error)))
+                    step = End(_Code.ERROR, str(error))
+            assert isinstance(step, End)
+            await context.write(_Response(status=step.status).SerializeToString())  # type: ignore[arg-type]
+            return step
+
+    async def _send_batch(
+        self, stream: _Stream, context: aio.ServicerContext[Any, Any], position: Position | None
+    ) -> Position:
+        """Read once and send what was read; return where to go on."""
+        subscriber = stream.subscriber
+        if position is None:
+            assert subscriber.next_number is not None
+            position = await self._reader.find(subscriber.next_number)
+        batch = await self._reader.read(position, subscriber.last_wanted)
+        for message in batch.messages:
+            await context.write(message.data)
+            self._metrics.subscriber_sent_bytes.inc(len(message.data))
+            if message.ended is not None:
+                stream.blocks_sent += 1
+                self._metrics.subscriber_blocks_sent.inc()
+            if not subscriber.wrote(message.ended):
+                break  # the subscriber was ended: the rest, and where it ends, is of no use
+        return batch.following
+
+
+def _parse(message: bytes) -> subscribe_pb2.SubscribeStreamRequest | None:
+    """Read a request; None in the place of one that does not parse."""
+    if len(message) > SUBSCRIBE_REQUEST_BYTES_MAX:
+        return None
+    try:
+        return _Request.FromString(message)
+    except DecodeError:
+        return None
+
+
+def _text(number: int) -> str:
+    return "max" if number == U64_MAX else str(number)
