@@ -159,13 +159,17 @@ class DataStreamer:
         """
         return self._group.add_entry(entry_type, data)
 
-    def add_stream_entries(self, entries: Sequence[tuple[int, bytes]]) -> None:
-        """Append entries to the open operation: `add_stream_entry` for each (entry type, data), but faster.
+    def add_stream_entries(self, entry_types: Sequence[int], data: Sequence[bytes]) -> None:
+        """Append entries to the open operation: `add_stream_entry` for each type and its data, but faster.
+
+        Args:
+            entry_types: one for each of `data`.
+            data: of each entry.
 
         Raises:
             As `add_stream_entry`, of the first entry that is refused; the operation stays as it was.
         """
-        self._group.add_entries(entries)
+        self._group.add_entries(entry_types, data)
 
     def add_stream_bookmark(self, bookmark: bytes) -> int:
         """Append a bookmark of 1 to 16 bytes to the open operation and return its entry number.

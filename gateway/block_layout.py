@@ -41,6 +41,7 @@ __all__ = [
     "StoredBlock",
     "bookmark_of",
     "encode",
+    "encode_columns",
     "legacy_bookmark_of",
 ]
 
@@ -72,10 +73,19 @@ def legacy_bookmark_of(block_number: int) -> bytes:
     return _LEGACY_BOOKMARK_HEAD + block_number.to_bytes(_NUMBER_SIZE, "big")
 
 
-def encode(
-    block_number: int, items: Sequence[bytes], root_hash: bytes, kinds: Sequence[int] | None = None
-) -> list[tuple[int, bytes]]:
+def encode(block_number: int, items: Sequence[bytes], root_hash: bytes) -> list[tuple[int, bytes]]:
     """Return the entries of a block as (entry type, data), bookmarks included, in order.
+
+    Raises:
+        ItemError, LayoutError: as `encode_columns`.
+    """
+    return list(zip(*encode_columns(block_number, items, root_hash), strict=True))
+
+
+def encode_columns(
+    block_number: int, items: Sequence[bytes], root_hash: bytes, kinds: Sequence[int] | None = None
+) -> tuple[list[int], list[bytes]]:
+    """Return the types and the data of a block's entries, bookmarks included, in order.
 
     Args:
         block_number: 0 to 2^64 - 1.
@@ -95,20 +105,22 @@ def encode(
     if not _MARK_TYPES.isdisjoint(kinds):
         got = f"item field {next(kind for kind in kinds if kind in _MARK_TYPES)}"
         raise LayoutError(f"block {block_number}", got, "no field number that is the entry type of a mark")
-    entries = [
-        (BOOKMARK_TYPE, bookmark_of(block_number)),
-        (BOOKMARK_TYPE, legacy_bookmark_of(block_number)),
-    ]
+    entry_types = [BOOKMARK_TYPE] * BOOKMARK_COUNT
+    data = [bookmark_of(block_number), legacy_bookmark_of(block_number)]
     if max(map(len, items)) <= DATA_SIZE_MAX:
-        entries.extend(zip(kinds, items, strict=True))
+        entry_types.extend(kinds)
+        data.extend(items)
     else:
         for kind, item in zip(kinds, items, strict=True):
             last_at = (len(item) - 1) // DATA_SIZE_MAX * DATA_SIZE_MAX
             for offset in range(0, last_at, DATA_SIZE_MAX):
-                entries.append((CONTINUED | kind, item[offset : offset + DATA_SIZE_MAX]))
-            entries.append((kind, item[last_at:]))
-    entries.append((BLOCK_END_TYPE, block_number.to_bytes(_NUMBER_SIZE, "big") + root_hash))
-    return entries
+                entry_types.append(CONTINUED | kind)
+                data.append(item[offset : offset + DATA_SIZE_MAX])
+            entry_types.append(kind)
+            data.append(item[last_at:])
+    entry_types.append(BLOCK_END_TYPE)
+    data.append(block_number.to_bytes(_NUMBER_SIZE, "big") + root_hash)
+    return entry_types, data
 
 
 @dataclass(frozen=True, slots=True)

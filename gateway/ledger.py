@@ -36,7 +36,7 @@ from gateway.block_layout import (
     BlockDecoder,
     StoredBlock,
     bookmark_of,
-    encode,
+    encode_columns,
     legacy_bookmark_of,
 )
 from gateway.chain import Chain
@@ -139,10 +139,10 @@ class Ledger:
         try:
             for block in blocks:
                 streamer.start_atomic_op()
-                entries = encode(block.number, block.items, block.root_hash, block.kinds)
-                for _, bookmark in entries[:BOOKMARK_COUNT]:
+                entry_types, data = encode_columns(block.number, block.items, block.root_hash, block.kinds)
+                for bookmark in data[:BOOKMARK_COUNT]:
                     streamer.add_stream_bookmark(bookmark)
-                streamer.add_stream_entries(entries[BOOKMARK_COUNT:])
+                streamer.add_stream_entries(entry_types[BOOKMARK_COUNT:], data[BOOKMARK_COUNT:])
                 streamer.seal_atomic_op()
         except BaseException:
             streamer.rollback_group()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import product
 
 import pytest
@@ -59,6 +60,11 @@ def facts(group: OperationGroup) -> tuple[object, ...]:
     return group.state, bytes(group.buffer), group.end, [list(one) for one in lists]
 
 
+def columns(entries: Sequence[tuple[int, bytes]]) -> tuple[list[int], list[bytes]]:
+    """Types and data, as `add_entries` takes them."""
+    return [entry_type for entry_type, _ in entries], [data for _, data in entries]
+
+
 SIZES = st.sampled_from([0, 1, 110, 5_000, PAGE_SIZE // 3, DATA_SIZE_MAX - 1, DATA_SIZE_MAX])
 
 
@@ -76,7 +82,7 @@ def test_entries_together_are_the_same_as_one_by_one(runs: list[list[int]], numb
         entries = [(index % 5 + 1, page[:size]) for index, size in enumerate(sizes[:40])]
         for entry in entries:
             one_by_one.add_entry(*entry)
-        together.add_entries(entries)
+        together.add_entries(*columns(entries))
         one_by_one.move(Call.SEAL)
         together.move(Call.SEAL)
     assert facts(together) == facts(one_by_one)
@@ -109,7 +115,7 @@ def test_of_entries_together_none_is_added_where_one_is_refused(
     with pytest.raises(error) as alone:
         one_by_one.add_entry(*entry)
     with pytest.raises(error) as caught:
-        group.add_entries(entries)
+        group.add_entries(*columns(entries))
     assert str(caught.value) == str(alone.value)
     assert facts(group) == before
     assert group.add_entry(8, b"after") == 1
@@ -119,9 +125,9 @@ def test_of_entries_together_none_is_added_where_one_is_refused(
 def test_entries_together_need_an_open_operation(entries: list[tuple[int, bytes]]) -> None:
     group = OperationGroup(NEW)
     with pytest.raises(errors.NoOperationOpen, match=r"^add_stream_entry: "):
-        group.add_entries(entries)
+        group.add_entries(*columns(entries))
     group.begin()
-    group.add_entries([(1, b"a")])
+    group.add_entries([1], [b"a"])
     assert group.end == Committed(HEADER_PAGE_SIZE + ENTRY_HEAD_SIZE + 1, 1)
 
 
