@@ -163,23 +163,35 @@ class PublishService:
         pace = None
         if self._messages_per_second:
             pace = MessagePace(self._messages_per_second, conductor.now_ns())
-        while (request := await context.read()) is not aio.EOF:
-            if outbox.closed:
-                continue
-            if pace is not None and (wait_ns := pace.wait_ns(conductor.now_ns())):
-                await asyncio.sleep(wait_ns / 1e9)
-            await conductor.room_for(outbox)
-            try:
-                self._handle(outbox, request)
-            except Exception as error:  # the edge of a shell: this publisher's stream ends, others go on
-                log.exception("message failed", extra=fields(publisher=outbox.name))
-                reason = f"{type(error).__name__}: {error}"
-                conductor.perform(
-                    conductor.arbiter.publisher_failed(outbox.publisher_id, reason, conductor.now_ns())
-                )
+        reading = asyncio.ensure_future(context.read())
+        try:
+            while (request := await reading) is not aio.EOF:
+                if not outbox.closed:
+                    if pace is not None and (wait_ns := pace.wait_ns(conductor.now_ns())):
+                        await asyncio.sleep(wait_ns / 1e9)
+                    await conductor.room_for(outbox)
+                # gRPC receives the next message, in a thread of its own, while this one is hashed.
+                reading = asyncio.ensure_future(context.read())
+                await asyncio.sleep(0)  # it begins
+                if not outbox.closed:
+                    self._handle_any(outbox, request)
+        finally:
+            reading.cancel()
         await asyncio.sleep(HALF_CLOSE_SECONDS)
         if not outbox.closed:
             conductor.perform(conductor.arbiter.half_closed(outbox.publisher_id, conductor.now_ns()))
+
+    def _handle_any(self, outbox: Outbox, request: publish_pb2.PublishStreamRequest | BadMessage) -> None:
+        """Handle a message; whatever goes wrong on our side ends this stream alone."""
+        try:
+            self._handle(outbox, request)
+        except Exception as error:  # the edge of a shell: this publisher's stream ends, others go on
+            log.exception("message failed", extra=fields(publisher=outbox.name))
+            conductor = self._conductor
+            reason = f"{type(error).__name__}: {error}"
+            conductor.perform(
+                conductor.arbiter.publisher_failed(outbox.publisher_id, reason, conductor.now_ns())
+            )
 
     def _handle(self, outbox: Outbox, request: publish_pb2.PublishStreamRequest | BadMessage) -> None:
         """Turn one message into one event."""

@@ -51,9 +51,9 @@ from gateway.merkle import (
     EMPTY_HASH,
     HASH_SIZE,
     StreamingTree,
+    hand_out_leaf_hashes,
     inner_hash,
     leaf_hash,
-    leaf_hashes,
     tree_root,
     unary_hash,
 )
@@ -362,8 +362,7 @@ def _hash_into(
         return
     leaves: list[list[bytes]] = [[] for _ in range(SUBTREE_COUNT + 1)]  # NOT_HASHED, -1, is the last
     append_of_kind = {kind: leaves[subtree].append for kind, subtree in subtree_of_kind.items()}
-    for kind, leaf in zip(kinds, leaf_hashes(items), strict=True):
-        append_of_kind[kind](leaf)
+    hand_out_leaf_hashes(items, map(append_of_kind.__getitem__, kinds))
     for tree, new_leaves in zip(trees, leaves, strict=False):
         if new_leaves:
             tree.extend(new_leaves)

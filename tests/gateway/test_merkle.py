@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from gateway.merkle import (
     EMPTY_HASH,
     StreamingTree,
+    hand_out_leaf_hashes,
     inner_hash,
     leaf_hash,
-    leaf_hashes,
     tree_root,
     unary_hash,
 )
@@ -33,6 +33,13 @@ def defined_root(leaves: list[bytes]) -> bytes:
     split = 1 << (len(leaves) - 1).bit_length() - 1
     joined = b"\x02" + defined_root(leaves[:split]) + defined_root(leaves[split:])
     return hashlib.sha384(joined).digest()
+
+
+def leaf_hashes(items: list[bytes]) -> list[bytes]:
+    """What each item's taker gets."""
+    taken: list[bytes] = []
+    hand_out_leaf_hashes(items, [taken.append] * len(items))
+    return taken
 
 
 def test_the_empty_hash_is_the_known_one() -> None:
@@ -64,6 +71,15 @@ def test_the_hash_is_the_same_on_both_sides_of_every_block_border(size: int) -> 
     expected = hashlib.sha384(b"\x00" + data[:size]).digest()
     assert leaf_hash(data[:size]) == expected
     assert leaf_hashes([data[:size]]) == [expected]
+
+
+def test_each_taker_gets_the_hashes_of_its_items() -> None:
+    items = [b"a", b"b" * 200, b"c", b"d" * 200]
+    even: list[bytes] = []
+    odd: list[bytes] = []
+    hand_out_leaf_hashes(items, [even.append, odd.append] * 2)
+    assert even == [leaf_hash(items[0]), leaf_hash(items[2])]
+    assert odd == [leaf_hash(items[1]), leaf_hash(items[3])]
 
 
 @pytest.mark.parametrize("count", range(34))
