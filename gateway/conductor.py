@@ -158,7 +158,7 @@ class Conductor:
     ) -> None:
         self.arbiter = arbiter
         self.idle = asyncio.Event()
-        """Set when a shutdown has finished what was complete."""
+        """Set when what was complete when the node shut down or retired is finished."""
         self.broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Ends with the error if the race cannot go on because of a bug: the node has to stop."""
         self._ledger = ledger
@@ -184,13 +184,16 @@ class Conductor:
 
     # --- what the gRPC side calls --------------------------------------------------------------------------
 
-    def connect(self, name: str) -> Outbox:
-        """A publisher called `name` has opened a stream; read its responses from the outbox."""
+    def connect(self, name: str, *, is_peer: bool = False) -> Outbox:
+        """A publisher called `name` has opened a stream; read its responses from the outbox.
+
+        `is_peer`: it is this node's own subscription to another node.
+        """
         self._publisher_count += 1
         outbox = Outbox(PublisherId(self._publisher_count), name, self._responses_max)
         self._outboxes[outbox.publisher_id] = outbox
         log.info("publisher connected", extra=fields(publisher=name, stream=outbox.publisher_id))
-        self.perform(self.arbiter.connected(outbox.publisher_id, name, self._now_ns()))
+        self.perform(self.arbiter.connected(outbox.publisher_id, name, self._now_ns(), is_peer=is_peer))
         return outbox
 
     def disconnect(self, outbox: Outbox, reason: str) -> None:
@@ -257,10 +260,28 @@ class Conductor:
         """
         self._source_error_listeners.append(listener)
 
+    # --- roles ---------------------------------------------------------------------------------------------
+
+    async def retire(self, reason: str) -> None:
+        """Finish what is complete and send publishers elsewhere; return when no block is in flight.
+
+        Cancelled before that, the node goes on retiring: `reinstate` it.
+        """
+        self.perform(self.arbiter.retire(reason, self._now_ns()))
+        await self.idle.wait()
+        while (committing := self._commit_task) is not None:
+            await asyncio.wait({committing})
+
+    def reinstate(self) -> None:
+        """Take publishers again."""
+        self.arbiter.reinstate()
+        self.idle.clear()
+
     # --- stopping ------------------------------------------------------------------------------------------
 
     async def stop(self, grace_seconds: float) -> None:
         """Finish complete blocks, end every stream, wait for the disk; at most `grace_seconds`."""
+        self.idle.clear()  # a standby was idle before
         self.perform(self.arbiter.shutdown(self._now_ns()))
         try:
             await asyncio.wait_for(self.idle.wait(), grace_seconds)

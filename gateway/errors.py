@@ -7,6 +7,9 @@
     ├── Fatal                the environment: a busy port, an unreadable folder, `python -O`
     ├── LedgerKeyError       a ledger key that cannot be used, or is missing (exit 2)
     ├── KeyFileError         a private key file that cannot be read or written
+    ├── RoleRefused          the role of a node cannot change so now
+    ├── NodeCallFailed       a node did not do what it was asked over its control address
+    ├── FailoverFailed       a failover was not possible; it says which node is active
     ├── PeerError            bytes or behaviour that came from somebody else
     │   ├── ItemError        an item or a message is not well formed
     │   ├── ProofDataError   a part of a proof, or published ledger data, is not what it must be
@@ -31,14 +34,17 @@ __all__ = [
     "BlockRefused",
     "ChainMisuse",
     "ChainStateError",
+    "FailoverFailed",
     "Fatal",
     "GatewayError",
     "ItemError",
     "KeyFileError",
     "LayoutError",
     "LedgerKeyError",
+    "NodeCallFailed",
     "PeerError",
     "ProofDataError",
+    "RoleRefused",
     "SettingError",
     "StoredDataError",
     "SubscriptionError",
@@ -112,6 +118,41 @@ class Fatal(GatewayError):
         """How it is."""
         self.expected = expected
         """How it must be."""
+
+
+class RoleRefused(GatewayError):
+    """The role of a node cannot change in this way now; nothing has changed."""
+
+    def __init__(self, what: str, *, got: str, expected: str) -> None:
+        super().__init__(f"{what}: got a node that is {got}, expected one that is {expected}")
+        self.what = what
+        """The change that was asked for."""
+        self.got = got
+        """What the node is."""
+        self.expected = expected
+        """What it would have to be."""
+
+
+class NodeCallFailed(GatewayError):
+    """A node did not do what it was asked, or its answer was lost."""
+
+    def __init__(self, address: str, reason: str) -> None:
+        super().__init__(f"{address}: {reason}")
+        self.address = address
+        """The control address that was called."""
+        self.reason = reason
+        """What it said, or that it did not answer."""
+
+
+class FailoverFailed(GatewayError):
+    """A failover was not possible."""
+
+    def __init__(self, reason: str, outcome: str) -> None:
+        super().__init__(f"failover: {reason}; {outcome}" if outcome else f"failover: {reason}")
+        self.reason = reason
+        """Which step failed, and why."""
+        self.outcome = outcome
+        """How things stand now, or what to do."""
 
 
 # --- blocks, proofs and keys --------------------------------------------------------------------------------

@@ -190,6 +190,13 @@ class Ledger:
                 return stored
         raise LayoutError(f"block {number} at entry {start}", "the end of the stream", "the end of the block")
 
+    def root_hash_at(self, number: int) -> bytes | None:
+        """Read the root hash of one committed block, 48 bytes; None where the ledger does not hold it."""
+        first, last = self.first_number, self.last_number
+        if first is None or last is None or not first <= number <= last:
+            return None
+        return self._root_hash_of(number, last)
+
     def probe(self) -> None:
         """Find out whether the disk takes writes again: a file, what a failed commit left, the bookmarks.
 

@@ -10,9 +10,13 @@ __all__ = [
     "CERTIFICATE_WARNING_DAYS",
     "CHAIN_SNAPSHOT_BLOCKS",
     "COMMIT_GROUP_BYTES_MAX",
+    "CONTROL_CALL_SECONDS",
+    "CONTROL_SECONDS_MAX",
     "DISK_PROBE_BYTES",
     "DISK_PROBE_SECONDS",
     "DRAIN_SECONDS",
+    "FAILOVER_HOLD_SECONDS",
+    "FAILOVER_LEVEL_SECONDS",
     "FIELD_CHARACTERS_MAX",
     "HALF_CLOSE_SECONDS",
     "HARD_MESSAGE_FACTOR",
@@ -24,6 +28,7 @@ __all__ = [
     "KEEPALIVE_ANSWER_SECONDS",
     "KEEPALIVE_CLIENT_SECONDS_MIN",
     "LEDGER_KEYS_MAX",
+    "LEVEL_LOOK_SECONDS",
     "METRIC_PUBLISHERS_MAX",
     "PROOFS_PER_BLOCK_MAX",
     "PUBLISHER_NAME_CHARACTERS_MAX",
@@ -64,6 +69,23 @@ HEALTH_CHECK_SECONDS: Final = 0.25
 METRIC_PUBLISHERS_MAX: Final = 64
 """Publishers that have a label of their own in the metrics; blocks won by further ones count as `other`. Each
 label is a series that every scrape carries and Prometheus keeps; who publishes is not ours to choose."""
+
+LEVEL_LOOK_SECONDS: Final = 0.01
+"""Time between two looks whether a standby has become level during a failover, when publishers wait."""
+
+FAILOVER_LEVEL_SECONDS: Final = 10.0
+"""How long a standby may take to become level while publishers wait; then the failover is undone."""
+
+FAILOVER_HOLD_SECONDS: Final = 30.0
+"""How long a drained node waits for the end of the failover before it takes publishers again by itself:
+longer than all steps of a failover together may take."""
+
+CONTROL_CALL_SECONDS: Final = 15.0
+"""How long a control call waits for its answer, beyond the time that it asks the node to wait: a little more
+than a node needs to finish the blocks in flight."""
+
+CONTROL_SECONDS_MAX: Final = 3_600
+"""The longest time that a control call may ask a node to wait or hold, in seconds."""
 
 # --- publishing ---------------------------------------------------------------------------------------------
 

@@ -1,0 +1,100 @@
+"""Calls a node at its control address: the client of `gateway.control_service`.
+
+A shell. Every call has a time limit, and everything that goes wrong is one `NodeCallFailed` with what the
+node said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from types import TracebackType
+from typing import Self
+
+from grpc import aio
+
+from gateway.api import control_pb2, control_pb2_grpc
+from gateway.channels import ClientTls, open_channel
+from gateway.errors import NodeCallFailed
+from gateway.failover import NodeStatus
+from gateway.limits import CONTROL_CALL_SECONDS
+from gateway.roles import Phase
+
+__all__ = ["ControlClient"]
+
+U64_MAX = (1 << 64) - 1
+
+
+class ControlClient:
+    """One node's control address; `async with` closes the connection."""
+
+    def __init__(self, address: str, tls: ClientTls | None = None) -> None:
+        self.address = address
+        """Where the node is called, `host:port`."""
+        self._channel = open_channel(address, tls)
+        self._stub = control_pb2_grpc.NodeControlStub(self._channel)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._channel.close()
+
+    async def state(self) -> NodeStatus:
+        """Ask what the node is."""
+        call = self._stub.getState(control_pb2.StateRequest(), timeout=CONTROL_CALL_SECONDS)
+        return await self._answer(call)
+
+    async def drain(self, hold_seconds: float, successor: str) -> NodeStatus:
+        """Have it finish its blocks and send publishers elsewhere."""
+        request = control_pb2.DrainRequest(hold_seconds=hold_seconds, successor=successor)
+        return await self._answer(self._stub.drain(request, timeout=hold_seconds))
+
+    async def resume(self) -> NodeStatus:
+        """Have it take publishers again."""
+        call = self._stub.resume(control_pb2.ResumeRequest(), timeout=CONTROL_CALL_SECONDS)
+        return await self._answer(call)
+
+    async def await_block(self, number: int, root_hash: bytes, timeout_seconds: float) -> NodeStatus:
+        """Wait until it holds a block with a root hash of 48 bytes."""
+        request = control_pb2.AwaitBlockRequest(
+            block_number=number, root_hash=root_hash, timeout_seconds=timeout_seconds
+        )
+        call = self._stub.awaitBlock(request, timeout=timeout_seconds + CONTROL_CALL_SECONDS)
+        return await self._answer(call)
+
+    async def activate(self) -> NodeStatus:
+        """Make it active."""
+        call = self._stub.activate(control_pb2.ActivateRequest(), timeout=CONTROL_CALL_SECONDS)
+        return await self._answer(call)
+
+    async def stand_by(self, followed: str) -> NodeStatus:
+        """Make it a standby of the node at a gRPC address."""
+        call = self._stub.standBy(control_pb2.StandByRequest(followed=followed), timeout=CONTROL_CALL_SECONDS)
+        return await self._answer(call)
+
+    async def _answer(self, call: Awaitable[control_pb2.NodeState]) -> NodeStatus:
+        try:
+            state = await call
+        except aio.AioRpcError as error:
+            reason = f"{error.code().name}: {error.details() or 'no details'}"
+            raise NodeCallFailed(self.address, reason) from error
+        return status_of(state)
+
+
+def status_of(state: control_pb2.NodeState) -> NodeStatus:
+    """Read a NodeState; a phase of a newer version counts as draining, which nothing is done to."""
+    try:
+        phase = Phase[control_pb2.Phase.Name(state.phase)]
+    except (KeyError, ValueError):
+        phase = Phase.DRAINING
+    return NodeStatus(
+        phase=phase,
+        last_number=None if state.last_block_number == U64_MAX else state.last_block_number,
+        last_root_hash=state.last_root_hash,
+        grpc_address=state.grpc_address,
+        publisher_count=state.publisher_count,
+        followed=state.followed,
+        problems=tuple(state.problems),
+    )

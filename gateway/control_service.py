@@ -1,0 +1,134 @@
+"""How operators ask a node for another role: the gRPC service `sluice.control.NodeControl`.
+
+A shell around `gateway.role_keeper`. It has an address of its own (`control.address`, loopback unless set
+otherwise), because whoever can call it can take a node out of service.
+
+    refused by the role table, or another chain      FAILED_PRECONDITION
+    not in time                                      DEADLINE_EXCEEDED
+    the disk refused, blocks were not finished       INTERNAL
+    an argument that is not what it must be          INVALID_ARGUMENT
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import grpc
+from grpc import aio
+
+from gateway.addresses import parse_address
+from gateway.api import control_pb2, control_pb2_grpc
+from gateway.errors import AddressError, Fatal, RoleRefused
+from gateway.ledger import Ledger
+from gateway.limits import CONTROL_SECONDS_MAX
+from gateway.logs import fields
+from gateway.merkle import HASH_SIZE
+from gateway.role_keeper import RoleKeeper
+from gateway.roles import Phase
+
+__all__ = ["ControlService", "NodeFacts"]
+
+log = logging.getLogger(__name__)
+
+U64_MAX = (1 << 64) - 1
+_Context = aio.ServicerContext[Any, Any]
+
+_PHASE = {phase: control_pb2.Phase.Value(phase.name) for phase in Phase}
+
+NodeFacts = Callable[[], tuple[str, int, str, list[str]]]
+"""Gives the node's gRPC address, its publishers, its verification mode and its problems, now."""
+
+
+class ControlService(control_pb2_grpc.NodeControlServicer):
+    """Serves `sluice failover` and `sluice status`."""
+
+    def __init__(self, keeper: RoleKeeper, ledger: Ledger, facts: NodeFacts) -> None:
+        self._keeper = keeper
+        self._ledger = ledger
+        self._facts = facts
+
+    async def getState(self, request: control_pb2.StateRequest, context: _Context) -> control_pb2.NodeState:
+        """What the node is and holds."""
+        del request, context
+        return self._state()
+
+    async def drain(self, request: control_pb2.DrainRequest, context: _Context) -> control_pb2.NodeState:
+        """Finish the blocks that are complete, send publishers elsewhere, and answer when that is done."""
+        hold_seconds = await _seconds(request.hold_seconds, "hold_seconds", context)
+        successor = await _address(request.successor, "successor", context) if request.successor else None
+        return await self._change("drain", self._keeper.drain(hold_seconds, successor), context)
+
+    async def resume(self, request: control_pb2.ResumeRequest, context: _Context) -> control_pb2.NodeState:
+        """A drained node takes publishers again."""
+        del request
+        return await self._change("resume", self._keeper.resume(), context)
+
+    async def awaitBlock(
+        self, request: control_pb2.AwaitBlockRequest, context: _Context
+    ) -> control_pb2.NodeState:
+        """Wait until this node holds a block with a root hash."""
+        timeout_seconds = await _seconds(request.timeout_seconds, "timeout_seconds", context)
+        if len(request.root_hash) != HASH_SIZE:
+            reason = f"root_hash: got {len(request.root_hash)} bytes, expected {HASH_SIZE}"
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, reason)
+        waiting = self._keeper.await_block(request.block_number, request.root_hash, timeout_seconds)
+        return await self._change(f"await block {request.block_number}", waiting, context)
+
+    async def activate(
+        self, request: control_pb2.ActivateRequest, context: _Context
+    ) -> control_pb2.NodeState:
+        """A standby becomes active."""
+        del request
+        return await self._change("activate", self._keeper.activate(), context)
+
+    async def standBy(self, request: control_pb2.StandByRequest, context: _Context) -> control_pb2.NodeState:
+        """A drained node becomes the standby of another, or a standby follows another."""
+        followed = await _address(request.followed, "followed", context)
+        return await self._change("stand by", self._keeper.stand_by(followed), context)
+
+    async def _change(self, what: str, change: Awaitable[None], context: _Context) -> control_pb2.NodeState:
+        """Make a change that goes on when its caller is gone, and answer with what the node is then."""
+        log.info("asked to change", extra=fields(change=what, peer=context.peer()))
+        try:
+            await asyncio.shield(asyncio.ensure_future(change))
+        except RoleRefused as error:
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
+        except TimeoutError:
+            last = self._ledger.last_number
+            reason = f"{what}: got block {'none' if last is None else last} in the time given"
+            await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, reason)
+        except (Fatal, OSError) as error:
+            await context.abort(grpc.StatusCode.INTERNAL, f"{what}: {error}")
+        return self._state()
+
+    def _state(self) -> control_pb2.NodeState:
+        grpc_address, publisher_count, verification_mode, problems = self._facts()
+        chain = self._ledger.chain
+        return control_pb2.NodeState(
+            phase=_PHASE[self._keeper.phase],
+            last_block_number=U64_MAX if chain.last_number is None else chain.last_number,
+            last_root_hash=chain.last_root_hash or b"",
+            grpc_address=grpc_address,
+            publisher_count=publisher_count,
+            followed=self._keeper.followed or "",
+            verification_mode=verification_mode,
+            problems=problems,
+        )
+
+
+async def _seconds(value: float, name: str, context: _Context) -> float:
+    if not 0 < value <= CONTROL_SECONDS_MAX:
+        reason = f"{name}: got {value:g}, expected above 0 and at most {CONTROL_SECONDS_MAX}"
+        await context.abort(grpc.StatusCode.INVALID_ARGUMENT, reason)
+    return value
+
+
+async def _address(text: str, name: str, context: _Context) -> str:
+    try:
+        return str(parse_address(text, port_min=1))
+    except AddressError as error:
+        await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"{name}: {error}")
+        raise  # abort has raised; this is for the type checker

@@ -1,0 +1,256 @@
+"""A failover: the active node hands over to a standby, step by step; if a step fails, all is undone.
+
+    read both       the one is active, the other a standby, and neither has a problem
+    drain           the active node finishes its blocks and sends publishers elsewhere
+    level           the standby holds the same last block with the same root hash
+    activate        the standby takes publishers
+    stand by        the node that was active follows the new one
+
+    a step fails                  what is done
+    before activate               the drained node is resumed: it is active again
+    activate, answer lost         the standby is asked what it is; active: go on; else as above
+    stand by                      nothing: the load has moved; the old node comes back as a standby by itself
+
+With `force` the active node is taken for dead: the standby is activated as it is. That is refused while the
+other node still answers as active. If the dead node comes back, it is active as well, since nobody could tell
+it; the same failover without `force` then makes it a standby. Until then both take the same chain's blocks.
+
+A shell without sockets: it talks to `NodeControl`, so that every loss of an answer can be tried in a test.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+from gateway.errors import FailoverFailed, NodeCallFailed
+from gateway.limits import FAILOVER_HOLD_SECONDS, FAILOVER_LEVEL_SECONDS
+from gateway.roles import Phase
+
+__all__ = ["Failover", "NodeControl", "NodeStatus", "Step"]
+
+_Result = TypeVar("_Result")
+
+
+@dataclass(frozen=True, slots=True)
+class NodeStatus:
+    """What a node says of itself."""
+
+    phase: Phase
+    """Where it stands."""
+    last_number: int | None
+    """Its last block; None for an empty node."""
+    last_root_hash: bytes
+    """That block's root hash, 48 bytes; empty for an empty node."""
+    grpc_address: str
+    """Where publishers and subscribers connect."""
+    publisher_count: int = 0
+    """Publishers connected."""
+    followed: str = ""
+    """The node that it follows."""
+    problems: tuple[str, ...] = ()
+    """Why it is not ready."""
+
+    @property
+    def last_text(self) -> str:
+        """The last block for people."""
+        return "no block" if self.last_number is None else f"block {self.last_number}"
+
+
+class NodeControl(Protocol):
+    """One node, as a failover sees it. Every method raises `NodeCallFailed`."""
+
+    @property
+    def address(self) -> str:
+        """Where it was called, for messages."""
+
+    async def state(self) -> NodeStatus:
+        """Ask what it is."""
+
+    async def drain(self, hold_seconds: float, successor: str) -> NodeStatus:
+        """Have it finish its blocks and send publishers elsewhere."""
+
+    async def resume(self) -> NodeStatus:
+        """Have it take publishers again."""
+
+    async def await_block(self, number: int, root_hash: bytes, timeout_seconds: float) -> NodeStatus:
+        """Wait until it holds a block."""
+
+    async def activate(self) -> NodeStatus:
+        """Make it active."""
+
+    async def stand_by(self, followed: str) -> NodeStatus:
+        """Make it a standby."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step that is done."""
+
+    name: str
+    """What was done."""
+    detail: str
+    """What came of it."""
+    seconds: float
+    """How long it took."""
+
+
+class Failover:
+    """One failover from a node to another.
+
+    Args:
+        source: the node that is active, or was.
+        target: the standby.
+        report: called after each step.
+    """
+
+    def __init__(
+        self,
+        source: NodeControl,
+        target: NodeControl,
+        report: Callable[[Step], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._source = source
+        self._target = target
+        self._report = report
+        self._clock = clock
+
+    async def run(self) -> None:
+        """Hand over as planned.
+
+        Raises:
+            FailoverFailed: it was not possible; it says which node is active now.
+        """
+        source, target = await self._step("read both nodes", self._read(), _both_text)
+        if source.phase is Phase.STANDBY and target.phase is Phase.ACTIVE:
+            return  # done before
+        self._check(source, target)
+        try:
+            drained = await self._step(
+                f"drain {self._source.address}",
+                self._source.drain(FAILOVER_HOLD_SECONDS, target.grpc_address),
+                lambda state: f"{state.last_text}, publishers sent elsewhere",
+            )
+            if drained.last_number is not None:
+                await self._step(
+                    f"level {self._target.address}",
+                    self._target.await_block(
+                        drained.last_number, drained.last_root_hash, FAILOVER_LEVEL_SECONDS
+                    ),
+                    lambda state: f"{state.last_text}, same root hash",
+                )
+        except NodeCallFailed as error:
+            await self._undo(error)
+        if target.phase is not Phase.ACTIVE:
+            await self._activate()
+        await self._retire(target.grpc_address)
+
+    async def force(self) -> None:
+        """Activate the standby because the active node is dead.
+
+        Raises:
+            FailoverFailed: the other node still answers as active, or the standby cannot be activated.
+        """
+        try:
+            source = await self._source.state()
+        except NodeCallFailed:
+            pass
+        else:
+            if source.phase is not Phase.STANDBY:
+                raise FailoverFailed(
+                    f"{self._source.address} answers and is {source.phase.value}",
+                    "leave --force out, or stop that node first",
+                )
+        try:
+            await self._step(
+                f"activate {self._target.address}", self._target.activate(), lambda state: state.last_text
+            )
+        except NodeCallFailed as error:
+            raise FailoverFailed(f"{self._target.address} cannot be activated: {error.reason}", "") from error
+
+    # --- steps ---------------------------------------------------------------------------------------------
+
+    async def _read(self) -> tuple[NodeStatus, NodeStatus]:
+        try:
+            return await self._source.state(), await self._target.state()
+        except NodeCallFailed as error:
+            advice = "nothing has changed"
+            if error.address == self._source.address:
+                advice += "; if that node is dead: --force"
+            raise FailoverFailed(str(error), advice) from error
+
+    def _check(self, source: NodeStatus, target: NodeStatus) -> None:
+        """Refuse what cannot end well, before anything is changed."""
+        wrong = ""
+        if source.phase is not Phase.ACTIVE:
+            wrong = f"{self._source.address} is {source.phase.value}, expected active"
+        elif target.phase not in (Phase.STANDBY, Phase.ACTIVE):
+            wrong = f"{self._target.address} is {target.phase.value}, expected standby"
+        elif target.problems:
+            wrong = f"{self._target.address} is not ready: {'; '.join(target.problems)}"
+        elif source.grpc_address == target.grpc_address:
+            wrong = f"both nodes have the gRPC address {source.grpc_address}"
+        if wrong:
+            raise FailoverFailed(wrong, "nothing has changed")
+
+    async def _activate(self) -> None:
+        try:
+            await self._step(
+                f"activate {self._target.address}", self._target.activate(), lambda state: state.last_text
+            )
+        except NodeCallFailed as error:
+            # Perhaps only the answer was lost: then the load has moved, and undoing it makes two active.
+            try:
+                if (await self._target.state()).phase is Phase.ACTIVE:
+                    return
+            except NodeCallFailed:
+                pass
+            await self._undo(error)
+
+    async def _retire(self, followed: str) -> None:
+        try:
+            await self._step(
+                f"{self._source.address} stands by",
+                self._source.stand_by(followed),
+                lambda state: f"follows {state.followed}",
+            )
+        except NodeCallFailed as error:
+            self._report(
+                Step(
+                    f"{self._source.address} stands by",
+                    f"no answer ({error.reason}); it comes back as a standby of {followed}",
+                    0.0,
+                )
+            )
+
+    async def _undo(self, error: NodeCallFailed) -> None:
+        """Make the drained node active again.
+
+        Raises:
+            FailoverFailed: always; it says how far that went.
+        """
+        try:
+            await self._step(
+                f"undo: resume {self._source.address}", self._source.resume(), lambda state: state.phase.value
+            )
+        except NodeCallFailed as second:
+            raise FailoverFailed(
+                f"{error}; {second}",
+                f"is {self._source.address} dead? then: --force; if it is alive it is active again after "
+                f"{FAILOVER_HOLD_SECONDS:g} s",
+            ) from error
+        raise FailoverFailed(str(error), f"{self._source.address} is active again") from error
+
+    async def _step(self, name: str, work: Awaitable[_Result], detail: Callable[[_Result], str]) -> _Result:
+        began = self._clock()
+        result = await work
+        self._report(Step(name, detail(result), self._clock() - began))
+        return result
+
+
+def _both_text(states: tuple[NodeStatus, NodeStatus]) -> str:
+    source, target = states
+    return f"{source.phase.value} at {source.last_text}, {target.phase.value} at {target.last_text}"

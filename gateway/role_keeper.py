@@ -1,0 +1,259 @@
+"""Keeps the role of a node: opens and closes its doors, follows another node, and remembers what it is.
+
+A shell around `gateway.roles`. Each change is made in an order in which a crash at any point leaves either
+the old role or the new one on disk, and never two active nodes:
+
+    drain       remember "standby of the successor", then close the doors and finish what is complete
+    resume      remember "active", then open the doors
+    activate    stop following, remember "active", then open the doors
+    stand by    remember whom to follow, then follow
+
+One change at a time; one that fails is undone before its error is raised.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+from gateway.conductor import Conductor
+from gateway.errors import Fatal, RoleRefused
+from gateway.ledger import Ledger
+from gateway.limits import LEVEL_LOOK_SECONDS
+from gateway.logs import fields
+from gateway.role_file import read_role, write_role
+from gateway.roles import Phase, RoleEvent, RoleRecord, RoleState
+
+__all__ = ["Following", "RoleKeeper"]
+
+log = logging.getLogger(__name__)
+
+_RETIRED = "the node is a standby: publish to the active one"
+
+
+class Following(Protocol):
+    """Keeps this node level with another one."""
+
+    def follow(self, addresses: Sequence[str]) -> None:
+        """Follow the first of these, `host:port` each, that works, from now on."""
+
+    async def stop(self) -> None:
+        """Follow nobody; return when nothing of it is in flight any more."""
+
+
+class RoleKeeper:
+    """The role of one node.
+
+    Args:
+        data_dir: where the role is remembered.
+        role: the setting, for a node that remembers nothing.
+        peers: the nodes that may be followed, `host:port` each.
+        drain_seconds: how long the blocks in flight may take to be finished.
+
+    Raises:
+        Fatal: what is remembered cannot be read.
+    """
+
+    def __init__(
+        self,
+        data_dir: Path,
+        role: RoleRecord,
+        conductor: Conductor,
+        ledger: Ledger,
+        following: Following,
+        *,
+        peers: Sequence[str] = (),
+        drain_seconds: float = 10.0,
+    ) -> None:
+        remembered = read_role(data_dir)
+        if remembered is not None and remembered.role != role.role:
+            log.warning(
+                "the role in the data folder goes before the setting",
+                extra=fields(role=remembered.role, setting=role.role),
+            )
+        self._data_dir = data_dir
+        self._state = RoleState(remembered or role)
+        self._conductor = conductor
+        self._ledger = ledger
+        self._following = following
+        self._peers = tuple(peers)
+        self._drain_seconds = drain_seconds
+        self._change = asyncio.Lock()
+        self._hold: asyncio.TimerHandle | None = None
+        self._resuming: asyncio.Task[None] | None = None
+
+    @property
+    def phase(self) -> Phase:
+        """Where the node stands."""
+        return self._state.phase
+
+    @property
+    def followed(self) -> str | None:
+        """The node that this one was told to follow."""
+        return self._state.followed
+
+    async def start(self) -> None:
+        """Take up the role: a standby sends publishers elsewhere and follows."""
+        if self.phase is Phase.STANDBY:
+            await self._conductor.retire(_RETIRED)
+            self._follow()
+        log.info("role", extra=fields(role=self.phase.value, followed=self.followed))
+
+    async def close(self) -> None:
+        """Follow nobody any more. The role stays what it is."""
+        self._release_hold()
+        if self._resuming is not None:
+            self._resuming.cancel()
+        await self._following.stop()
+
+    # --- changes -------------------------------------------------------------------------------------------
+
+    async def drain(self, hold_seconds: float, successor: str | None) -> None:
+        """Finish the blocks that are complete and send publishers elsewhere.
+
+        Args:
+            hold_seconds: without a further change for so long, the node is active again by itself.
+            successor: the gRPC address of the node that takes over.
+
+        Raises:
+            RoleRefused: the node is not active.
+            OSError: the disk refused; the node is still active.
+            Fatal: the blocks in flight were not finished in time; the node is active again.
+        """
+        async with self._change:
+            self._release_hold()
+            before = self.phase
+            self._state.take(RoleEvent.DRAIN, successor)
+            try:
+                await self._remember()
+                if before is Phase.ACTIVE:
+                    await self._close_doors()
+            except BaseException:
+                await self._open_doors(RoleEvent.RESUME)
+                raise
+            self._hold = asyncio.get_running_loop().call_later(hold_seconds, self._on_hold_ended)
+
+    async def resume(self) -> None:
+        """Take publishers again.
+
+        Raises:
+            RoleRefused: the node is a standby.
+            OSError: the disk refused; the node takes publishers, but does not remember it.
+        """
+        async with self._change:
+            self._release_hold()
+            await self._open_doors(RoleEvent.RESUME)
+
+    async def activate(self) -> None:
+        """Turn a standby into the active node.
+
+        Raises:
+            RoleRefused: the node is draining, or drained.
+            OSError: the disk refused; the node is still a standby.
+        """
+        async with self._change:
+            if self.phase is Phase.ACTIVE:
+                return
+            followed = self.followed
+            if self.phase is Phase.STANDBY:
+                await self._following.stop()
+            self._state.take(RoleEvent.ACTIVATE)
+            try:
+                await self._remember()
+            except BaseException:
+                self._state = RoleState(RoleRecord("standby", followed))
+                self._follow()
+                raise
+            self._conductor.reinstate()
+            log.info("the node is active", extra=fields(last_block=self._ledger.last_number))
+
+    async def stand_by(self, followed: str) -> None:
+        """Turn a drained node into a standby, or have a standby follow another node.
+
+        Raises:
+            RoleRefused: the node is active or draining.
+            OSError: the disk refused; nothing has changed.
+        """
+        async with self._change:
+            phase, before = self.phase, self.followed
+            self._state.take(RoleEvent.STAND_BY, followed)
+            try:
+                await self._remember()
+            except BaseException:
+                self._state.phase, self._state.followed = phase, before
+                raise
+            self._release_hold()
+            await self._following.stop()
+            self._follow()
+            log.info("the node is a standby", extra=fields(followed=followed))
+
+    async def await_block(self, number: int, root_hash: bytes, timeout_seconds: float) -> None:
+        """Wait until the node holds a block with this root hash.
+
+        Raises:
+            TimeoutError: it does not hold the block in time.
+            RoleRefused: it holds another block of this number.
+        """
+        async with asyncio.timeout(timeout_seconds):
+            while self._ledger.last_number is None or self._ledger.last_number < number:  # noqa: ASYNC110
+                await asyncio.sleep(LEVEL_LOOK_SECONDS)
+        held = await asyncio.to_thread(self._ledger.root_hash_at, number)
+        if held != root_hash:
+            got = (
+                "without that block" if held is None else f"at root hash {held.hex()[:16]}… of block {number}"
+            )
+            raise RoleRefused("take over", got=got, expected=f"at root hash {root_hash.hex()[:16]}…")
+
+    # --- small steps ---------------------------------------------------------------------------------------
+
+    async def _close_doors(self) -> None:
+        await self._following.stop()
+        try:
+            async with asyncio.timeout(self._drain_seconds):
+                await self._conductor.retire(_RETIRED)
+        except TimeoutError:
+            raise Fatal(
+                "drain",
+                got=f"blocks still in flight after {self._drain_seconds:g} s",
+                expected="them to be on disk",
+            ) from None
+        self._state.take(RoleEvent.IDLE)
+        log.info("the node is drained", extra=fields(last_block=self._ledger.last_number))
+
+    async def _open_doors(self, event: RoleEvent) -> None:
+        was_active = self.phase is Phase.ACTIVE
+        self._state.take(event)
+        if was_active:
+            return
+        self._conductor.reinstate()  # first: a network without an active node is worse than a stale file
+        log.info("the node is active again", extra=fields(because=event.value))
+        await self._remember()
+
+    def _on_hold_ended(self) -> None:
+        self._hold = None
+        self._resuming = asyncio.get_running_loop().create_task(self._resume_by_itself())
+
+    async def _resume_by_itself(self) -> None:
+        async with self._change:
+            if self.phase not in (Phase.DRAINED, Phase.DRAINING):
+                return
+            log.warning("nobody finished the failover: publishers are taken again")
+            try:
+                await self._open_doors(RoleEvent.HOLD_ENDED)
+            except OSError as error:
+                log.error("the role cannot be remembered", extra=fields(got=str(error)))
+
+    def _release_hold(self) -> None:
+        if self._hold is not None:
+            self._hold.cancel()
+            self._hold = None
+
+    def _follow(self) -> None:
+        told = () if self.followed is None else (self.followed,)
+        self._following.follow(tuple(dict.fromkeys((*told, *self._peers))))
+
+    async def _remember(self) -> None:
+        await asyncio.to_thread(write_role, self._data_dir, self._state.record())

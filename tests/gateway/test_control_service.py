@@ -1,0 +1,106 @@
+"""Tests of `gateway.control_service`: real gRPC calls on a real ledger."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from grpc import aio
+
+from gateway.api import control_pb2, control_pb2_grpc
+from gateway.control_client import ControlClient
+from gateway.control_service import ControlService
+from gateway.errors import NodeCallFailed
+from gateway.role_keeper import RoleKeeper
+from gateway.roles import Phase
+from tests.gateway.conducting import Stage
+from tests.gateway.test_role_keeper import BLOCKS, PEER, keep, play
+
+
+@asynccontextmanager
+async def controlled(stage: Stage, keeper: RoleKeeper) -> AsyncIterator[ControlClient]:
+    """The control service on a port, and a client of it."""
+    server = aio.server()
+    service = ControlService(keeper, stage.ledger, lambda: ("127.0.0.1:40840", 2, "full", ["a problem"]))
+    control_pb2_grpc.add_NodeControlServicer_to_server(service, server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    try:
+        async with ControlClient(f"127.0.0.1:{port}") as client:
+            yield client
+    finally:
+        await server.stop(0)
+
+
+def test_the_state_of_a_node_is_told(tmp_path: Path) -> None:
+    async def scene(stage: Stage) -> None:
+        keeper, _ = keep(stage)
+        async with controlled(stage, keeper) as client:
+            empty = await client.state()
+            assert (empty.last_number, empty.last_root_hash, empty.phase) == (None, b"", Phase.ACTIVE)
+            alice = stage.publisher("Alice")
+            alice.block(*BLOCKS[:2])
+            await alice.expect("ack 0", "ack 1")
+            status = await client.state()
+            assert status.last_number == 1
+            assert status.last_root_hash == stage.ledger.root_hash_at(1)
+            assert (status.grpc_address, status.publisher_count) == ("127.0.0.1:40840", 2)
+            assert status.problems == ("a problem",)
+
+    play(tmp_path, scene)
+
+
+def test_control_calls_change_the_role_and_refusals_say_why(tmp_path: Path) -> None:
+    async def scene(stage: Stage) -> None:
+        keeper, _ = keep(stage)
+        async with controlled(stage, keeper) as client:
+            with pytest.raises(NodeCallFailed) as caught:
+                await client.stand_by(PEER)
+            assert caught.value.reason == (
+                "FAILED_PRECONDITION: stand by: got a node that is active, expected one that is drained or "
+                "standby"
+            )
+            assert (await client.drain(30, PEER)).phase is Phase.DRAINED
+            with pytest.raises(NodeCallFailed, match="INVALID_ARGUMENT: followed: address: got 'nowhere'"):
+                await client.stand_by("nowhere")
+            with pytest.raises(
+                NodeCallFailed, match="hold_seconds: got 0, expected above 0 and at most 3600"
+            ):
+                await client._answer(client._stub.drain(control_pb2.DrainRequest()))
+            status = await client.stand_by(PEER)
+            assert (status.phase, status.followed) == (Phase.STANDBY, PEER)
+            assert (await client.activate()).phase is Phase.ACTIVE
+            assert (await client.resume()).phase is Phase.ACTIVE
+
+    play(tmp_path, scene)
+
+
+def test_a_block_is_awaited_with_its_root_hash(tmp_path: Path) -> None:
+    async def scene(stage: Stage) -> None:
+        keeper, _ = keep(stage)
+        alice = stage.publisher("Alice")
+        alice.block(BLOCKS[0])
+        await alice.expect("ack 0")
+        root_hash = stage.ledger.root_hash_at(0)
+        assert root_hash is not None
+        async with controlled(stage, keeper) as client:
+            assert (await client.await_block(0, root_hash, 5)).last_number == 0
+            with pytest.raises(NodeCallFailed) as caught:
+                await client.await_block(0, bytes(48), 5)
+            assert caught.value.reason == (
+                f"FAILED_PRECONDITION: take over: got a node that is at root hash {root_hash.hex()[:16]}… of "
+                "block 0, expected one that is at root hash 0000000000000000…"
+            )
+            with pytest.raises(NodeCallFailed, match="DEADLINE_EXCEEDED: await block 1: got block 0 in the"):
+                await client.await_block(1, root_hash, 0.05)
+            with pytest.raises(NodeCallFailed, match="root_hash: got 3 bytes, expected 48"):
+                await client.await_block(0, b"123", 1)
+            waiting = asyncio.ensure_future(client.await_block(1, bytes(48), 20))
+            alice.block(BLOCKS[1])
+            with pytest.raises(NodeCallFailed, match="FAILED_PRECONDITION: take over"):
+                await waiting
+
+    play(tmp_path, scene)

@@ -1,0 +1,254 @@
+"""Tests of `gateway.failover`: every answer lost, every step refused, and which node is active afterwards."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field, replace
+
+import pytest
+
+from gateway.errors import FailoverFailed, NodeCallFailed
+from gateway.failover import Failover, NodeStatus, Step
+from gateway.roles import Phase, RoleEvent, RoleRecord, RoleState
+
+ROOT = b"\x11" * 48
+
+
+@dataclass
+class FakeNode:
+    """A node with a real role table whose calls can fail before or after they take effect."""
+
+    address: str
+    role: RoleState
+    last_number: int | None = 41
+    root_hash: bytes = ROOT
+    problems: tuple[str, ...] = ()
+    refuse: set[str] = field(default_factory=set)
+    """Calls that fail and change nothing."""
+    lose: set[str] = field(default_factory=set)
+    """Calls that take effect and whose answer is lost."""
+    dies_after: str = ""
+    """After this call no other is answered."""
+    calls: list[str] = field(default_factory=list)
+    is_dead: bool = False
+
+    def _status(self) -> NodeStatus:
+        return NodeStatus(
+            self.role.phase,
+            self.last_number,
+            self.root_hash,
+            f"grpc-of-{self.address}",
+            followed=self.role.followed or "",
+            problems=self.problems,
+        )
+
+    def _call(self, name: str, *events: RoleEvent, followed: str | None = None) -> NodeStatus:
+        if self.is_dead:
+            raise NodeCallFailed(self.address, "UNAVAILABLE: no answer")
+        self.calls.append(name)
+        if name in self.refuse:
+            raise NodeCallFailed(self.address, f"INTERNAL: {name} refused")
+        for event in events:
+            self.role.take(event, followed)
+        self.is_dead = name == self.dies_after
+        if name in self.lose:
+            raise NodeCallFailed(self.address, "UNAVAILABLE: connection reset")
+        return self._status()
+
+    async def state(self) -> NodeStatus:
+        return self._call("state")
+
+    async def drain(self, hold_seconds: float, successor: str) -> NodeStatus:
+        assert hold_seconds > 0
+        return self._call("drain", RoleEvent.DRAIN, RoleEvent.IDLE, followed=successor)
+
+    async def resume(self) -> NodeStatus:
+        return self._call("resume", RoleEvent.RESUME)
+
+    async def await_block(self, number: int, root_hash: bytes, timeout_seconds: float) -> NodeStatus:
+        assert timeout_seconds > 0
+        status = self._call("await_block")
+        if self.last_number is None or self.last_number < number or self.root_hash != root_hash:
+            raise NodeCallFailed(self.address, "FAILED_PRECONDITION: another chain")
+        return status
+
+    async def activate(self) -> NodeStatus:
+        return self._call("activate", RoleEvent.ACTIVATE)
+
+    async def stand_by(self, followed: str) -> NodeStatus:
+        return self._call("stand_by", RoleEvent.STAND_BY, followed=followed)
+
+
+class Pair:
+    """An active node A and its standby B."""
+
+    def __init__(self) -> None:
+        self.a = FakeNode("A", RoleState(RoleRecord("active")))
+        self.b = FakeNode("B", RoleState(RoleRecord("standby", "grpc-of-A")))
+        self.steps: list[Step] = []
+
+    def run(self, *, force: bool = False) -> None:
+        """Run the failover from A to B."""
+        failover = Failover(self.a, self.b, self.steps.append, clock=lambda: 0.0)
+        asyncio.run(failover.force() if force else failover.run())
+
+    def failure(self, *, force: bool = False) -> str:
+        """Run it, and give the error's text."""
+        with pytest.raises(FailoverFailed) as caught:
+            self.run(force=force)
+        return str(caught.value)
+
+    @property
+    def active(self) -> list[str]:
+        """Nodes that are active, dead ones as they would come back."""
+        return [
+            node.address
+            for node in (self.a, self.b)
+            if (RoleState(node.role.record()).phase if node.is_dead else node.role.phase) is Phase.ACTIVE
+        ]
+
+
+@pytest.fixture
+def pair() -> Pair:
+    return Pair()
+
+
+def test_as_planned_each_step_is_reported(pair: Pair) -> None:
+    pair.run()
+    assert pair.active == ["B"]
+    assert pair.a.role.record() == RoleRecord("standby", "grpc-of-B")
+    assert [(step.name, step.detail) for step in pair.steps] == [
+        ("read both nodes", "active at block 41, standby at block 41"),
+        ("drain A", "block 41, publishers sent elsewhere"),
+        ("level B", "block 41, same root hash"),
+        ("activate B", "block 41"),
+        ("A stands by", "follows grpc-of-B"),
+    ]
+
+
+def test_once_done_it_is_done(pair: Pair) -> None:
+    pair.run()
+    pair.run()
+    assert pair.b.calls.count("activate") == 1
+
+
+def test_empty_nodes_have_nothing_to_be_level_with(pair: Pair) -> None:
+    pair.a.last_number = pair.b.last_number = None
+    pair.run()
+    assert pair.active == ["B"]
+    assert "await_block" not in pair.b.calls
+
+
+LOST = "UNAVAILABLE: connection reset"
+DEAD = "UNAVAILABLE: no answer"
+FORCE = "is A dead? then: --force; if it is alive it is active again after 30 s"
+FAULTS: list[tuple[str, str, str | None, list[str]]] = [
+    # step, what happens to it, error, nodes that are active afterwards (dead ones: if they come back)
+    ("drain", "refused", "A: INTERNAL: drain refused; A is active again", ["A"]),
+    ("drain", "answer lost", f"A: {LOST}; A is active again", ["A"]),
+    ("drain", "node dies", f"A: {LOST}; A: {DEAD}; {FORCE}", []),
+    ("await_block", "refused", "B: INTERNAL: await_block refused; A is active again", ["A"]),
+    ("await_block", "answer lost", f"B: {LOST}; A is active again", ["A"]),
+    ("await_block", "node dies", f"B: {LOST}; A is active again", ["A"]),
+    ("activate", "refused", "B: INTERNAL: activate refused; A is active again", ["A"]),
+    ("activate", "answer lost", None, ["B"]),
+    ("activate", "node dies", f"B: {LOST}; A is active again", ["A", "B"]),
+    ("stand_by", "refused", None, ["B"]),
+    ("stand_by", "answer lost", None, ["B"]),
+    ("stand_by", "node dies", None, ["B"]),
+]
+
+
+@pytest.mark.parametrize(("step", "fault", "words", "active"), FAULTS)
+def test_a_step_that_fails_is_undone_or_has_moved_the_load(
+    pair: Pair, step: str, fault: str, words: str | None, active: list[str]
+) -> None:
+    failing = pair.a if step in ("drain", "stand_by") else pair.b
+    (failing.refuse if fault == "refused" else failing.lose).add(step)
+    failing.dies_after = step if fault == "node dies" else ""
+    if words is None:
+        pair.run()
+    else:
+        assert pair.failure() == f"failover: {words}"
+    assert pair.active == active
+
+
+def test_when_the_active_node_died_while_it_drained_force_finishes_it(pair: Pair) -> None:
+    pair.a.lose.add("drain")
+    pair.a.dies_after = "drain"
+    pair.failure()
+    pair.run(force=True)
+    assert pair.active == ["B"]
+
+
+def test_two_active_nodes_become_one_again(pair: Pair) -> None:
+    pair.b.role = RoleState(RoleRecord("active"))
+    pair.run()
+    assert pair.active == ["B"]
+    assert "activate" not in pair.b.calls
+
+
+def test_the_old_node_may_be_lost_at_the_end(pair: Pair) -> None:
+    pair.a.dies_after = "drain"
+    pair.run()
+    assert pair.active == ["B"]
+    assert pair.steps[-1].detail == (
+        "no answer (UNAVAILABLE: no answer); it comes back as a standby of grpc-of-B"
+    )
+
+
+def test_a_standby_that_is_not_level_does_not_take_over(pair: Pair) -> None:
+    pair.b.last_number = 40
+    assert pair.failure() == "failover: B: FAILED_PRECONDITION: another chain; A is active again"
+    assert pair.active == ["A"]
+    pair.b.last_number, pair.b.root_hash = 41, b"\x22" * 48
+    assert pair.failure() == "failover: B: FAILED_PRECONDITION: another chain; A is active again"
+    assert "activate" not in pair.b.calls
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "words"),
+    [
+        ("standby", "standby", "failover: A is standby, expected active; nothing has changed"),
+        ("active", "drained", "failover: B is drained, expected standby; nothing has changed"),
+    ],
+)
+def test_nodes_in_other_roles_are_left_alone(pair: Pair, a: str, b: str, words: str) -> None:
+    pair.a.role = RoleState(RoleRecord("active" if a == "active" else "standby"))
+    if b == "drained":
+        pair.b.role = RoleState(RoleRecord("active"))
+        asyncio.run(pair.b.drain(1, "grpc-of-A"))
+    before = len(pair.b.calls)
+    assert pair.failure() == words
+    assert pair.a.calls == pair.b.calls[before:] == ["state"]
+
+
+def test_a_standby_with_problems_does_not_take_over(pair: Pair) -> None:
+    pair.b = replace(pair.b, problems=("blocks cannot be written: no space",))
+    assert pair.failure() == (
+        "failover: B is not ready: blocks cannot be written: no space; nothing has changed"
+    )
+
+
+def test_a_dead_node_is_said_to_need_force(pair: Pair) -> None:
+    pair.a.is_dead = True
+    assert pair.failure() == (
+        "failover: A: UNAVAILABLE: no answer; nothing has changed; if that node is dead: --force"
+    )
+    pair.run(force=True)
+    assert pair.active == ["A", "B"]  # A would come back as it was: it never heard of the failover
+
+
+@pytest.mark.parametrize("phase", ["active", "drained"])
+def test_force_is_refused_while_the_other_node_answers(pair: Pair, phase: str) -> None:
+    if phase == "drained":
+        asyncio.run(pair.a.drain(1, "grpc-of-B"))
+    assert pair.failure(force=True) == (
+        f"failover: A answers and is {phase}; leave --force out, or stop that node first"
+    )
+    assert "activate" not in pair.b.calls
+
+
+def test_force_needs_a_standby_that_answers(pair: Pair) -> None:
+    pair.a.is_dead = pair.b.is_dead = True
+    assert pair.failure(force=True) == "failover: B cannot be activated: UNAVAILABLE: no answer"

@@ -1,0 +1,180 @@
+"""Tests of `gateway.role_keeper`: doors, files and following, in order, on a real ledger."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from gateway.errors import Fatal, RoleRefused
+from gateway.ledger import Ledger
+from gateway.role_file import ROLE_FILE_NAME, read_role, write_role
+from gateway.role_keeper import RoleKeeper
+from gateway.roles import Phase, RoleRecord
+from tests.gateway.conducting import Stage, gate, on_stage
+from tests.nodes import make_blocks
+
+BLOCKS = make_blocks(4)
+PEER = "192.0.2.7:40840"
+OTHER = "192.0.2.8:40840"
+SENT_ELSEWHERE = "end SUCCESS last None about 0"
+
+
+class FakeFollowing:
+    """Writes down whom to follow."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, ...]] = []
+        """Addresses of each `follow`; an empty one is `stop`."""
+
+    def follow(self, addresses: Sequence[str]) -> None:
+        self.calls.append(tuple(addresses))
+
+    async def stop(self) -> None:
+        self.calls.append(())
+
+
+def keep(stage: Stage, role: str = "active", **options: float) -> tuple[RoleKeeper, FakeFollowing]:
+    """A keeper in the stage's data folder."""
+    following = FakeFollowing()
+    record = RoleRecord("active") if role == "active" else RoleRecord("standby")
+    data_dir = stage.ledger.data_dir
+    keeper = RoleKeeper(data_dir, record, stage.conductor, stage.ledger, following, peers=(OTHER,), **options)
+    return keeper, following
+
+
+def play(tmp_path: Path, scene: Callable[[Stage], Awaitable[None]]) -> None:
+    on_stage(tmp_path, scene)
+
+
+def test_a_planned_way_from_active_to_standby_and_back(tmp_path: Path) -> None:
+    async def scene(stage: Stage) -> None:
+        keeper, following = keep(stage)
+        await keeper.start()
+        alice, bob = stage.publisher("Alice"), stage.publisher("Bob")
+        alice.block(BLOCKS[0])
+        await alice.expect("ack 0")
+        await bob.expect("ack 0")
+        bob.items(BLOCKS[1].items[0])
+        await keeper.drain(30, PEER)
+        assert keeper.phase is Phase.DRAINED
+        assert read_role(tmp_path) == RoleRecord("standby", PEER)
+        for hand in (alice, bob):
+            await hand.expect_end("end SUCCESS last 0 about 0")
+        await stage.publisher("Carol").expect_end("end SUCCESS last 0 about 0")
+        await keeper.stand_by(PEER)
+        assert following.calls == [(), (), (PEER, OTHER)]
+        peer = stage.conductor.connect("peer", is_peer=True)
+        assert not peer.closed
+        stage.conductor.disconnect(peer, "stopped")
+        await keeper.activate()
+        assert (keeper.phase, read_role(tmp_path)) == (Phase.ACTIVE, RoleRecord("active"))
+        assert following.calls[-1] == ()
+        dave = stage.publisher("Dave")
+        dave.block(BLOCKS[1])
+        await dave.expect("ack 1")
+        await keeper.close()
+
+    play(tmp_path, scene)
+
+
+def test_a_drained_node_resumes(tmp_path: Path) -> None:
+    async def scene(stage: Stage) -> None:
+        keeper, _ = keep(stage)
+        await keeper.drain(30, PEER)
+        await keeper.resume()
+        assert (keeper.phase, read_role(tmp_path)) == (Phase.ACTIVE, RoleRecord("active"))
+        alice = stage.publisher("Alice")
+        alice.block(BLOCKS[0])
+        await alice.expect("ack 0")
+
+    play(tmp_path, scene)
+
+
+def test_a_hold_that_runs_out_makes_the_node_active_again(tmp_path: Path) -> None:
+    async def scene(stage: Stage) -> None:
+        keeper, _ = keep(stage)
+        await keeper.drain(0.01, PEER)
+        async with asyncio.timeout(10):
+            while read_role(tmp_path) != RoleRecord("active"):  # noqa: ASYNC110
+                await asyncio.sleep(0.005)
+        alice = stage.publisher("Alice")
+        alice.block(BLOCKS[0])
+        await alice.expect("ack 0")
+
+    play(tmp_path, scene)
+
+
+def test_a_standby_starts_as_one_whatever_the_setting_says(tmp_path: Path) -> None:
+    write_role(tmp_path, RoleRecord("standby", PEER))
+
+    async def scene(stage: Stage) -> None:
+        keeper, following = keep(stage, "active")
+        await keeper.start()
+        assert keeper.phase is Phase.STANDBY
+        assert following.calls == [(PEER, OTHER)]
+        await stage.publisher("Alice").expect_end(SENT_ELSEWHERE)
+
+    play(tmp_path, scene)
+
+
+def test_changes_that_are_not_possible_change_nothing(tmp_path: Path) -> None:
+    async def scene(stage: Stage) -> None:
+        keeper, following = keep(stage)
+        with pytest.raises(RoleRefused):
+            await keeper.stand_by(PEER)
+        await keeper.activate()  # it is active: nothing to do
+        await keeper.resume()
+        assert (keeper.phase, read_role(tmp_path), following.calls) == (Phase.ACTIVE, None, [])
+
+    play(tmp_path, scene)
+
+
+@pytest.mark.parametrize("change", ["drain", "activate", "stand_by"])
+def test_a_disk_that_refuses_leaves_the_role_as_it_was(tmp_path: Path, change: str) -> None:
+    async def scene(stage: Stage) -> None:
+        keeper, following = keep(stage, "active" if change == "drain" else "standby")
+        await keeper.start()
+        (tmp_path / "role.new").mkdir()
+        before = (keeper.phase, keeper.followed)
+        changes: dict[str, Callable[[], Awaitable[None]]] = {
+            "drain": lambda: keeper.drain(30, PEER),
+            "activate": keeper.activate,
+            "stand_by": lambda: keeper.stand_by(PEER),
+        }
+        with pytest.raises(IsADirectoryError):
+            await changes[change]()
+        assert (keeper.phase, keeper.followed) == before
+        assert not (tmp_path / ROLE_FILE_NAME).exists()
+        alice = stage.publisher("Alice")
+        if before[0] is Phase.ACTIVE:
+            alice.block(BLOCKS[0])
+            await alice.expect("ack 0")
+        else:
+            await alice.expect_end(SENT_ELSEWHERE)
+            assert following.calls[-1] == (OTHER,)
+
+    play(tmp_path, scene)
+
+
+def test_blocks_that_are_not_finished_in_time_undo_the_drain(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scene(stage: Stage) -> None:
+        keeper, _ = keep(stage, drain_seconds=0.05)
+        alice = stage.publisher("Alice")
+        with gate(monkeypatch, Ledger, "append"):
+            alice.block(BLOCKS[0])
+            with pytest.raises(Fatal) as caught:
+                await keeper.drain(30, PEER)
+        assert str(caught.value) == (
+            "drain: got blocks still in flight after 0.05 s, expected them to be on disk"
+        )
+        await alice.expect("ack 0")
+        alice.block(BLOCKS[1])
+        await alice.expect("ack 1")
+        assert read_role(tmp_path) == RoleRecord("active")
+
+    play(tmp_path, scene)
