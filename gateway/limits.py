@@ -6,6 +6,8 @@ Pure. A limit that an operator may want to move has its default here and its nam
 from typing import Final
 
 __all__ = [
+    "ADDRESS_BOOK_NODES_MAX",
+    "ADDRESS_BOOK_SIZE_MAX",
     "BLOCK_ITEMS_MAX",
     "CERTIFICATE_WARNING_DAYS",
     "CHAIN_SNAPSHOT_BLOCKS",
@@ -32,8 +34,12 @@ __all__ = [
     "METRIC_PUBLISHERS_MAX",
     "PROOFS_PER_BLOCK_MAX",
     "PUBLISHER_NAME_CHARACTERS_MAX",
+    "RECORD_FILE_FIELDS_MAX",
+    "RECORD_FILE_SIGNATURES_MAX",
     "REFUSED_PUBLISHERS_KEPT",
     "ROLL_FORWARD_LOG_BLOCKS",
+    "STATE_PROOF_PATHS_MAX",
+    "STATE_PROOF_SIBLINGS_MAX",
     "STORED_BLOCK_BYTES_MAX",
     "SUBSCRIBE_READ_THREADS",
     "SUBSCRIBE_REQUEST_BYTES_MAX",
@@ -53,6 +59,26 @@ good proof, so without a limit one block could cost minutes."""
 
 LEDGER_KEYS_MAX: Final = 64
 """Ledger keys that may be configured. A proof is tried against each key of its kind, some 0.1 ms each."""
+
+ADDRESS_BOOK_NODES_MAX: Final = 1_000
+"""Nodes of an address book. Public networks have some thirty; decoding a key takes some 0.1 ms."""
+
+ADDRESS_BOOK_SIZE_MAX: Final = 8 << 20
+"""Bytes of an address book in JSON; each node needs some thousand."""
+
+RECORD_FILE_SIGNATURES_MAX: Final = 1_000
+"""Signatures in one record-file proof, one for each node; to verify one takes some 0.1 ms."""
+
+RECORD_FILE_FIELDS_MAX: Final = 200_000
+"""Fields of a record file, most of them its records. A network that makes 10,000 transactions a second writes
+20,000 records into a file of two seconds; to pass over so many as this takes some 0.3 s."""
+
+STATE_PROOF_PATHS_MAX: Final = 64
+"""Paths of one state proof. Those of blocks have three; a proof of several leaves has two more for each."""
+
+STATE_PROOF_SIBLINGS_MAX: Final = 20_000
+"""Siblings of one state proof in all its paths. A proof has five for each block up to the signed one, so this
+is enough for a network that signs one block of 4,000; reading and hashing them takes some 0.1 s."""
 
 STORED_BLOCK_BYTES_MAX: Final = 1 << 30
 """Bytes of items that a reader of stored entries gathers before it gives a block up. Far above any block that

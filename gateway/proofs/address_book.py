@@ -1,0 +1,104 @@
+"""Address books: the RSA keys of a network's nodes, as JSON.
+
+Pure. The network's address book in the JSON form of its protobuf message:
+
+    { "nodeAddress": [ { "RSAPubKey": "308201a2…", "nodeId": "3", … }, … ] }
+
+    RSAPubKey   hex without 0x of a DER SubjectPublicKeyInfo
+    nodeId      a decimal number, as a string or not; left out for node 0
+
+An entry without a usable key is passed over, as in the reference, but its node counts when it is asked which
+share of the nodes has signed. A number that is there twice refuses the book.
+Source: proofs.md section 5.1.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final
+
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
+from cryptography.hazmat.primitives.serialization import load_der_public_key
+
+from gateway.errors import ProofDataError
+from gateway.limits import ADDRESS_BOOK_NODES_MAX, ADDRESS_BOOK_SIZE_MAX
+
+__all__ = ["AddressBook", "read_address_book"]
+
+_WHAT: Final = "address book"
+_NODE_ID_MAX: Final = (1 << 31) - 1
+_KEY_BITS_MIN, _KEY_BITS_MAX = 2048, 16_384
+_KEY_DIGITS_MAX: Final = 2 * (_KEY_BITS_MAX // 8 + 1024)
+
+
+@dataclass(frozen=True, slots=True)
+class AddressBook:
+    """The keys of a network's nodes."""
+
+    keys: Mapping[int, RSAPublicKey]
+    """Node id -> key, of the nodes whose key can be used."""
+    node_count: int
+    """All nodes of the book, those without a usable key too."""
+
+
+def read_address_book(serialized: bytes) -> AddressBook:
+    """Read an address book.
+
+    Args:
+        serialized: JSON in UTF-8.
+
+    Raises:
+        ProofDataError: it is no address book, has no usable key, or a node twice.
+    """
+    if len(serialized) > ADDRESS_BOOK_SIZE_MAX:
+        raise ProofDataError(_WHAT, f"{len(serialized)} bytes", f"at most {ADDRESS_BOOK_SIZE_MAX}")
+    try:
+        book = json.loads(serialized)
+    except (ValueError, RecursionError) as error:  # not UTF-8, not JSON, an absurd number, or too deep
+        raise ProofDataError(_WHAT, f"what is not JSON ({error})", "JSON") from None
+    entries = book.get("nodeAddress") if isinstance(book, dict) else None
+    if not isinstance(entries, list):
+        raise ProofDataError(_WHAT, "no array `nodeAddress`", "the JSON form of a network's address book")
+    if len(entries) > ADDRESS_BOOK_NODES_MAX:
+        raise ProofDataError(_WHAT, f"{len(entries)} nodes", f"at most {ADDRESS_BOOK_NODES_MAX}")
+    keys: dict[int, RSAPublicKey] = {}
+    seen: set[int] = set()
+    for entry in entries:
+        node_id = _node_id(entry)
+        if node_id is None:
+            continue
+        if node_id in seen:
+            raise ProofDataError(f"{_WHAT}: node {node_id}", "it twice", "at most once")
+        seen.add(node_id)
+        key = _key(entry)
+        if key is not None:
+            keys[node_id] = key
+    if not keys:
+        raise ProofDataError(_WHAT, f"{len(entries)} nodes without a usable RSA key", "at least one key")
+    return AddressBook(MappingProxyType(keys), len(entries))
+
+
+def _node_id(entry: object) -> int | None:
+    """Return the node id of an entry, or None if it has none that can be."""
+    if not isinstance(entry, dict):
+        return None
+    value = entry.get("nodeId", 0)
+    if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) <= 10:
+        value = int(value)
+    is_id = isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _NODE_ID_MAX
+    return value if is_id else None
+
+
+def _key(entry: Mapping[str, object]) -> RSAPublicKey | None:
+    """Return the key of an entry, or None if it has none that can be used."""
+    digits = entry.get("RSAPubKey")
+    if not isinstance(digits, str) or len(digits) > _KEY_DIGITS_MAX:
+        return None
+    try:
+        key = load_der_public_key(bytes.fromhex(digits))
+    except (ValueError, UnsupportedAlgorithm):
+        return None
+    is_usable = isinstance(key, RSAPublicKey) and _KEY_BITS_MIN <= key.key_size <= _KEY_BITS_MAX
+    return key if is_usable and isinstance(key, RSAPublicKey) else None

@@ -1,0 +1,243 @@
+"""RSA record-file proofs: nodes have signed the record file that a block wraps.
+
+Pure. Networks that wrote record files before they had block streams wrap each file as a block: header, record
+file, footer, proof. The proof carries signatures of single nodes, made for the file itself:
+
+    contents   field 2 of the RecordFileItem, its bytes as they are on the wire
+    payload    SHA-384( 00 00 00 06 ‖ contents ), 48 bytes
+    signature  RSASSA-PKCS1-v1_5 with SHA-384, the message is `payload` (so payload is hashed once more)
+
+    for each signature in order    no key of this node, or the node has counted     passed over
+                                   empty, or zeros                                  passed over
+                                   verifies                                         the node counts
+                                   does not verify                                  the proof is refused
+
+It holds if more nodes count than `threshold` of the address book: by default strictly more than 1/3.
+It signs the contents, not the block root: header, footer, creation time, sidecars and amendments are fixed
+only by the next block's link. So what both the file and the block say must agree (`_check_agreement`).
+Source: proofs.md section 5; RFC 8017 section 8.2.
+"""
+
+import hashlib
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Final
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.padding import PKCS1v15
+from cryptography.hazmat.primitives.hashes import SHA384
+
+from gateway.errors import BlockRefused, ItemError, ProofDataError
+from gateway.items import WireType, fields_of, payload_of
+from gateway.limits import RECORD_FILE_FIELDS_MAX, RECORD_FILE_SIGNATURES_MAX
+from gateway.merkle import HASH_SIZE
+from gateway.proofs.address_book import AddressBook
+from gateway.proofs.strict_message import bytes_of, integer_of, strict_fields
+from gateway.root_hash import BlockSummary
+from gateway.verdict import Refusal, RefusalKind
+
+__all__ = [
+    "DEFAULT_THRESHOLD",
+    "RecordFile",
+    "RecordFileCheck",
+    "read_record_file",
+    "read_record_file_proof",
+]
+
+DEFAULT_THRESHOLD: Final = Fraction(1, 3)
+"""Share of the address book's nodes that is not enough (proofs.md section 5.3)."""
+
+VERSION: Final = 6
+"""The version of record files whose signatures are known."""
+
+_WHAT: Final = "record-file proof"
+_PADDING: Final = PKCS1v15()
+_HASH: Final = SHA384()
+_HASH_OBJECT_HEAD: Final = bytes([0x08, 1, 0x10, HASH_SIZE, 0x1A, HASH_SIZE])
+"""A HashObject up to its hash: algorithm 1 (SHA-384), length 48, hash of 48 bytes."""
+_FIRST_RUNNING_HASH: Final = bytes(HASH_SIZE)
+"""Running hash before the first block."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordFile:
+    """What a record file item says that matters to its block."""
+
+    contents: bytes
+    """The serialized RecordStreamFile, as it is in the item."""
+    creation_time: bytes
+    """The serialized Timestamp of the item."""
+    hapi_proto_version: bytes
+    """The serialized SemanticVersion in the contents."""
+    block_number: int
+    """Block number in the contents."""
+    start_running_hash: bytes
+    """48 bytes: the running hash of the records before; block 0 begins with zeros."""
+    end_running_hash: bytes
+    """48 bytes: the running hash after this file; the next block's begins with it."""
+
+
+class RecordFileCheck:
+    """Checks record-file proofs against one address book. Several threads may call it at once."""
+
+    def __init__(self, book: AddressBook, threshold: Fraction = DEFAULT_THRESHOLD) -> None:
+        """Take the keys, and which share of the nodes is not enough: at least 0, below 1."""
+        assert 0 <= threshold < 1
+        self._keys = book.keys
+        self.needed_count = int(threshold * book.node_count) + 1
+        """Nodes that must have signed."""
+
+    def check(self, record_file_proof: bytes, summary: BlockSummary) -> Refusal | None:
+        """Return why a proof does not prove the block's record file, or None if it does.
+
+        Args:
+            record_file_proof: the serialized SignedRecordFileProof message.
+            summary: of the block that carries it.
+        """
+        if not self._keys:
+            expected = "--ledger-key rsa:ADDRESS_BOOK.json"
+            return Refusal(RefusalKind.MISSING_VERIFICATION_DATA, _WHAT, "no RSA keys", expected)
+        if summary.record_file is None:
+            return Refusal(RefusalKind.MISSING_ITEM, _WHAT, "no record file", "one in the block")
+        try:
+            version, signatures = read_record_file_proof(record_file_proof)
+            if version != VERSION:
+                return Refusal(RefusalKind.UNSUPPORTED, f"{_WHAT}: version", str(version), str(VERSION))
+            record_file = read_record_file(summary.record_file)
+            _check_agreement(record_file, summary)
+            self._check_signatures(signatures, signed_payload(record_file.contents))
+        except ProofDataError as error:
+            return Refusal(RefusalKind.CANNOT_PARSE, error.what, error.got, error.expected)
+        except BlockRefused as error:
+            return error.refusal
+        return None
+
+    def _check_signatures(self, signatures: list[tuple[int, bytes]], payload: bytes) -> None:
+        """Count the nodes that have signed. Raises BlockRefused if one has not, or too few have."""
+        counted: set[int] = set()
+        for node_id, signature in signatures:
+            key = self._keys.get(node_id)
+            if key is None or node_id in counted or not any(signature):
+                continue
+            try:
+                key.verify(signature, payload, _PADDING, _HASH)
+            except InvalidSignature:
+                got = f"signature {signature[:8].hex()}…, which its key does not verify"
+                raise _refused(f"{_WHAT}: node {node_id}", got, "a signature of the record file") from None
+            counted.add(node_id)
+        if len(counted) < self.needed_count:
+            got = f"{len(counted)} nodes that signed"
+            raise _refused(_WHAT, got, f"at least {self.needed_count}")
+
+
+def signed_payload(contents: bytes) -> bytes:
+    """Return what nodes sign for a record file: 48 bytes."""
+    digest = hashlib.sha384(VERSION.to_bytes(4, "big"))
+    digest.update(contents)
+    return digest.digest()
+
+
+def read_record_file_proof(serialized: bytes) -> tuple[int, list[tuple[int, bytes]]]:
+    """Read a SignedRecordFileProof: `1` version, `2` repeated { `1` signatures_bytes, `2` node_id }.
+
+    Returns:
+        The version, 0 if it is left out, and (node id, signature) of each signature, in order.
+
+    Raises:
+        ProofDataError: it is malformed, or longer than a proof may be.
+    """
+    version = 0
+    signatures: list[tuple[int, bytes]] = []
+    for number, value in strict_fields(
+        serialized, _WHAT, {1: WireType.VARINT, 2: WireType.LEN}, repeated=(2,)
+    ):
+        if number == 1:
+            version = integer_of(value)
+            continue
+        if len(signatures) == RECORD_FILE_SIGNATURES_MAX:
+            raise ProofDataError(_WHAT, "more signatures", f"at most {RECORD_FILE_SIGNATURES_MAX}")
+        what = f"{_WHAT}: signature {len(signatures)}"
+        parts = dict(strict_fields(bytes_of(value), what, {1: WireType.LEN, 2: WireType.VARINT}))
+        if parts.get(2) == 0:
+            raise ProofDataError(f"{what}: node id", "0 in two bytes", "0 left out")
+        signatures.append((integer_of(parts.get(2, 0)), bytes_of(parts.get(1, b""))))
+    return version, signatures
+
+
+def read_record_file(item: bytes) -> RecordFile:
+    """Read a record file item as far as its block needs it.
+
+    Raises:
+        ProofDataError: it does not parse, or a needed field is missing or there twice.
+    """
+    outer = _single_fields(item, "record file", {1: WireType.LEN, 2: WireType.LEN}, is_item=True)
+    contents = bytes_of(outer.get(2, b""))
+    if not contents:
+        raise ProofDataError("record file: contents", "nothing", "a record stream file")
+    what = "record stream file"
+    wire_types = {1: WireType.LEN, 2: WireType.LEN, 4: WireType.LEN, 5: WireType.VARINT}
+    inner = _single_fields(contents, what, wire_types)
+    return RecordFile(
+        contents,
+        bytes_of(outer.get(1, b"")),
+        bytes_of(inner.get(1, b"")),
+        integer_of(inner.get(5, 0)),
+        _running_hash(bytes_of(inner.get(2, b"")), f"{what}: start running hash"),
+        _running_hash(bytes_of(inner.get(4, b"")), f"{what}: end running hash"),
+    )
+
+
+def _check_agreement(record_file: RecordFile, summary: BlockSummary) -> None:
+    """Refuse a block whose header says something else than the signed contents (proofs.md section 5.4)."""
+    version = next(
+        bytes_of(field.value) for field in fields_of(payload_of(summary.header)) if field.number == 1
+    )
+    for what, got, expected in (
+        ("creation time", record_file.creation_time.hex(), summary.timestamp.hex()),
+        ("HAPI version", record_file.hapi_proto_version.hex(), version.hex()),
+        ("block number", str(record_file.block_number), str(summary.number)),
+    ):
+        if got != expected:
+            raise _refused(f"record file: {what}", got, f"{expected}, as in the header")
+    if summary.number == 0 and record_file.start_running_hash != _FIRST_RUNNING_HASH:
+        what = "record file: start running hash of block 0"
+        raise _refused(what, record_file.start_running_hash.hex(), "zeros")
+
+
+def _refused(what: str, got: str, expected: str) -> BlockRefused:
+    return BlockRefused(Refusal(RefusalKind.BAD_PROOF, what, got, expected))
+
+
+def _single_fields(
+    message: bytes, what: str, wire_types: dict[int, WireType], *, is_item: bool = False
+) -> dict[int, int | bytes]:
+    """Return the values of the fields that may be there once; others, which a hash covers, are passed over.
+
+    Raises:
+        ProofDataError: the message does not parse, has too many fields, or one of these twice.
+    """
+    values: dict[int, int | bytes] = {}
+    try:
+        fields = fields_of(payload_of(message) if is_item else message)
+        for count, (number, wire_type, value) in enumerate(fields):
+            if count == RECORD_FILE_FIELDS_MAX:
+                raise ProofDataError(what, "more fields", f"at most {RECORD_FILE_FIELDS_MAX}")
+            if number not in wire_types:
+                continue
+            if number in values:
+                raise ProofDataError(f"{what}: field {number}", "it twice", "at most once")
+            if wire_type is not wire_types[number]:
+                expected = f"wire type {wire_types[number].value}"
+                raise ProofDataError(f"{what}: field {number}", f"wire type {wire_type.value}", expected)
+            values[number] = value
+    except ItemError as error:
+        raise ProofDataError(f"{what}: {error.what}", error.got, error.expected) from None
+    return values
+
+
+def _running_hash(hash_object: bytes, what: str) -> bytes:
+    """Return the hash in a HashObject."""
+    head, value = hash_object[: len(_HASH_OBJECT_HEAD)], hash_object[len(_HASH_OBJECT_HEAD) :]
+    if head != _HASH_OBJECT_HEAD or len(value) != HASH_SIZE:
+        raise ProofDataError(what, f"{hash_object[:60].hex()}", "a SHA-384 hash object")
+    return value

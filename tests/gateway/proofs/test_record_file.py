@@ -1,0 +1,304 @@
+"""Tests of `gateway.proofs.record_file`: who counts, what must agree, and the blocks of a real network."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import replace
+from fractions import Fraction
+
+import pytest
+
+from gateway import limits
+from gateway.api import block_pb2
+from gateway.errors import ProofDataError
+from gateway.items import proof_of
+from gateway.proofs.address_book import AddressBook, read_address_book
+from gateway.proofs.record_file import (
+    RecordFileCheck,
+    read_record_file,
+    read_record_file_proof,
+    signed_payload,
+)
+from gateway.verdict import Refusal, RefusalKind
+from tests.gateway.blocks import summary_of
+from tests.gateway.proofs import real
+from tests.gateway.proofs.record_files import (
+    TIME,
+    VERSION,
+    block_items,
+    book_bytes,
+    contents,
+    hash_object,
+    record_file_item,
+    record_file_proof,
+    sign,
+    signed,
+)
+from tests.gateway.proofs.state_proofs import len_field, varint_field
+
+BOOK = read_address_book(book_bytes(4))
+CHECK = RecordFileCheck(BOOK)
+
+
+def check_signatures(signatures: list[tuple[int, bytes]], checker: RecordFileCheck = CHECK) -> Refusal | None:
+    proof = record_file_proof(signatures)
+    return checker.check(proof, summary_of(block_items(record_file_item(contents()), proof)))
+
+
+def too_few(count: int, needed: int = 2) -> Refusal:
+    return Refusal(
+        RefusalKind.BAD_PROOF, "record-file proof", f"{count} nodes that signed", f"at least {needed}"
+    )
+
+
+# --- who counts ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("node_ids", [[0, 1], [3, 0], [0, 1, 2, 3]])
+def test_enough_nodes(node_ids: list[int]) -> None:
+    assert CHECK.check(*signed(node_ids)) is None
+    assert CHECK.check(*signed(node_ids, number=7)) is None
+
+
+@pytest.mark.parametrize(
+    ("node_count", "threshold", "needed"),
+    [
+        *((1, Fraction(1, 3), 1), (2, Fraction(1, 3), 1), (3, Fraction(1, 3), 2), (4, Fraction(1, 3), 2)),
+        *((6, Fraction(1, 3), 3), (31, Fraction(1, 3), 11), (4, Fraction(0), 1), (4, Fraction(1, 2), 3)),
+        *((4, Fraction(3, 4), 4), (3, Fraction(2, 3), 3), (30, Fraction(29, 30), 30)),
+    ],
+)
+def test_the_count_is_strictly_above_the_threshold(node_count: int, threshold: Fraction, needed: int) -> None:
+    book = AddressBook(BOOK.keys, node_count)
+    assert RecordFileCheck(book, threshold).needed_count == needed
+    assert needed > threshold * node_count >= needed - 1
+
+
+def test_too_few_nodes() -> None:
+    assert CHECK.check(*signed([2])) == too_few(1)
+    assert CHECK.check(*signed([])) == too_few(0)
+    assert RecordFileCheck(BOOK, Fraction(1, 2)).check(*signed([0, 1])) == too_few(2, 3)
+
+
+def test_nodes_that_cannot_count_are_passed_over() -> None:
+    file = contents()
+    good = [(node_id, sign(file, node_id)) for node_id in range(3)]
+    strange = (9, good[0][1])
+    assert check_signatures([strange, good[0], good[1]]) is None
+    assert check_signatures([strange, good[0]]) == too_few(1)
+    assert check_signatures([good[0], good[0]]) == too_few(1)
+    assert check_signatures([good[0], (0, b"bad copy"), good[1]]) is None
+    assert check_signatures([(1, b""), (2, bytes(256)), good[0]]) == too_few(1)
+    assert check_signatures([(1, b""), (2, bytes(256)), good[0], good[1]]) is None
+    assert check_signatures([((1 << 64) - 1, good[0][1]), good[0], good[1]]) is None
+
+
+def test_one_signature_that_does_not_verify_refuses_the_proof() -> None:
+    file = contents()
+    good = [(node_id, sign(file, node_id)) for node_id in range(4)]
+    wrong = bytearray(good[3][1])
+    wrong[100] ^= 1
+    for bad in (bytes(wrong), good[2][1], good[3][1][:-1], good[3][1] + b"\0", sign(file + b"\0", 3)):
+        refusal = check_signatures([*good[:3], (3, bad)])
+        assert refusal == Refusal(
+            RefusalKind.BAD_PROOF,
+            "record-file proof: node 3",
+            f"signature {bad[:8].hex()}…, which its key does not verify",
+            "a signature of the record file",
+        )
+
+
+def test_what_is_signed() -> None:
+    """Version 6 in four bytes, big-endian, then the contents themselves."""
+    assert signed_payload(b"abc") == hashlib.sha384(bytes([0, 0, 0, 6]) + b"abc").digest()
+
+
+def test_no_keys() -> None:
+    proof, summary = signed([0, 1])
+    assert RecordFileCheck(AddressBook({}, 0)).check(proof, summary) == Refusal(
+        RefusalKind.MISSING_VERIFICATION_DATA,
+        "record-file proof",
+        "no RSA keys",
+        "--ledger-key rsa:ADDRESS_BOOK.json",
+    )
+
+
+def test_a_block_without_a_record_file() -> None:
+    proof, summary = signed([0, 1])
+    assert CHECK.check(proof, replace(summary, record_file=None)) == Refusal(
+        RefusalKind.MISSING_ITEM, "record-file proof", "no record file", "one in the block"
+    )
+
+
+@pytest.mark.parametrize("version", [0, 2, 5, 7, 1 << 33 | 6])
+def test_other_versions(version: int) -> None:
+    file = contents()
+    proof = record_file_proof([(0, sign(file, 0)), (1, sign(file, 1))], version)
+    refusal = CHECK.check(proof, summary_of(block_items(record_file_item(file), proof)))
+    assert refusal == Refusal(RefusalKind.UNSUPPORTED, "record-file proof: version", str(version), "6")
+
+
+# --- what must agree ----------------------------------------------------------------------------------------
+
+
+def test_the_file_must_be_of_this_block() -> None:
+    file = contents(8)
+    proof = record_file_proof([(0, sign(file, 0)), (1, sign(file, 1))])
+    refusal = CHECK.check(proof, summary_of(block_items(record_file_item(file), proof, 7)))
+    assert refusal == Refusal(RefusalKind.BAD_PROOF, "record file: block number", "8", "7, as in the header")
+
+
+def test_the_creation_time_must_be_the_header_s() -> None:
+    file = contents()
+    proof = record_file_proof([(0, sign(file, 0)), (1, sign(file, 1))])
+    other = block_pb2.Timestamp(seconds=1_700_000_000, nanos=6).SerializeToString()
+    for time in (other, b"", TIME + b"\x10\x05"):
+        refusal = CHECK.check(proof, summary_of(block_items(record_file_item(file, time), proof)))
+        assert refusal == Refusal(
+            RefusalKind.BAD_PROOF, "record file: creation time", time.hex(), f"{TIME.hex()}, as in the header"
+        )
+
+
+def test_the_version_must_be_the_header_s() -> None:
+    other = block_pb2.SemanticVersion(minor=77).SerializeToString()
+    refusal = CHECK.check(*signed([0, 1], inner={"version": len_field(1, other)}))
+    assert refusal == Refusal(
+        RefusalKind.BAD_PROOF,
+        "record file: HAPI version",
+        other.hex(),
+        f"{VERSION.hex()}, as in the header",
+    )
+
+
+def test_block_0_begins_with_zeros() -> None:
+    start = {"start": len_field(2, hash_object(b"\x01" * 48))}
+    assert CHECK.check(*signed([0, 1], number=1, inner=start)) is None
+    refusal = CHECK.check(*signed([0, 1], inner=start))
+    assert refusal == Refusal(
+        RefusalKind.BAD_PROOF, "record file: start running hash of block 0", "01" * 48, "zeros"
+    )
+
+
+# --- reading ------------------------------------------------------------------------------------------------
+
+
+def test_a_record_file() -> None:
+    item = record_file_item(contents(5), more=len_field(3, b"sidecar") + len_field(4, b"amendment"))
+    file = read_record_file(item)
+    assert (file.contents, file.creation_time, file.hapi_proto_version) == (contents(5), TIME, VERSION)
+    assert (file.block_number, file.start_running_hash, file.end_running_hash) == (5, bytes(48), b"w" * 48)
+
+
+@pytest.mark.parametrize(
+    ("item", "text"),
+    [
+        (record_file_item(b""), "record file: contents: got nothing, expected a record stream file"),
+        (
+            record_file_item(contents(), more=len_field(2, b"x")),
+            "record file: field 2: got it twice, expected",
+        ),
+        (
+            record_file_item(contents(), more=varint_field(2, 1)),
+            "record file: field 2: got it twice, expected",
+        ),
+        (
+            record_file_item(contents(), more=len_field(1, TIME)),
+            "record file: field 1: got it twice, expected",
+        ),
+        (record_file_item(contents(5) + varint_field(5, 5)), "record stream file: field 5: got it twice"),
+        (
+            record_file_item(contents(start=b"")),
+            "record stream file: start running hash: got , expected a SHA",
+        ),
+        (
+            record_file_item(contents(end=len_field(4, hash_object(bytes(47))))),
+            "record stream file: end running hash: got 080110301a2f00",
+        ),
+        (
+            record_file_item(contents(end=varint_field(4, 1))),
+            "record stream file: field 4: got wire type 0, expected wire type 2",
+        ),
+        (record_file_item(b"\x0f"), "record stream file: wire type of field at byte 0: got 7, expected 0, 1"),
+        (b"\x52\x05", "record file: length of item field 10: got 5 bytes, expected 0, all that follow"),
+    ],
+    ids=range(10),
+)
+def test_malformed_record_files(item: bytes, text: str) -> None:
+    with pytest.raises(ProofDataError) as caught:
+        read_record_file(item)
+    assert str(caught.value).startswith(text)
+
+
+def test_the_fields_of_a_record_file_are_bounded() -> None:
+    records = len_field(3, b"") * (limits.RECORD_FILE_FIELDS_MAX - 3)
+    assert read_record_file(record_file_item(contents(records=records))).block_number == 0
+    with pytest.raises(ProofDataError, match=r"record stream file: got more fields, expected at most 200000"):
+        read_record_file(record_file_item(contents(records=records + len_field(3, b""))))
+
+
+@pytest.mark.parametrize(
+    ("spoiled", "text"),
+    [
+        (len_field(3, b""), "record-file proof: got field 3 of wire type 2"),
+        (len_field(2, b"") + varint_field(1, 6), "record-file proof: got field 1 after field 2"),
+        (varint_field(1, 6) * 2, "record-file proof: got field 1 after field 1"),
+        (
+            len_field(2, varint_field(2, 0)),
+            "record-file proof: signature 0: node id: got 0 in two bytes, expected 0 left out",
+        ),
+        (len_field(2, varint_field(2, 1) + len_field(1, b"")), "record-file proof: signature 0: got field 1"),
+        (len_field(2, b"") * 1001, "record-file proof: got more signatures, expected at most 1000"),
+    ],
+    ids=range(6),
+)
+def test_malformed_proofs(spoiled: bytes, text: str) -> None:
+    with pytest.raises(ProofDataError) as caught:
+        read_record_file_proof(spoiled)
+    assert str(caught.value).startswith(text)
+    refusal = CHECK.check(spoiled, signed([0, 1])[1])
+    assert refusal is not None
+    assert refusal.kind is RefusalKind.CANNOT_PARSE
+
+
+# --- real blocks --------------------------------------------------------------------------------------------
+
+# First four bytes of the payloads, proofs.md section 5.2.
+PAYLOADS = ("e2f95e39", "3951a3cf", "78c4c4f0")
+
+
+def real_check() -> RecordFileCheck:
+    book = (real.FOLDER / "record-file-chain" / "address-book.json").read_bytes()
+    return RecordFileCheck(read_address_book(book))
+
+
+@real.needs_real_blocks
+@pytest.mark.parametrize("number", range(3))
+def test_blocks_of_a_real_network(number: int) -> None:
+    checker = real_check()
+    assert checker.needed_count == 2
+    summary = real.summary("record-file-chain", number)
+    proof = proof_of(summary.proofs[0]).signed_record_file_proof
+    assert summary.record_file is not None
+    file = read_record_file(summary.record_file)
+    assert signed_payload(file.contents).hex()[:8] == PAYLOADS[number]
+    assert checker.check(proof, summary) is None
+    assert [node_id for node_id, _ in read_record_file_proof(proof)[1]] == (
+        [0, 2, 3] if number else [0, 1, 3]
+    )
+    other = proof_of(real.summary("record-file-chain", (number + 1) % 3).proofs[0]).signed_record_file_proof
+    refusal = checker.check(other, summary)
+    assert refusal is not None
+    assert refusal.what == "record-file proof: node 0"
+    assert CHECK.check(proof, summary) is not None
+
+
+@real.needs_real_blocks
+def test_running_hashes_of_a_real_network_link() -> None:
+    files = []
+    for number in range(3):
+        item = real.summary("record-file-chain", number).record_file
+        assert item is not None
+        files.append(read_record_file(item))
+    assert files[0].start_running_hash == bytes(48)
+    assert files[1].start_running_hash == files[0].end_running_hash
+    assert files[2].start_running_hash == files[1].end_running_hash
