@@ -299,4 +299,4 @@ class Arbiter(RaceSteps):
         stream.held_back = False
         stream.since_ns = now_ns
         if stream.block is not None:
-            stream.block.begun_ns = now_ns
+            stream.block.begun_ns = stream.block.timed_from_ns = now_ns

@@ -63,7 +63,10 @@ class BlockFacts:
     item_count: int = 0
     """Of the items received so far."""
     begun_ns: int = 0
-    """When its winner began it, or was read again after it had to wait: its time counts from here."""
+    """When its winner began it, or was read again after it had to wait."""
+    timed_from_ns: int = 0
+    """Where the time of its winner counts from: `begun_ns`, or when a block below it failed since, because
+    that one may be wanted of it first."""
     opened_ns: int = 0
     """When it failed last."""
 
@@ -288,16 +291,10 @@ class RaceFacts:
         return winner is not None and winner.held_back
 
     def block_deadline(self, block: BlockFacts | None) -> int | None:
-        """When the winner of the lowest block that is being sent must have completed it; None: never.
-
-        While a block below it is open, its winner may have to go back for that one: its time counts from the
-        moment that one failed.
-        """
+        """When the winner of the lowest block that is being sent must have completed it; None: never."""
         if block is None or not self.rules.block_timeout_ns or self.is_held_back(block):
             return None
-        below = (other for other in self.blocks.values() if other.number < block.number)
-        since_ns = max((other.opened_ns for other in below if other.state is BlockState.OPEN), default=0)
-        return max(block.begun_ns, since_ns) + self.rules.block_timeout_ns
+        return block.timed_from_ns + self.rules.block_timeout_ns
 
     def pardon_deadline(self) -> int | None:
         """When those who failed block L + 1 may try again, though others are connected; None: never.

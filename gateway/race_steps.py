@@ -144,7 +144,7 @@ class RaceSteps(RaceFacts):
         self._attempt_count += 1
         block.attempt_id = AttemptId(self._attempt_count)
         block.winner, block.winner_name = stream.publisher_id, stream.name
-        block.begun_ns = said.now_ns
+        block.begun_ns = block.timed_from_ns = said.now_ns
         self.attempts[block.attempt_id] = block
         stream.block, stream.state = block, StreamState.SENDING
         self._actions.append(Begin(block.attempt_id, number, stream.publisher_id))
@@ -209,6 +209,9 @@ class RaceSteps(RaceFacts):
         if consequence.blamed:
             block.blamed.add(block.winner_name)
         block.winner, block.opened_ns = None, self._now_ns
+        for above in self.blocks.values():
+            if above.number > block.number and above.state is BlockState.STREAMING:
+                above.timed_from_ns = self._now_ns
         if winner is None:
             return
         if winner.block is block:

@@ -304,25 +304,13 @@ def test_no_time_limit_runs_for_who_is_not_read() -> None:
     assert facts.next_deadline_ns() is None
 
 
-@pytest.mark.parametrize(
-    ("below", "expected"),
-    [
-        ([], 150),
-        ([BlockFacts(9, BlockState.COMPLETE, opened_ns=70)], 150),
-        ([BlockFacts(9, BlockState.OPEN, opened_ns=70)], 170),
-        ([BlockFacts(9, BlockState.OPEN, opened_ns=30)], 150),
-        ([BlockFacts(8, BlockState.OPEN, opened_ns=70), BlockFacts(9, BlockState.OPEN, opened_ns=80)], 180),
-    ],
-)
-def test_the_time_of_a_block_above_an_open_one_counts_from_when_that_failed(
-    below: list[BlockFacts], expected: int
-) -> None:
-    above = BlockFacts(11, BlockState.OPEN, opened_ns=99)
-    block = BlockFacts(10, BlockState.STREAMING, begun_ns=50)
-    later = BlockFacts(12, BlockState.STREAMING, begun_ns=1)
-    facts = facts_with(*below, block, above, later, rules=RULES)
+@pytest.mark.parametrize("below", [BlockState.OPEN, BlockState.COMPLETE])
+def test_the_time_of_the_lowest_block_that_is_sent_runs(below: BlockState) -> None:
+    block = BlockFacts(10, BlockState.STREAMING, begun_ns=20, timed_from_ns=50)
+    later = BlockFacts(12, BlockState.STREAMING, timed_from_ns=1)
+    facts = facts_with(later, BlockFacts(9, below), block, BlockFacts(11, BlockState.OPEN), rules=RULES)
     assert facts.lowest_sent() is block
-    assert facts.block_deadline(block) == facts.next_deadline_ns() == expected
+    assert facts.block_deadline(block) == facts.next_deadline_ns() == 150
 
 
 def test_nobody_sends_nothing_runs() -> None:
@@ -395,7 +383,7 @@ def test_for_who_failed_the_next_unstreamed_block_the_one_behind_it_is_next() ->
 
 
 def test_the_first_deadline_comes_first() -> None:
-    facts = facts_with(BlockFacts(9, BlockState.STREAMING, begun_ns=50), rules=RULES)
+    facts = facts_with(BlockFacts(9, BlockState.STREAMING, timed_from_ns=50), rules=RULES)
     assert facts.next_deadline_ns() == 150
     connect(facts, "P", StreamState.PROVEN).since_ns = 60
     assert facts.next_deadline_ns() == 70

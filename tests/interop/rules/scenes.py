@@ -1,0 +1,117 @@
+"""What the tests of the rules share: a node with a clock that can be moved, and publishers."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+from gateway.block import Block
+from gateway.node import Node
+from gateway.race_tables import BlockState
+from tests.nodes import ANSWER_SECONDS, Publisher, Wire, make_blocks, running_node, stream_bytes, wire_to
+
+BLOCKS = make_blocks(14)
+
+
+class Clock:
+    """The node's clock, which runs, and jumps when the test says so."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._offset_ns = 0
+        node.conductor._now_ns = self._now_ns
+
+    def _now_ns(self) -> int:
+        return time.monotonic_ns() + self._offset_ns
+
+    def jump(self, seconds: float) -> None:
+        """Let time pass at once."""
+        self._offset_ns += int(seconds * 1e9)
+        self._node.conductor._on_time()
+
+
+class Stage(Wire):
+    """Publishers of one node, by name, and its clock."""
+
+    def __init__(self, node: Node) -> None:
+        super().__init__(node)
+        self.clock = Clock(node)
+
+    async def publishers(self, *names: str) -> list[Publisher]:
+        """Open a publish stream for each name."""
+        return [await self.publisher(name) for name in names]
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Wait until something is so inside the node."""
+        async with asyncio.timeout(ANSWER_SECONDS):
+            while not condition():  # noqa: ASYNC110
+                await asyncio.sleep(0.002)
+
+    async def held(self, number: int) -> None:
+        """Wait until block `number` is complete."""
+        live = (BlockState.COMPLETE, BlockState.VERIFIED, BlockState.COMMITTING)
+        blocks = self.node.conductor.arbiter.blocks
+        await self.until(lambda: number in blocks and blocks[number].state in live)
+
+    async def opened(self, number: int) -> None:
+        """Wait until block `number` has failed."""
+        blocks = self.node.conductor.arbiter.blocks
+        await self.until(lambda: number in blocks and blocks[number].state is BlockState.OPEN)
+
+    async def left(self, count: int) -> None:
+        """Wait until only so many streams are there."""
+        await self.until(lambda: len(self.node.conductor.arbiter.streams) == count)
+
+
+def play(
+    tmp_path: Path, scene: Callable[[Stage], Awaitable[None]], *, committed: int = 9, **settings: Any
+) -> bytes:
+    """Play a scene at a node that holds blocks 0 to committed - 1; return the stream file's bytes."""
+
+    async def main() -> None:
+        async with running_node(tmp_path, **settings) as node:
+            if committed:
+                async with wire_to(node) as wire:
+                    first = await wire.publisher("first")
+                    await first.block(*BLOCKS[:committed])
+                    await first.call.done_writing()
+                    await first.expect(*(f"ack {number}" for number in range(committed)), "closed")
+            stage = Stage(node)
+            try:
+                await stage.left(0)
+                await scene(stage)
+            finally:
+                await stage.close()
+
+    asyncio.run(main())
+    return stream_bytes(tmp_path)
+
+
+async def begin(stage: Stage, publisher: Publisher, number: int) -> None:
+    """Send the first half of a block, and wait until its publisher has won it."""
+    items = BLOCKS[number].items
+    await publisher.items(*items[: len(items) // 2])
+    await stage.begun(number)
+
+
+async def finish(publisher: Publisher, number: int) -> None:
+    """Send the second half of a block."""
+    items = BLOCKS[number].items
+    await publisher.items(*items[len(items) // 2 :])
+    await publisher.end(number)
+
+
+async def offer(publisher: Publisher, *numbers: int) -> None:
+    """Send the first set of each block, as one does who expects to be skipped."""
+    for number in numbers:
+        await publisher.items(*BLOCKS[number].items[:2])
+
+
+def broken(block: Block) -> list[bytes]:
+    """The block's items with a proof that proves nothing."""
+    proof = bytearray(block.items[-1])
+    proof[-1] ^= 1
+    return [*block.items[:-1], bytes(proof)]
