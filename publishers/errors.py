@@ -9,6 +9,7 @@
     ├── OptionError             an option of a Spark data source cannot be used
     ├── SchemaError             a DataFrame does not have the columns of blocks
     ├── PublishFailed           a publisher gave up; holds the report
+    ├── SourceUnreachable       a source that is read over the network gave nothing in time
     ├── SparkUnavailable        Spark cannot start here: no Java, an old Java, no PySpark
     └── MachineError            a misuse of the publish machine by its shell: our bug
 
@@ -33,6 +34,7 @@ __all__ = [
     "PublishFailed",
     "PublisherError",
     "SchemaError",
+    "SourceUnreachable",
     "SparkUnavailable",
 ]
 
@@ -177,6 +179,22 @@ class PublishFailed(PublisherError):
 
     def __str__(self) -> str:
         return f"publisher {self.report.publisher_id}: {self.reason}"
+
+
+class SourceUnreachable(PublisherError):
+    """A source that is read over the network gave nothing in time.
+
+    Fields: `wanted`: what was asked for; `seconds` waited; `trouble`: the last thing that went wrong.
+    """
+
+    def __init__(self, wanted: str, seconds: float, trouble: str) -> None:
+        super().__init__(wanted, seconds, trouble)
+        self.wanted = wanted
+        self.seconds = seconds
+        self.trouble = trouble
+
+    def __str__(self) -> str:
+        return f"{self.wanted} did not come within {self.seconds:g} s ({self.trouble or 'no answer'})"
 
 
 class SparkUnavailable(PublisherError):

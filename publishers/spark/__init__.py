@@ -25,8 +25,9 @@ def register(spark: SparkSession) -> None:
     """Make the data sources known to a session; again is harmless."""
     from publishers.spark.block_files import BlockFilesDataSource
     from publishers.spark.block_stream import BlockStreamDataSource
+    from publishers.spark.data_stream import DataStreamDataSource
 
-    for source in (BlockFilesDataSource, BlockStreamDataSource):
+    for source in (BlockFilesDataSource, BlockStreamDataSource, DataStreamDataSource):
         spark.dataSource.register(source)
     # Off by default in Spark 4, and Spark refuses a source that can take filters while it is off.
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")

@@ -1,0 +1,167 @@
+"""The source `datastream`: its readers without Spark, then a file and a server with it."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from pyspark.sql.datasource import Filter, GreaterThanOrEqual, InputPartition, LessThan
+
+from publishers.errors import OptionError, SourceUnreachable
+from publishers.event_rows import EVENT_COLUMNS
+from publishers.spark.data_stream import DataStreamDataSource, DataStreamReader, DataStreamTcpReader
+from tests.datastream.serving import ServerThread
+from tests.datastream.streams import sample_file
+from tests.publishers.stored import large_blocks, ledger_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+BLOCKS = large_blocks(12)
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The data folder of a node that holds BLOCKS, on several data pages."""
+    folder = tmp_path_factory.mktemp("node")
+    with ledger_of(folder, BLOCKS):
+        pass
+    return folder
+
+
+def reader_of(path: Path, **options: str) -> DataStreamReader:
+    source = DataStreamDataSource({"path": str(path)} | options)
+    reader = source.reader(source.schema())
+    assert isinstance(reader, DataStreamReader)
+    return reader
+
+
+def rows_of(
+    reader: DataStreamReader | DataStreamTcpReader, partitions: Sequence[InputPartition]
+) -> list[dict[str, Any]]:
+    reader, partitions = pickle.loads(pickle.dumps((reader, list(partitions))))  # as Spark sends them
+    return [row for part in partitions for batch in reader.read(part) for row in batch.to_pylist()]
+
+
+@pytest.mark.parametrize("partitions", ["1", "3", "100"])
+def test_entries_of_a_file(node: Path, partitions: str) -> None:
+    reader = reader_of(node, partitions=partitions)
+    parts = reader.partitions()
+    assert len(parts) == min(int(partitions), 4)
+    rows = rows_of(reader, parts)
+    assert [row["entry_number"] for row in rows] == list(range(len(rows)))
+    items = [row["data"] for row in rows if row["entry_type"] not in (0xB0, 0xB1)]
+    assert items == [item for block in BLOCKS for item in block.items]
+
+
+@pytest.mark.parametrize("partitions", ["1", "2", "5"])
+def test_blocks_of_a_file(node: Path, partitions: str) -> None:
+    reader = reader_of(node / "datastream.bin", decode="blocks", partitions=partitions)
+    rows = rows_of(reader, reader.partitions())
+    assert [(row["block_number"], tuple(row["items"])) for row in rows] == [
+        (block.number, block.items) for block in BLOCKS
+    ]
+
+
+def test_filters_leave_out_pages_and_entries(node: Path) -> None:
+    reader = reader_of(node, partitions="100")
+    filters: list[Filter] = [GreaterThanOrEqual(("entry_number",), 20), LessThan(("entry_number",), 25)]
+    assert reader.pushFilters(filters) == []
+    parts = reader.partitions()
+    assert len(parts) < 4
+    assert [row["entry_number"] for row in rows_of(reader, parts)] == [20, 21, 22, 23, 24]
+    reader = reader_of(node)
+    reader.pushFilters([LessThan(("entry_number",), 0)])
+    assert rows_of(reader, reader.partitions()) == []
+    assert reader_of(node, decode="blocks").pushFilters(filters) == filters
+
+
+def test_events_of_the_sample(tmp_path: Path) -> None:
+    reader = reader_of(sample_file(tmp_path), decode="events", partitions="2")
+    rows = rows_of(reader, reader.partitions())
+    assert len(rows) == 13_952
+    assert list(rows[0]) == list(EVENT_COLUMNS)
+    blocks = [row["block_number"] for row in rows if row["event"] == "L2Block"]
+    assert blocks == list(range(blocks[0], blocks[0] + len(blocks)))
+    assert {row["generation"] for row in rows} == {"network"}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, "option 'path': got nothing, expected the stream file, or the data folder of a node"),
+        (
+            {"path": "x", "decode": "rows"},
+            "option 'decode': got 'rows', expected one of entries, blocks, events",
+        ),
+        ({"path": "x", "server": "a:1"}, "option 'server': got 'a:1', expected readStream, or a path"),
+        ({"path": "x", "generation": "old"}, "option 'generation': got 'old', expected one of auto, network"),
+    ],
+)
+def test_wrong_options_are_refused(options: dict[str, str], message: str) -> None:
+    source = DataStreamDataSource(options)
+    with pytest.raises(OptionError) as caught:
+        source.reader(source.schema())
+    assert str(caught.value).startswith(message)
+
+
+def stream_of(server: str, **options: str) -> DataStreamTcpReader:
+    source = DataStreamDataSource({"server": server} | options)
+    return source.streamReader(source.schema())
+
+
+def test_a_stream_of_a_server_in_batches(tmp_path: Path) -> None:
+    with ledger_of(tmp_path, BLOCKS) as ledger, ServerThread(ledger.streamer) as server:
+        for decode, expected in (("entries", 0), ("blocks", 12)):
+            reader = stream_of(
+                f"127.0.0.1:1,{server.host}:{server.port}", decode=decode, entries_per_batch="13"
+            )
+            offset, rows = reader.initialOffset(), []
+            while (end := reader.latestOffset(offset, reader.getDefaultReadLimit())) != offset:
+                rows += rows_of(reader, reader.partitions(offset, end))
+                offset = end
+            if expected:
+                assert [tuple(row["items"]) for row in rows] == [block.items for block in BLOCKS]
+            else:
+                assert [row["entry_number"] for row in rows] == list(range(offset["next"]))
+
+
+def test_a_server_that_is_away_is_waited_for_and_then_an_error() -> None:
+    reader = stream_of("127.0.0.1:1", deadline_seconds="0.01")
+    start = reader.initialOffset()
+    assert reader.latestOffset(start, reader.getDefaultReadLimit()) == start
+    with pytest.raises(SourceUnreachable):
+        rows_of(reader, reader.partitions(start, {"next": 5}))
+    with pytest.raises(OptionError, match="option 'server': got 'a', expected host:port"):
+        stream_of("a")
+
+
+@pytest.mark.spark
+def test_spark_reads_a_file_and_a_server(spark: SparkSession, tmp_path: Path) -> None:
+    with ledger_of(tmp_path / "node", BLOCKS) as ledger, ServerThread(ledger.streamer) as server:
+        frame = spark.read.format("datastream").option("decode", "blocks").load(str(tmp_path / "node"))
+        rows = frame.orderBy("block_number").collect()
+        assert [tuple(map(bytes, row["items"])) for row in rows] == [block.items for block in BLOCKS]
+        seen: list[int] = []
+        stream = (
+            spark.readStream.format("datastream")
+            .option("server", f"{server.host}:{server.port}")
+            .option("decode", "blocks")
+            .load()
+        )
+        query = (
+            stream.writeStream.foreachBatch(
+                lambda batch, _: seen.extend(row.block_number for row in batch.collect())
+            )
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+        assert sorted(seen) == list(range(12))

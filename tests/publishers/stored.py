@@ -1,0 +1,31 @@
+"""Stream files with blocks in them, of several data pages, as a node writes them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+
+from gateway.block import Block
+from gateway.ledger import Ledger, VerifiedBlock
+from publishers.maker import BlockMaker, MakerOptions, key_of_seed
+
+LARGE = MakerOptions(rounds_per_block=1, events_per_round=1, transactions_per_block=4, item_bytes=120_000)
+
+
+@cache
+def large_blocks(count: int) -> tuple[Block, ...]:
+    """Blocks 0 to count - 1, of a few hundred KB each."""
+    return tuple(BlockMaker(5, key_of_seed(5), LARGE).blocks(count))
+
+
+@contextmanager
+def ledger_of(folder: Path, blocks: tuple[Block, ...]) -> Iterator[Ledger]:
+    """A ledger that holds the blocks."""
+    ledger = Ledger.open(folder)
+    try:
+        ledger.append([VerifiedBlock(block.number, block.items, bytes(48)) for block in blocks])
+        yield ledger
+    finally:
+        ledger.close()
