@@ -4,11 +4,12 @@
 PYTHON ?= python3
 VENV   ?= .venv
 CASES  ?= 100000
+SECONDS ?= 60
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java check format test fuzz bench demo proto clean
+.PHONY: help setup java check format test atheris fuzz bench demo proto clean
 
 help:  ## show the verbs
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -36,6 +37,9 @@ format: $(STAMP)  ## put the code into the form that check wants
 
 test: $(STAMP)  ## all tests
 	JAVA_HOME="$$(sh deploy/java.sh)" && export JAVA_HOME && $(BIN)/pytest $(ARGS)
+
+atheris: $(STAMP)  ## coverage-guided fuzzers of what peers send; SECONDS=60 each
+	$(BIN)/python -m tests.fuzzing.atheris_parsers --seconds $(SECONDS) $(ARGS)
 
 fuzz: $(STAMP)  ## the long fuzzers of the data streamer; CASES=100000 each
 	@for module in $(basename $(notdir $(wildcard tests/datastream/fuzz_*.py))); do \

@@ -1,0 +1,112 @@
+"""Bytes from peers, spoiled: no parser raises anything but what it says it raises.
+
+`make atheris` looks longer and follows the branches of the code.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gateway import limits
+from tests.fuzzing.parsers import PARSERS, Parser
+from tests.gateway.proofs import real, record_files, state_proofs
+
+ROOT = Path(__file__).resolve().parents[2]
+
+CHANGES = st.lists(
+    st.tuples(
+        st.sampled_from(["flip", "set", "cut", "insert", "repeat"]),
+        st.integers(0, 1 << 30),
+        st.binary(min_size=1, max_size=6),
+    ),
+    min_size=1,
+    max_size=6,
+)
+
+
+def spoil(data: bytes, changes: list[tuple[str, int, bytes]]) -> bytes:
+    """Apply changes at places that are taken modulo the size."""
+    image = bytearray(data)
+    for how, place, value in changes:
+        at = place % (len(image) + 1)
+        if how == "flip" and at < len(image):
+            image[at] ^= 1 << (value[0] % 8)
+        elif how == "set":
+            image[at : at + len(value)] = value
+        elif how == "cut":
+            del image[at : at + value[0]]
+        elif how == "insert":
+            image[at:at] = value
+        elif how == "repeat":
+            image[at:at] = image[at : at + value[0]]
+    return bytes(image)
+
+
+@pytest.mark.parametrize("name", PARSERS)
+@settings(max_examples=40, deadline=None)
+@given(changes=CHANGES, seed_number=st.integers(0, 9))
+def test_spoiled_inputs(name: str, changes: list[tuple[str, int, bytes]], seed_number: int) -> None:
+    seeds = PARSERS[name].seeds()
+    PARSERS[name].run(spoil(seeds[seed_number % len(seeds)], changes))
+
+
+@pytest.mark.parametrize("name", PARSERS)
+@settings(max_examples=20, deadline=None)
+@given(data=st.binary(max_size=200))
+def test_any_bytes(name: str, data: bytes) -> None:
+    PARSERS[name].run(data)
+
+
+@pytest.mark.parametrize("name", PARSERS)
+def test_seeds_are_read(name: str) -> None:
+    for seed in PARSERS[name].seeds():
+        PARSERS[name].run(seed)
+
+
+def costly_inputs() -> list[tuple[Parser, bytes]]:
+    """For each limit, what just passes it: the most that a peer can make this node do with one input."""
+    sibling = state_proofs.path((3, bytes(48)), [(bytes(48),)] * limits.STATE_PROOF_SIBLINGS_MAX, 2)
+    time = state_proofs.path((6, b"\x08\x01"), [], 2)
+    end = state_proofs.path(None, [], state_proofs.END)
+    records = state_proofs.len_field(3, b"") * (limits.RECORD_FILE_FIELDS_MAX - 3)
+    file = record_files.record_file_item(record_files.contents(records=records))
+    signatures = record_files.record_file_proof([(7, b"\x01" * 256)] * limits.RECORD_FILE_SIGNATURES_MAX)
+    return [
+        (PARSERS["state-proof"], state_proofs.proof([time, sibling, end])),
+        (PARSERS["record-file"], file),
+        (PARSERS["record-file-proof"], signatures),
+    ]
+
+
+@pytest.mark.parametrize(("parser", "data"), costly_inputs(), ids=lambda value: getattr(value, "name", ""))
+def test_the_most_that_a_limit_lets_through_is_read(parser: Parser, data: bytes) -> None:
+    parser.run(data)
+
+
+@pytest.mark.skipif(find_spec("atheris") is None, reason="atheris is not installed")
+def test_the_long_fuzzer_runs() -> None:
+    command = [sys.executable, "-m", "tests.fuzzing.atheris_parsers", "--runs", "200", "state-proof"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "state-proof: 200 inputs" in done.stdout
+
+
+def test_the_long_fuzzer_says_what_it_needs() -> None:
+    code = (
+        "import sys; sys.modules['atheris'] = None; "
+        "from tests.fuzzing.atheris_parsers import main; sys.exit(main(['--runs', '1', 'state-proof']))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=False)
+    assert done.returncode == 1
+    assert done.stderr == "atheris is not installed: pip install 'sluice-gateway[fuzz]'\n"
+
+
+def test_seeds_come_from_real_blocks_where_they_are() -> None:
+    assert (len(PARSERS["publication"].seeds()) == 2) == real.FOLDER.is_dir()
