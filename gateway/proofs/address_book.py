@@ -15,7 +15,6 @@ Source: proofs.md section 5.1.
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Final
 
 from cryptography.exceptions import UnsupportedAlgorithm
@@ -25,7 +24,7 @@ from cryptography.hazmat.primitives.serialization import load_der_public_key
 from gateway.errors import ProofDataError
 from gateway.limits import ADDRESS_BOOK_NODES_MAX, ADDRESS_BOOK_SIZE_MAX
 
-__all__ = ["AddressBook", "read_address_book"]
+__all__ = ["AddressBook", "read_address_book", "rsa_key"]
 
 _WHAT: Final = "address book"
 _NODE_ID_MAX: Final = (1 << 31) - 1
@@ -35,10 +34,10 @@ _KEY_DIGITS_MAX: Final = 2 * (_KEY_BITS_MAX // 8 + 1024)
 
 @dataclass(frozen=True, slots=True)
 class AddressBook:
-    """The keys of a network's nodes."""
+    """The keys of a network's nodes, as bytes: it can be sent to other processes."""
 
-    keys: Mapping[int, RSAPublicKey]
-    """Node id -> key, of the nodes whose key can be used."""
+    keys: tuple[tuple[int, bytes], ...]
+    """(node id, DER SubjectPublicKeyInfo) of the nodes whose key can be used."""
     node_count: int
     """All nodes of the book, those without a usable key too."""
 
@@ -63,7 +62,7 @@ def read_address_book(serialized: bytes) -> AddressBook:
         raise ProofDataError(_WHAT, "no array `nodeAddress`", "the JSON form of a network's address book")
     if len(entries) > ADDRESS_BOOK_NODES_MAX:
         raise ProofDataError(_WHAT, f"{len(entries)} nodes", f"at most {ADDRESS_BOOK_NODES_MAX}")
-    keys: dict[int, RSAPublicKey] = {}
+    keys: dict[int, bytes] = {}
     seen: set[int] = set()
     for entry in entries:
         node_id = _node_id(entry)
@@ -77,7 +76,7 @@ def read_address_book(serialized: bytes) -> AddressBook:
             keys[node_id] = key
     if not keys:
         raise ProofDataError(_WHAT, f"{len(entries)} nodes without a usable RSA key", "at least one key")
-    return AddressBook(MappingProxyType(keys), len(entries))
+    return AddressBook(tuple(keys.items()), len(entries))
 
 
 def _node_id(entry: object) -> int | None:
@@ -91,14 +90,24 @@ def _node_id(entry: object) -> int | None:
     return value if is_id else None
 
 
-def _key(entry: Mapping[str, object]) -> RSAPublicKey | None:
+def rsa_key(der: bytes) -> RSAPublicKey | None:
+    """Decode a SubjectPublicKeyInfo; None if it is none of an RSA key that can be used."""
+    try:
+        key = load_der_public_key(der)
+    except (ValueError, UnsupportedAlgorithm):
+        return None
+    if isinstance(key, RSAPublicKey) and _KEY_BITS_MIN <= key.key_size <= _KEY_BITS_MAX:
+        return key
+    return None
+
+
+def _key(entry: Mapping[str, object]) -> bytes | None:
     """Return the key of an entry, or None if it has none that can be used."""
     digits = entry.get("RSAPubKey")
     if not isinstance(digits, str) or len(digits) > _KEY_DIGITS_MAX:
         return None
     try:
-        key = load_der_public_key(bytes.fromhex(digits))
-    except (ValueError, UnsupportedAlgorithm):
+        der = bytes.fromhex(digits)
+    except ValueError:
         return None
-    is_usable = isinstance(key, RSAPublicKey) and _KEY_BITS_MIN <= key.key_size <= _KEY_BITS_MAX
-    return key if is_usable and isinstance(key, RSAPublicKey) else None
+    return None if rsa_key(der) is None else der

@@ -31,7 +31,7 @@ from gateway.errors import BlockRefused, ItemError, ProofDataError
 from gateway.items import WireType, fields_of, payload_of
 from gateway.limits import RECORD_FILE_FIELDS_MAX, RECORD_FILE_SIGNATURES_MAX
 from gateway.merkle import HASH_SIZE
-from gateway.proofs.address_book import AddressBook
+from gateway.proofs.address_book import AddressBook, rsa_key
 from gateway.proofs.strict_message import bytes_of, integer_of, strict_fields
 from gateway.root_hash import BlockSummary
 from gateway.verdict import Refusal, RefusalKind
@@ -83,7 +83,8 @@ class RecordFileCheck:
     def __init__(self, book: AddressBook, threshold: Fraction = DEFAULT_THRESHOLD) -> None:
         """Take the keys, and which share of the nodes is not enough: at least 0, below 1."""
         assert 0 <= threshold < 1
-        self._keys = book.keys
+        decoded = {node_id: rsa_key(der) for node_id, der in book.keys}
+        self._keys = {node_id: key for node_id, key in decoded.items() if key is not None}
         self.needed_count = int(threshold * book.node_count) + 1
         """Nodes that must have signed."""
 

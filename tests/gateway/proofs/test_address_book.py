@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -11,7 +12,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from gateway import limits
 from gateway.errors import ProofDataError
-from gateway.proofs.address_book import read_address_book
+from gateway.proofs.address_book import read_address_book, rsa_key
 from tests.gateway.proofs import real
 from tests.gateway.proofs.record_files import book_bytes, private_key, public_key_hex
 
@@ -22,10 +23,13 @@ def book_of(*entries: object) -> bytes:
 
 def test_keys_by_node() -> None:
     book = read_address_book(book_bytes(3, {"RSAPubKey": public_key_hex(3).upper(), "nodeId": 3}))
-    assert list(book.keys) == [0, 1, 2, 3]
+    assert [node_id for node_id, _ in book.keys] == [0, 1, 2, 3]
     assert book.node_count == 4
-    for node_id, key in book.keys.items():
+    for node_id, der in book.keys:
+        key = rsa_key(der)
+        assert key is not None
         assert key.public_numbers() == private_key(node_id).public_key().public_numbers()
+    assert pickle.loads(pickle.dumps(book)) == book
 
 
 def der_hex(key: object) -> str:
@@ -57,7 +61,7 @@ UNUSABLE: list[object] = [
 @pytest.mark.parametrize("entry", UNUSABLE, ids=range(len(UNUSABLE)))
 def test_an_entry_without_a_usable_key_still_counts_as_a_node(entry: object) -> None:
     book = read_address_book(book_bytes(2, entry))
-    assert list(book.keys) == [0, 1]
+    assert [node_id for node_id, _ in book.keys] == [0, 1]
     assert book.node_count == 3
 
 
@@ -99,5 +103,6 @@ def test_what_is_no_address_book(serialized: bytes, text: str) -> None:
 @real.needs_real_blocks
 def test_the_address_book_of_a_real_network() -> None:
     book = read_address_book((real.FOLDER / "record-file-chain" / "address-book.json").read_bytes())
-    assert list(book.keys) == [0, 1, 2, 3]
-    assert {key.key_size for key in book.keys.values()} == {3072}
+    assert [node_id for node_id, _ in book.keys] == [0, 1, 2, 3]
+    keys = [rsa_key(der) for _, der in book.keys]
+    assert {key.key_size for key in keys if key is not None} == {3072}

@@ -115,7 +115,7 @@ def test_what_is_signed() -> None:
 
 def test_no_keys() -> None:
     proof, summary = signed([0, 1])
-    assert RecordFileCheck(AddressBook({}, 0)).check(proof, summary) == Refusal(
+    assert RecordFileCheck(AddressBook((), 0)).check(proof, summary) == Refusal(
         RefusalKind.MISSING_VERIFICATION_DATA,
         "record-file proof",
         "no RSA keys",
