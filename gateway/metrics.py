@@ -17,15 +17,27 @@
     sluice_subscriber_blocks_sent_total      blocks sent to subscribers
     sluice_subscriber_sent_bytes_total       bytes of messages sent to subscribers
     sluice_subscriber_lag_blocks             blocks that the slowest subscriber was not sent yet
+    sluice_asyncio_tasks                     tasks of the event loop
     sluice_ready                             1 when /readyz says ready
     sluice_verification_mode_info{mode}      always 1; the label tells the mode
+
+Beside them stands what Prometheus' libraries say of every process: process_resident_memory_bytes,
+process_open_fds, process_cpu_seconds_total and others.
 
 Units are in the names. Every node has a registry of its own, so that several live in one process (tests).
 """
 
 from __future__ import annotations
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, generate_latest
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    Info,
+    ProcessCollector,
+    generate_latest,
+)
 
 from gateway.limits import METRIC_PUBLISHERS_MAX
 
@@ -57,6 +69,7 @@ class Metrics:
             verification_mode: `full` or `hash`, shown as a label.
         """
         self.registry = registry = CollectorRegistry(auto_describe=True)
+        ProcessCollector(registry=registry)
         self._publishers_named: set[str] = set()
 
         self.blocks_received = Counter(
@@ -114,6 +127,7 @@ class Metrics:
             "Blocks that the slowest subscriber was not sent yet.",
             registry=registry,
         )
+        self.asyncio_tasks = Gauge("sluice_asyncio_tasks", "Tasks of the event loop.", registry=registry)
         self.ready = Gauge("sluice_ready", "1 when the node is ready.", registry=registry)
         Info("sluice_verification_mode", "What is checked of a block.", registry=registry).info(
             {"mode": verification_mode}

@@ -187,6 +187,8 @@ class Node:
             responses_max=settings.publish_send_queue_max,
             group_blocks_max=settings.commit_max_blocks_per_group,
         )
+        loop = asyncio.get_running_loop()
+        self.metrics.asyncio_tasks.set_function(lambda: len(asyncio.all_tasks(loop)))
         self.metrics.last_block.set(-1 if self.ledger.last_number is None else self.ledger.last_number)
 
     def _first_number(self) -> int | None:

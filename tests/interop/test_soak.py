@@ -1,0 +1,64 @@
+"""The soak in short, so that it works when an hour is to be given to it; and what it calls a leak."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.soak.__main__ import soak
+from tests.soak.watch import MIB, Sample, growth_of, leaks_of
+
+IDLE = Sample(
+    seconds=0.0,
+    last_block=-1,
+    publishers=0,
+    anonymous_bytes=40 * MIB,
+    resident_bytes=70 * MIB,
+    descriptors=30,
+    threads=14,
+    tasks=14,
+    data_bytes=0,
+)
+
+
+def test_a_node_does_not_grow_in_seconds(tmp_path: Path) -> None:
+    outcome = asyncio.run(soak(tmp_path, seconds=4, blocks_per_second=25, data_bytes_max=1 << 30, seed=1))
+    assert outcome.leaks == []
+    assert outcome.after.last_block == 99
+    assert max(sample.publishers for sample in outcome.samples) > 1
+    assert outcome.after.publishers == 0
+
+
+def test_a_full_data_folder_ends_a_soak(tmp_path: Path) -> None:
+    outcome = asyncio.run(soak(tmp_path, seconds=30, blocks_per_second=25, data_bytes_max=1, seed=1))
+    assert outcome.leaks[0] == f"the data folder has reached {1 / MIB:g} MiB"
+    assert outcome.after.seconds < 20
+
+
+def test_growth_is_seen_between_the_second_quarter_and_the_last() -> None:
+    warm = [replace(IDLE, anonymous_bytes=size * MIB) for size in (10, 40, 40, 41, 41, 41, 60, 62)]
+    assert growth_of(warm) == 61 * MIB - 40.5 * MIB
+    assert growth_of(warm[:3]) == 0
+    assert leaks_of(IDLE, warm, IDLE) == [
+        "anonymous memory: grew by 20.5 MiB from the second quarter to the last, expected at most 16 MiB"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("after", "leak"),
+    [
+        (replace(IDLE, publishers=1), "publishers: 1 when all publishers had gone, expected at most 0"),
+        (replace(IDLE, tasks=15), "asyncio tasks: 15 when all publishers had gone, expected at most 14"),
+        (
+            replace(IDLE, descriptors=35),
+            "file descriptors: 35 when all publishers had gone, expected at most 34",
+        ),
+        (replace(IDLE, threads=23), "threads: 23 when all publishers had gone, expected at most 22"),
+    ],
+)
+def test_what_is_left_over_is_a_leak(after: Sample, leak: str) -> None:
+    assert leaks_of(IDLE, [IDLE] * 8, after) == [leak]
+    assert leaks_of(IDLE, [IDLE] * 8, IDLE) == []

@@ -1,0 +1,141 @@
+"""The soak: `python -m tests.soak --minutes 60`.
+
+One node process, eight publishers (`tests.soak.publishers`), a chain at a steady pace. Once in a while what
+the node holds is written down (`tests.soak.watch`); at the end a table is printed, and the exit status is 1
+if anything has grown, or if the chain did not come to its end.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import uvloop
+from rich.console import Console
+from rich.table import Table
+
+from publishers.node_process import NodeProcess
+from tests.nodes import ledger_key
+from tests.soak.watch import MIB, Sample, growth_of, leaks_of, take_sample
+
+SETTLE_SECONDS = 4.0
+"""From the last publisher's end to the last look: the node drains and closes streams for a second."""
+FINISH_SECONDS = 60.0
+"""How long the chain may take to its end after the last block was made."""
+ROWS_MAX = 24
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a soak found."""
+
+    before: Sample
+    samples: list[Sample]
+    after: Sample
+    said: str
+    """What the publishers did, by their own count."""
+    leaks: list[str]
+    """What has grown, or went wrong; none is good."""
+
+
+async def soak(
+    folder: Path, *, seconds: float, blocks_per_second: float, data_bytes_max: int, seed: int
+) -> Outcome:
+    """Run a node and the publishers for `seconds`, or until the data folder is full."""
+    count = int(seconds * blocks_per_second)
+    arguments = ["--ledger-key", ledger_key(), "--block-time", "1", "--publish-send-queue-max", "512"]
+    with NodeProcess(folder / "data", folder / "node.log", arguments) as node:
+        await asyncio.sleep(1)
+        begun = time.monotonic()
+        before = take_sample(node, 0)
+        # In a process of their own, so that what they leave open when they go is not taken for the node's.
+        words = ("-m", "tests.soak.publishers", node.grpc, str(count), str(blocks_per_second), str(seed))
+        publishers = await asyncio.create_subprocess_exec(sys.executable, *words, stdout=subprocess.PIPE)
+        samples: list[Sample] = []
+        problems = []
+        while publishers.returncode is None:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(publishers.wait(), max(0.25, min(10, seconds / 100)))
+            samples.append(take_sample(node, time.monotonic() - begun))
+            if samples[-1].data_bytes > data_bytes_max:
+                problems.append(f"the data folder has reached {data_bytes_max / MIB:g} MiB")
+            elif samples[-1].seconds > seconds + FINISH_SECONDS:
+                problems.append(f"block {count - 1} did not come: the last is {samples[-1].last_block}")
+            if problems:
+                with suppress(ProcessLookupError):
+                    publishers.terminate()
+                break
+        if await publishers.wait() and not problems:
+            problems.append(f"the publishers ended with exit status {publishers.returncode}")
+        assert publishers.stdout is not None
+        said = (await publishers.stdout.read()).decode().strip()
+        await asyncio.sleep(SETTLE_SECONDS)
+        after = take_sample(node, time.monotonic() - begun)
+        status = node.stop()
+    if status != 0:
+        problems.append(f"the node ended with exit status {status}")
+    entries = (json.loads(line) for line in node.log_path.read_text("utf-8").splitlines())
+    errors = [entry["message"] for entry in entries if entry["level"] in ("error", "critical")]
+    if errors:
+        problems.append(f"the node logged {len(errors)} errors, the first: {errors[0]}")
+    return Outcome(before, samples, after, said, problems + leaks_of(before, samples, after))
+
+
+def _table(outcome: Outcome) -> Table:
+    table = Table("minutes", "block", "publishers", "heap", "resident", "files", "threads", "tasks", "data")
+    step = max(1, len(outcome.samples) // ROWS_MAX)
+    for sample in (outcome.before, *outcome.samples[::step], outcome.after):
+        table.add_row(
+            f"{sample.seconds / 60:.1f}",
+            str(sample.last_block),
+            str(sample.publishers),
+            f"{sample.anonymous_bytes / MIB:.1f} MiB",
+            f"{sample.resident_bytes / MIB:.1f} MiB",
+            str(sample.descriptors),
+            str(sample.threads),
+            str(sample.tasks),
+            f"{sample.data_bytes / MIB:.0f} MiB",
+        )
+    return table
+
+
+def main() -> int:
+    """Run a soak as the command line says; return the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m tests.soak", description=__doc__)
+    parser.add_argument("--minutes", type=float, default=60.0)
+    parser.add_argument("--blocks-per-second", type=float, default=50.0)
+    parser.add_argument("--data-mib-max", type=int, default=4096, help="the soak ends when the data has this")
+    parser.add_argument("--seed", type=int, default=int.from_bytes(os.urandom(4), "big"))
+    options = parser.parse_args()
+    console = Console(width=120)
+    console.print(f"seed {options.seed}, {options.minutes:g} minutes, {options.blocks_per_second:g} blocks/s")
+    with tempfile.TemporaryDirectory(prefix="soak-") as name:
+        outcome = uvloop.run(
+            soak(
+                Path(name),
+                seconds=options.minutes * 60,
+                blocks_per_second=options.blocks_per_second,
+                data_bytes_max=options.data_mib_max * MIB,
+                seed=options.seed,
+            )
+        )
+    console.print(_table(outcome))
+    console.print(outcome.said)
+    console.print(f"heap, last quarter against the second: {growth_of(outcome.samples) / MIB:+.1f} MiB")
+    for leak in outcome.leaks:
+        console.print(f"FAILED {leak}")
+    console.print("nothing has grown" if not outcome.leaks else "see above")
+    return 1 if outcome.leaks else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,99 @@
+"""What a node process holds over time, and whether it grows. Reading is I/O; judging is not.
+
+anonymous memory   the heap. Memory that is only mapped, as LevelDB maps its files, is left out: the kernel
+                   takes it back
+file descriptors, threads, asyncio tasks
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+from publishers.node_process import NodeProcess
+
+__all__ = ["GROWTH_BYTES_MAX", "Sample", "growth_of", "leaks_of", "take_sample"]
+
+MIB = 1 << 20
+GROWTH_BYTES_MAX = 16 * MIB
+"""Anonymous memory may be this much more in the last quarter of a soak than in its second quarter: what an
+allocator keeps and tables of pages; an hour with a leak of 1 kB a block or stream would be far above."""
+DESCRIPTORS_LEFT_MAX = 4
+"""File descriptors that an idle node may have more at the end than at the beginning: LevelDB's files."""
+THREADS_LEFT_MAX = 8
+"""Threads that it may have more: those of pools that were not yet needed at the beginning."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """What the process held at one moment."""
+
+    seconds: float
+    """Since the soak began."""
+    last_block: int
+    publishers: int
+    anonymous_bytes: int
+    resident_bytes: int
+    descriptors: int
+    threads: int
+    tasks: int
+    data_bytes: int
+    """On disk: the data folder."""
+
+
+def take_sample(node: NodeProcess, seconds: float) -> Sample:
+    """Ask the process and the kernel."""
+    metrics = node.metrics()
+    status = dict(
+        line.split(":", 1) for line in Path(f"/proc/{node.process_id}/status").read_text().splitlines()
+    )
+    files = [path.stat() for path in node.data_dir.rglob("*") if path.is_file()]
+    return Sample(
+        seconds=seconds,
+        last_block=int(metrics["sluice_last_block"]),
+        publishers=int(metrics["sluice_publishers"]),
+        anonymous_bytes=int(status["RssAnon"].split()[0]) * 1024,
+        resident_bytes=int(metrics["process_resident_memory_bytes"]),
+        descriptors=int(metrics["process_open_fds"]),
+        threads=int(status["Threads"]),
+        tasks=int(metrics["sluice_asyncio_tasks"]),
+        data_bytes=sum(file.st_blocks * 512 for file in files),
+    )
+
+
+def growth_of(samples: Sequence[Sample]) -> int:
+    """Return how many bytes more the last quarter's median anonymous memory has than the second's."""
+    quarter = len(samples) // 4
+    if quarter == 0:
+        return 0
+    second = [sample.anonymous_bytes for sample in samples[quarter : 2 * quarter]]
+    last = [sample.anonymous_bytes for sample in samples[-quarter:]]
+    return int(median(last) - median(second))
+
+
+def leaks_of(before: Sample, samples: Sequence[Sample], after: Sample) -> list[str]:
+    """Say what has grown.
+
+    Args:
+        before: the node idle, before the first publisher.
+        samples: under load, evenly spaced.
+        after: the node idle again, all publishers gone.
+    """
+    leaks = []
+    growth_bytes = growth_of(samples)
+    if growth_bytes > GROWTH_BYTES_MAX:
+        leaks.append(
+            f"anonymous memory: grew by {growth_bytes / MIB:.1f} MiB from the second quarter to the last, "
+            f"expected at most {GROWTH_BYTES_MAX / MIB:g} MiB"
+        )
+    for name, got, most in (
+        ("publishers", after.publishers, before.publishers),
+        ("asyncio tasks", after.tasks, before.tasks),
+        ("file descriptors", after.descriptors, before.descriptors + DESCRIPTORS_LEFT_MAX),
+        ("threads", after.threads, before.threads + THREADS_LEFT_MAX),
+    ):
+        if got > most:
+            leaks.append(f"{name}: {got} when all publishers had gone, expected at most {most}")
+    return leaks
