@@ -29,6 +29,9 @@ ITEM_SET_BYTES_DEFAULT: Final = 64 * 1024
 """Items are sent in sets of about this size: large enough to make the cost of a message small, small enough
 for a skip to stop a block early."""
 
+ANSWER_BYTES_MAX: Final = 4 * MESSAGE_BYTES_MAX
+"""Largest message taken from a gateway that blocks are read from; other nodes may have a larger limit."""
+
 # --- one publisher ---------------------------------------------------------------------------------------
 
 CACHE_BYTES_DEFAULT: Final = 256 * MIB

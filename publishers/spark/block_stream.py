@@ -44,8 +44,20 @@ from publishers.errors import OptionError
 from publishers.machine import SECOND_NS, MachineLimits
 from publishers.report import PublishReport
 from publishers.spark.block_files import folder_of
+from publishers.spark.block_subscription import (
+    BlockStreamReader,
+    SubscriptionOptions,
+    SubscriptionReader,
+)
 from publishers.spark.options import check_known, positive, required, whole_number
-from publishers.spark.schema import BLOCK_NUMBER, ITEMS, check_schema
+from publishers.spark.schema import (
+    BLOCK_COLUMNS,
+    BLOCK_NUMBER,
+    ITEMS,
+    check_schema,
+    columns_of,
+    spark_schema,
+)
 from publishers.spark.start_gate import StartGate
 
 if TYPE_CHECKING:
@@ -145,6 +157,18 @@ class BlockStreamDataSource(DataSource):
     def name(cls) -> str:
         """Give the format's name."""
         return "blockstream"
+
+    def schema(self) -> StructType:
+        """Give the columns of reading."""
+        return spark_schema(BLOCK_COLUMNS)
+
+    def reader(self, schema: StructType) -> BlockStreamReader:
+        """Make the reader of a batch; block_subscription.py has the options."""
+        return BlockStreamReader(SubscriptionOptions.parse(self.options), columns_of(schema, BLOCK_COLUMNS))
+
+    def streamReader(self, schema: StructType) -> SubscriptionReader:
+        """Make the reader of a stream; block_subscription.py has the options."""
+        return SubscriptionReader(SubscriptionOptions.parse(self.options), columns_of(schema, BLOCK_COLUMNS))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         """Check options and columns on the driver, before any task.

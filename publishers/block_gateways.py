@@ -1,0 +1,190 @@
+"""Committed blocks of a chain, read over gRPC from whichever of several gateways answers.
+
+How far they are comes from `serverStatus`, the blocks from `subscribeBlockStream`. A reader that loses a
+gateway goes on with the next one at the block where it was; after a round of trouble it waits.
+Source: wire.md section 6.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import grpc
+
+from gateway.api import node_pb2, node_pb2_grpc, subscribe_pb2, subscribe_pb2_grpc
+from gateway.block import Block
+from gateway.channels import ClientTls, open_blocking_channel
+from gateway.errors import SubscriptionError
+from gateway.subscription import U64_MAX, BlockAssembler, status_name
+from publishers import limits
+from publishers.errors import SourceUnreachable
+
+__all__ = ["BlockGateways", "HeldBlocks"]
+
+log = logging.getLogger(__name__)
+
+_RETRY_SECONDS: Final = 0.5
+_SUCCESS: Final = subscribe_pb2.SubscribeStreamResponse.Code.SUCCESS
+_CHANNEL_OPTIONS: Final = (
+    ("grpc.max_receive_message_length", limits.ANSWER_BYTES_MAX),
+    ("grpc.use_local_subchannel_pool", 1),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class HeldBlocks:
+    """What a gateway holds."""
+
+    first: int | None
+    """None: nothing."""
+    last: int | None
+    """None: nothing."""
+
+
+class _Trouble(Exception):
+    """A gateway did not do what was asked of it."""
+
+
+class BlockGateways:
+    """The gateways of one chain; it travels to the workers, and connects where it is used.
+
+    Args:
+        gateways: `host:port` each, in the order in which they are tried; at least one.
+        tls: None: connect without.
+        answer_seconds: silence that is borne.
+        deadline_seconds: give up after so long without a block that is there.
+    """
+
+    def __init__(
+        self,
+        gateways: Sequence[str],
+        tls: ClientTls | None = None,
+        *,
+        answer_seconds: float = 10.0,
+        deadline_seconds: float = 60.0,
+    ) -> None:
+        self._gateways = tuple(gateways)
+        self._tls = tls
+        self._answer_seconds = answer_seconds
+        self._deadline_seconds = deadline_seconds
+
+    def held(self) -> HeldBlocks | None:
+        """Say what the first gateway that answers holds; None when none answers."""
+        for address in self._gateways:
+            found = self.held_by(address)
+            if found is not None:
+                return found
+        return None
+
+    def held_by(self, address: str) -> HeldBlocks | None:
+        """Say what one gateway holds; None when it does not answer."""
+        try:
+            with open_blocking_channel(address, self._tls, _CHANNEL_OPTIONS) as channel:
+                stub = node_pb2_grpc.BlockNodeServiceStub(channel)
+                status = stub.serverStatus(node_pb2.ServerStatusRequest(), timeout=self._answer_seconds)
+        except grpc.RpcError as error:
+            log.warning("%s: %s", address, _reason(error))
+            return None
+        if status.last_available_block == U64_MAX:
+            return HeldBlocks(None, None)
+        return HeldBlocks(status.first_available_block, status.last_available_block)
+
+    def blocks(self, first: int, last: int, wait: Callable[[float], None] = time.sleep) -> Iterator[Block]:
+        """Give the blocks of a range, in order; what is not committed yet is waited for.
+
+        Args:
+            first: number of the first block.
+            last: number of the last block, at least `first`.
+            wait: called with seconds between two rounds of trouble.
+
+        Raises:
+            SourceUnreachable: no gateway gave the next block within the deadline.
+            TlsError: a file of `tls` cannot be read.
+        """
+        following = first
+        give_up_at = time.monotonic() + self._deadline_seconds
+        while True:
+            trouble = ""
+            for address in self._gateways:
+                try:
+                    for block in self._subscribe(address, following, last):
+                        following = block.number + 1
+                        yield block
+                        give_up_at = time.monotonic() + self._deadline_seconds
+                except (_Trouble, SubscriptionError) as error:
+                    trouble = f"{address}: {error}"
+                    log.warning("block %s: %s", following, trouble)
+                if following > last:
+                    return
+            if time.monotonic() >= give_up_at:
+                raise SourceUnreachable(f"block {following}", self._deadline_seconds, trouble)
+            wait(_RETRY_SECONDS)
+
+    def _subscribe(self, address: str, first: int, last: int) -> Iterator[Block]:
+        """Give the blocks of one subscription; it ends with the last block, or in trouble."""
+        assembler = BlockAssembler(first, last)
+        request = subscribe_pb2.SubscribeStreamRequest(start_block_number=first, end_block_number=last)
+        with open_blocking_channel(address, self._tls, _CHANNEL_OPTIONS) as channel:
+            call = subscribe_pb2_grpc.BlockStreamSubscribeServiceStub(channel).subscribeBlockStream(request)
+            with _Watch(call, self._answer_seconds) as watch:
+                try:
+                    for response in call:
+                        watch.heard()
+                        block = assembler.feed(response)
+                        if block is not None:
+                            yield block
+                            watch.heard()  # the caller may have taken its time
+                        if assembler.complete:
+                            return
+                except grpc.RpcError as error:
+                    reason = _reason(error)
+                    if watch.is_over:
+                        reason = f"silent for {self._answer_seconds:g} s"
+                    raise _Trouble(reason) from error
+        status = "no status" if assembler.status is None else status_name(assembler.status)
+        raise _Trouble(f"the subscription ended before block {last} with {status}")
+
+
+class _Watch:
+    """Cancels a call that was silent for too long; gRPC has deadlines for whole calls only."""
+
+    def __init__(self, call: Any, silence_seconds: float) -> None:
+        self.is_over = False
+        self._call = call
+        self._silence_seconds = silence_seconds
+        self._heard_at = time.monotonic()
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="subscription-watch", daemon=True)
+
+    def heard(self) -> None:
+        self._heard_at = time.monotonic()
+
+    def __enter__(self) -> _Watch:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._done.set()
+        self._call.cancel()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while True:
+            left = self._heard_at + self._silence_seconds - time.monotonic()
+            if left <= 0:
+                self.is_over = True
+                self._call.cancel()
+                return
+            if self._done.wait(left):
+                return
+
+
+def _reason(error: grpc.RpcError) -> str:
+    if isinstance(error, grpc.Call):
+        return f"{error.code().name}: {error.details() or 'no details'}"
+    return str(error) or type(error).__name__

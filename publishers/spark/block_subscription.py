@@ -1,0 +1,196 @@
+"""The reading side of `blockstream`: committed blocks of gateways as rows; batch and streaming.
+
+    spark.read.format("blockstream").option("gateways", "a:40840,b:40840").load()
+    spark.readStream.format("blockstream").option("gateways", "a:40840,b:40840").load()
+
+    option            meaning                                                          default
+    gateways, tls…    see gateway_options.py; the others take over when one fails      needed
+    from              the first block: a number, `first` or `latest` (streaming:       first
+                      only blocks after the last one there is)
+    to                the last block                                                   the last there is
+    partitions        parts that are read in parallel, each a subscription             1; batch: processors
+    blocks_per_batch  streaming: blocks in one batch at most                           1000
+    deadline_seconds  fail after so long without a block that is there                 60
+
+Filters on block_number leave out what need not be read. The streaming offset is a block number.
+Source: design.md, "Spark"; wire.md section 6.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
+
+from gateway.channels import ClientTls
+from publishers import limits
+from publishers.block_gateways import BlockGateways
+from publishers.errors import SourceUnreachable
+from publishers.number_range import NUMBER_MAX, NumberRange, cut_evenly
+from publishers.spark.batches import row_batches
+from publishers.spark.filters import narrow
+from publishers.spark.gateway_options import GATEWAY_OPTIONS, gateway_tls, gateways_of, rotated
+from publishers.spark.number_stream import NumberStreamReader
+from publishers.spark.options import check_known, positive, whole_number
+from publishers.spark.schema import BLOCK_NUMBER, ITEMS
+
+__all__ = ["BlockRange", "BlockStreamReader", "SubscriptionOptions", "SubscriptionReader"]
+
+_KNOWN: Final = GATEWAY_OPTIONS | {
+    *("from", "to", "partitions", "blocks_per_batch", "deadline_seconds", "path"),
+}
+_PARTITIONS_MAX: Final = 10_000
+_DEADLINE_SECONDS: Final = 60.0
+FIRST, LATEST = "first", "latest"
+
+
+@dataclass(frozen=True)
+class SubscriptionOptions:
+    """The options, read and checked."""
+
+    gateways: tuple[str, ...]
+    tls: ClientTls | None
+    begin: int | str
+    """A block number, `first` or `latest`."""
+    last_block: int | None
+    partition_count: int | None
+    blocks_per_batch: int
+    deadline_seconds: float
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str]) -> SubscriptionOptions:
+        """Read what Spark was given.
+
+        Raises:
+            OptionError: naming the option, what it was, and what it may be.
+        """
+        check_known(options, _KNOWN)
+        begin: int | str = options.get("from", FIRST).strip().lower()
+        if begin not in (FIRST, LATEST):
+            begin = whole_number(options, "from", 0, 0, NUMBER_MAX - 1)
+        least = begin if isinstance(begin, int) else 0
+        return cls(
+            gateways=rotated(gateways_of(options), 0),
+            tls=gateway_tls(options),
+            begin=begin,
+            last_block=whole_number(options, "to", 0, least, NUMBER_MAX - 1) if "to" in options else None,
+            partition_count=whole_number(options, "partitions", 1, 1, _PARTITIONS_MAX)
+            if "partitions" in options
+            else None,
+            blocks_per_batch=whole_number(
+                options, "blocks_per_batch", limits.BLOCKS_PER_BATCH_DEFAULT, 1, NUMBER_MAX
+            ),
+            deadline_seconds=positive(options, "deadline_seconds", "seconds") or _DEADLINE_SECONDS,
+        )
+
+    def connect(self) -> BlockGateways:
+        """Make what reads."""
+        return BlockGateways(self.gateways, self.tls, deadline_seconds=self.deadline_seconds)
+
+
+@dataclass
+class BlockRange(InputPartition):
+    """One partition: blocks `first` to `end` - 1."""
+
+    first: int
+    end: int
+
+
+class BlockStreamReader(DataSourceReader):
+    """Reads what gateways hold now.
+
+    Args:
+        options: of the source.
+        columns: that are wanted.
+    """
+
+    def __init__(self, options: SubscriptionOptions, columns: Mapping[str, pa.DataType]) -> None:
+        self._options = options
+        self._columns = dict(columns)
+        self._numbers = NumberRange()
+
+    def pushFilters(self, filters: list[Filter]) -> list[Filter]:
+        """Take what filters say about the numbers; give back what Spark has to apply."""
+        self._numbers, unsupported = narrow(self._numbers, BLOCK_NUMBER, filters)
+        return unsupported
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Cut what is held into ranges.
+
+        Raises:
+            SourceUnreachable: no gateway answers.
+        """
+        held = self._options.connect().held()
+        if held is None:
+            raise SourceUnreachable("what the gateways hold", self._options.deadline_seconds, "")
+        begin, last = self._options.begin, self._options.last_block
+        numbers = self._numbers
+        if isinstance(begin, int):
+            numbers = numbers.narrowed(begin)
+        elif held.first is not None:
+            numbers = numbers.narrowed(held.first if begin == FIRST else (held.last or 0) + 1)
+        if last is None:
+            last = -1 if held.last is None else held.last
+        end = numbers.narrowed(end=last + 1).end
+        assert end is not None
+        parts = cut_evenly(numbers.first, end, self._options.partition_count or os.cpu_count() or 1)
+        # Spark reads a partition of its own making when there is none.
+        return [BlockRange(*part) for part in parts] or [BlockRange(0, 0)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read one range as Arrow batches."""
+        return _batches(self._options, self._columns, partition)
+
+
+class SubscriptionReader(NumberStreamReader):
+    """Follows gateways.
+
+    Args:
+        options: of the source.
+        columns: that are wanted.
+    """
+
+    def __init__(self, options: SubscriptionOptions, columns: Mapping[str, pa.DataType]) -> None:
+        super().__init__(options.blocks_per_batch)
+        self._options = options
+        self._columns = dict(columns)
+
+    def first_number(self) -> int | None:
+        """Give the block that a new query begins with; None while nothing says which that is."""
+        if isinstance(self._options.begin, int):
+            return self._options.begin
+        held = self._options.connect().held()
+        if held is None or held.first is None or held.last is None:
+            return None
+        return held.first if self._options.begin == FIRST else held.last + 1
+
+    def end_number(self, following: int) -> int:
+        """Ask how far the chain is; nothing new when nobody answers."""
+        held = self._options.connect().held()
+        if held is None or held.last is None:
+            return following
+        last = held.last if self._options.last_block is None else min(held.last, self._options.last_block)
+        return max(following, last + 1)
+
+    def cut(self, first: int, end: int) -> Sequence[InputPartition]:
+        """Cut a range of blocks; each part is a subscription of its own."""
+        return [BlockRange(*part) for part in cut_evenly(first, end, self._options.partition_count or 1)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read one range as Arrow batches."""
+        return _batches(self._options, self._columns, partition)
+
+
+def _batches(
+    options: SubscriptionOptions, columns: Mapping[str, pa.DataType], partition: InputPartition
+) -> Iterator[pa.RecordBatch]:
+    assert isinstance(partition, BlockRange)
+    if partition.end <= partition.first:
+        return
+    blocks = options.connect().blocks(partition.first, partition.end - 1)
+    rows = ({BLOCK_NUMBER: block.number, ITEMS: block.items} for block in blocks)
+    yield from row_batches(rows, columns)

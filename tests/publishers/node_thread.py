@@ -1,0 +1,54 @@
+"""A real node in a thread of its own, for clients that block."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from gateway.block import Block
+from gateway.ledger import Ledger, VerifiedBlock
+from gateway.node import Node
+from gateway.root_hash import BlockHasher
+from tests.nodes import running_node
+
+
+def store(data_dir: Path, blocks: Sequence[Block]) -> None:
+    """Put blocks into the ledger of a node that is not running, as if it had taken them from publishers."""
+    verified = []
+    for block in blocks:
+        hasher = BlockHasher()
+        hasher.add(block.items)
+        verified.append(VerifiedBlock(block.number, block.items, hasher.finish().root_hash))
+    ledger = Ledger.open(data_dir)
+    ledger.append(verified)
+    ledger.close()
+
+
+@contextmanager
+def node_thread(data_dir: Path, **changes: Any) -> Iterator[Node]:
+    """A node that knows KEY, started, and stopped at the end."""
+    started, stopped = threading.Event(), threading.Event()
+    nodes: list[Node] = []
+
+    async def run() -> None:
+        async with running_node(data_dir, **changes) as node:
+            nodes.append(node)
+            started.set()
+            await asyncio.to_thread(stopped.wait)
+
+    with ThreadPoolExecutor(1) as executor:
+        future = executor.submit(lambda: asyncio.run(run()))
+        future.add_done_callback(lambda _: started.set())
+        try:
+            assert started.wait(20)
+            if not nodes:
+                future.result(0)
+            yield nodes[0]
+        finally:
+            stopped.set()
+            future.result(20)

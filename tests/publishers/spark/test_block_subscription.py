@@ -1,0 +1,142 @@
+"""Reading `blockstream` from a real node: without Spark, then with it."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from pyspark.sql.datasource import Filter, GreaterThan, InputPartition, LessThan
+
+from publishers.block_files import list_block_files, read_chain, write_block_file
+from publishers.errors import OptionError, SourceUnreachable
+from publishers.spark.block_stream import BlockStreamDataSource
+from publishers.spark.block_subscription import BlockStreamReader, SubscriptionOptions, SubscriptionReader
+from tests.nodes import make_blocks
+from tests.publishers.node_thread import node_thread, store
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+BLOCKS = make_blocks(12)
+
+
+@pytest.fixture(scope="module")
+def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A real node that holds BLOCKS."""
+    folder = tmp_path_factory.mktemp("node")
+    store(folder, BLOCKS)
+    with node_thread(folder) as node:
+        yield str(node.grpc_address)
+
+
+def reader_of(gateways: str, **options: str) -> BlockStreamReader:
+    source = BlockStreamDataSource({"gateways": gateways} | {k.rstrip("_"): v for k, v in options.items()})
+    return source.reader(source.schema())
+
+
+def stream_of(gateways: str, **options: str) -> SubscriptionReader:
+    source = BlockStreamDataSource({"gateways": gateways} | {k.rstrip("_"): v for k, v in options.items()})
+    return source.streamReader(source.schema())
+
+
+def numbers_of(
+    reader: BlockStreamReader | SubscriptionReader, partitions: Sequence[InputPartition]
+) -> list[int]:
+    reader, partitions = pickle.loads(pickle.dumps((reader, list(partitions))))  # as Spark sends them
+    rows = [row for part in partitions for batch in reader.read(part) for row in batch.to_pylist()]
+    assert all(tuple(row["items"]) == BLOCKS[row["block_number"]].items for row in rows)
+    return [row["block_number"] for row in rows]
+
+
+@pytest.mark.parametrize(
+    ("options", "numbers"),
+    [
+        ({}, range(12)),
+        ({"from_": "3", "to": "7", "partitions": "2"}, range(3, 8)),
+        ({"from_": "latest"}, range(0)),
+        ({"from_": "12"}, range(0)),
+    ],
+)
+def test_what_is_held(gateway: str, options: dict[str, str], numbers: range) -> None:
+    reader = reader_of(f"127.0.0.1:1,{gateway}", **options)
+    assert numbers_of(reader, reader.partitions()) == list(numbers)
+
+
+def test_filters(gateway: str) -> None:
+    reader = reader_of(gateway, partitions="3")
+    filters: list[Filter] = [GreaterThan(("block_number",), 4), LessThan(("block_number",), 7)]
+    assert reader.pushFilters(filters) == []
+    assert numbers_of(reader, reader.partitions()) == [5, 6]
+
+
+def test_nobody_answers() -> None:
+    with pytest.raises(SourceUnreachable, match="what the gateways hold did not come"):
+        reader_of("127.0.0.1:1").partitions()
+    reader = stream_of("127.0.0.1:1")
+    assert reader.initialOffset() == {"next": -1}
+    assert reader.latestOffset({"next": 5}, reader.getDefaultReadLimit()) == {"next": 5}
+
+
+@pytest.mark.parametrize(
+    ("options", "begin"),
+    [({}, 0), ({"from_": "first"}, 0), ({"from_": "latest"}, 12), ({"from_": "7"}, 7)],
+)
+def test_a_stream_begins_where_it_is_told(gateway: str, options: dict[str, str], begin: int) -> None:
+    reader = stream_of(gateway, blocks_per_batch="5", **options)
+    offset = reader.initialOffset()
+    assert offset == {"next": begin}
+    seen: list[int] = []
+    while (end := reader.latestOffset(offset, reader.getDefaultReadLimit())) != offset:
+        seen += numbers_of(reader, reader.partitions(offset, end))
+        offset = end
+    assert seen == list(range(begin, 12))
+
+
+def test_options() -> None:
+    options = SubscriptionOptions.parse({"gateways": "a:1", "from": "Latest", "to": "9"})
+    assert (options.begin, options.last_block, options.tls) == ("latest", 9, None)
+    for wrong, message in (
+        ({"from": "x"}, "option 'from': got 'x', expected a whole number from 0 to 9223372036854775806"),
+        ({"from": "5", "to": "4"}, "option 'to': got 4, expected 5 to 9223372036854775806"),
+        ({"race": "2"}, "option 'race': got an unknown option, expected one of blocks_per_batch, "),
+    ):
+        with pytest.raises(OptionError) as caught:
+            SubscriptionOptions.parse({"gateways": "a:1"} | wrong)
+        assert str(caught.value).startswith(message)
+
+
+def _write_blocks(folder: str, rows: Any) -> None:
+    from gateway.block import Block
+
+    for row in rows:
+        block = Block(row["block_number"], tuple(map(bytes, row["items"])))
+        write_block_file(Path(folder) / f"{block.number}.blk", block)
+
+
+@pytest.mark.spark
+def test_spark_follows_a_gateway(spark: SparkSession, gateway: str, tmp_path: Path) -> None:
+    folder = tmp_path / "chain"
+    folder.mkdir()
+    frame = spark.read.format("blockstream").option("gateways", gateway).option("partitions", 2).load()
+    assert frame.where("block_number < 2").count() == 2
+    stream = (
+        spark.readStream.format("blockstream")
+        .option("gateways", f"127.0.0.1:1,{gateway}")
+        .option("blocks_per_batch", 7)
+        .load()
+    )
+    query = (
+        stream.writeStream.foreachBatch(lambda batch, _: _write_blocks(str(folder), batch.collect()))
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    assert len(list_block_files(folder)) == 12
+    assert list(read_chain(folder)) == BLOCKS

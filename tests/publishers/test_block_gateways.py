@@ -1,0 +1,137 @@
+"""Blocks of gateways: real nodes, and one that does what a script says."""
+
+from __future__ import annotations
+
+import pickle
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from gateway.api import block_items_pb2, subscribe_pb2, subscribe_pb2_grpc
+from gateway.block import Block
+from publishers.block_gateways import BlockGateways, HeldBlocks
+from publishers.errors import SourceUnreachable
+from tests.nodes import make_blocks
+from tests.publishers.node_thread import node_thread, store
+
+BLOCKS = make_blocks(12)
+NOBODY = "127.0.0.1:1"
+Response = subscribe_pb2.SubscribeStreamResponse
+Script = Callable[[Any, grpc.ServicerContext], Iterator[Response]]
+
+
+class Scripted(subscribe_pb2_grpc.BlockStreamSubscribeServiceServicer):
+    """Answers each subscription by a script."""
+
+    def __init__(self, script: Script) -> None:
+        self.script = script
+        self.asked: list[tuple[int, int]] = []
+
+    def subscribeBlockStream(self, request: Any, context: Any) -> Iterator[Response]:
+        self.asked.append((request.start_block_number, request.end_block_number))
+        yield from self.script(request, context)
+
+
+@contextmanager
+def scripted(script: Script) -> Iterator[tuple[Scripted, str]]:
+    servicer = Scripted(script)
+    server = grpc.server(ThreadPoolExecutor(2))
+    subscribe_pb2_grpc.add_BlockStreamSubscribeServiceServicer_to_server(servicer, server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    try:
+        yield servicer, f"127.0.0.1:{port}"
+    finally:
+        server.stop(0).wait()
+
+
+def messages_of(block: Block) -> list[Response]:
+    items = block_items_pb2.BlockItemSet(block_items=block.items)
+    end = block_items_pb2.BlockEnd(block_number=block.number)
+    return [Response(block_items=items), Response(end_of_block=end)]
+
+
+@pytest.fixture(scope="module")
+def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A real node that holds BLOCKS."""
+    folder = tmp_path_factory.mktemp("node")
+    store(folder, BLOCKS)
+    with node_thread(folder) as node:
+        yield str(node.grpc_address)
+
+
+def test_what_is_held_and_the_blocks(gateway: str) -> None:
+    gateways = pickle.loads(pickle.dumps(BlockGateways([NOBODY, gateway])))
+    assert gateways.held() == HeldBlocks(0, 11)
+    assert list(gateways.blocks(0, 11)) == BLOCKS
+    assert list(gateways.blocks(5, 5)) == BLOCKS[5:6]
+
+
+def test_an_empty_node_holds_nothing(tmp_path: Path) -> None:
+    with node_thread(tmp_path) as node:
+        assert BlockGateways([str(node.grpc_address)]).held() == HeldBlocks(None, None)
+
+
+def test_nobody_answers() -> None:
+    gateways = BlockGateways([NOBODY], deadline_seconds=0.01)
+    assert gateways.held() is None
+    with pytest.raises(
+        SourceUnreachable, match=r"block 3 did not come within 0\.01 s \(127\.0\.0\.1:1: UNAV"
+    ):
+        list(gateways.blocks(3, 4, lambda seconds: None))
+
+
+def ends_early(request: Any, context: Any) -> Iterator[Response]:
+    """Two blocks, then the line breaks in the middle of the third."""
+    for block in BLOCKS[request.start_block_number :][:2]:
+        yield from messages_of(block)
+    yield messages_of(BLOCKS[request.start_block_number + 2])[0]
+    context.abort(grpc.StatusCode.UNAVAILABLE, "shutting down")
+
+
+def lies(request: Any, context: Any) -> Iterator[Response]:
+    """Another block than was asked for."""
+    yield from messages_of(BLOCKS[request.start_block_number + 1])
+
+
+def says_no(request: Any, context: Any) -> Iterator[Response]:
+    yield Response(status=Response.Code.INVALID_START_BLOCK_NUMBER)
+
+
+@pytest.mark.parametrize("script", [ends_early, lies, says_no])
+def test_the_next_gateway_takes_over_at_the_block_where_the_first_was(gateway: str, script: Script) -> None:
+    with scripted(script) as (first, address):
+        assert list(BlockGateways([address, gateway]).blocks(2, 11)) == BLOCKS[2:]
+    assert first.asked == [(2, 11)]
+
+
+@pytest.mark.parametrize(
+    ("script", "trouble"),
+    [
+        (lies, "got the header of block 1, expected that of block 0"),
+        (says_no, "the subscription ended before block 0 with INVALID_START_BLOCK_NUMBER"),
+    ],
+)
+def test_the_last_trouble_is_named(script: Script, trouble: str) -> None:
+    with scripted(script) as (_, address):
+        gateways = BlockGateways([address], deadline_seconds=0.01)
+        with pytest.raises(SourceUnreachable) as caught:
+            list(gateways.blocks(0, 0, lambda seconds: None))
+    assert trouble in caught.value.trouble
+
+
+def test_a_silent_gateway_is_left(gateway: str) -> None:
+    def silent(request: Any, context: grpc.ServicerContext) -> Iterator[Response]:
+        yield from messages_of(BLOCKS[0])
+        over = threading.Event()
+        context.add_callback(over.set)
+        over.wait(20)
+
+    with scripted(silent) as (_, address):
+        assert list(BlockGateways([address, gateway], answer_seconds=0.2).blocks(0, 3)) == BLOCKS[:4]
