@@ -83,6 +83,10 @@ class Outbox:
         self.name = name
         self.closed = False
         """Nothing more will be put in."""
+        self.said_goodbye = False
+        """The publisher has sent EndStream: nothing more is to come from it."""
+        self.dropped_count = 0
+        """Messages that came after the node had ended the stream."""
         self.overflow = asyncio.Event()
         """Set when the publisher does not read: its stream is to be broken off."""
         self._responses: deque[Response] = deque()

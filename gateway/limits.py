@@ -17,6 +17,7 @@ __all__ = [
     "DISK_PROBE_BYTES",
     "DISK_PROBE_SECONDS",
     "DRAIN_SECONDS",
+    "DRAIN_SECONDS_MAX",
     "FAILOVER_HOLD_SECONDS",
     "FAILOVER_LEVEL_SECONDS",
     "FIELD_CHARACTERS_MAX",
@@ -131,8 +132,11 @@ INLINE_HASH_ITEMS_MAX: Final = 1_024
 """Items of one set that are hashed in the event loop: each takes 1.2 microseconds, short as it may be."""
 
 DRAIN_SECONDS: Final = 1.0
-"""How long the other side of a stream that the node has ended is still read, so that the publisher gets to
-read the answer; a publisher that goes on for longer is cut off."""
+"""How long the other side of a stream that the node has ended may be silent before the stream is closed.
+While messages come they are read and dropped: a publisher that writes before it reads gets to the answer."""
+
+DRAIN_SECONDS_MAX: Final = 30.0
+"""How long such a stream is read at most, some time for the rest of the largest block; then it is cut off."""
 
 HALF_CLOSE_SECONDS: Final = 0.02
 """How long after the end of a publisher's messages the stream has to live to count as closed in order. gRPC

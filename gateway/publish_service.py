@@ -33,7 +33,7 @@ from gateway.api import publish_pb2
 from gateway.conductor import Conductor, Outbox
 from gateway.errors import ItemError
 from gateway.item_set import inspect
-from gateway.limits import DRAIN_SECONDS, HALF_CLOSE_SECONDS, PUBLISHER_NAME_CHARACTERS_MAX
+from gateway.limits import DRAIN_SECONDS, DRAIN_SECONDS_MAX, HALF_CLOSE_SECONDS, PUBLISHER_NAME_CHARACTERS_MAX
 from gateway.logs import fields
 from gateway.race_actions import Acknowledgement, Action, Behind, EndOfStream, Resend, Response, Skip
 from gateway.race_tables import EndStatus
@@ -141,12 +141,23 @@ class PublishService:
                 # gRPC has no reset: the status waits behind what the publisher has not read.
                 await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, reason)
             writer.result()
-            await asyncio.wait({reader}, timeout=DRAIN_SECONDS)
+            await self._drain(outbox, reader)
             reason = "the stream is over"
         finally:
             for task in (reader, writer, overflow):
                 task.cancel()
             self._conductor.disconnect(outbox, reason)
+
+    async def _drain(self, outbox: Outbox, reader: asyncio.Task[None]) -> None:
+        """Let the reader drop what still comes, until nothing comes for a while or it has lasted too long."""
+        if outbox.said_goodbye:
+            await asyncio.wait({reader}, timeout=HALF_CLOSE_SECONDS)
+            return
+        for _ in range(int(DRAIN_SECONDS_MAX / DRAIN_SECONDS)):
+            before = outbox.dropped_count
+            await asyncio.wait({reader}, timeout=DRAIN_SECONDS)
+            if reader.done() or outbox.dropped_count == before:
+                return
 
     async def _write(self, outbox: Outbox, context: aio.ServicerContext[Any, Any]) -> None:
         await context.send_initial_metadata(())  # so that a publisher knows that it is heard
@@ -173,7 +184,9 @@ class PublishService:
                 # gRPC receives the next message, in a thread of its own, while this one is hashed.
                 reading = asyncio.ensure_future(context.read())
                 await asyncio.sleep(0)  # it begins
-                if not outbox.closed:
+                if outbox.closed:
+                    outbox.dropped_count += 1
+                else:
                     self._handle_any(outbox, request)
         finally:
             reading.cancel()
@@ -238,6 +251,7 @@ class PublishService:
 
     def _end_stream(self, outbox: Outbox, message: _Request.EndStream, now_ns: int) -> list[Action]:
         """EndStream: the stream ends in order, whatever its code."""
+        outbox.said_goodbye = True
         code, earliest, latest = message.end_code, message.earliest_block_number, message.latest_block_number
         name = _END_CODE.Name(code) if code in _END_CODE.values() else str(code)
         wrong = code not in _END_CODE.values() or code == _END_CODE.UNKNOWN or earliest > latest

@@ -1,0 +1,196 @@
+"""Rule 10: what is in flight is bounded by pushing back, and the lowest block always gets through."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from gateway.block import Block
+from gateway.items import ItemKind, field_item
+from gateway.limits import ITEM_OVERHEAD_BYTES
+from publishers.client import ClientOptions, publish_blocks
+from publishers.maker import BlockMaker, MakerOptions
+from tests.interop.rules.scenes import Stage, play
+from tests.nodes import KEY, Publisher, split
+
+KIB = 1024
+OPTIONS = MakerOptions(rounds_per_block=1, transactions_per_block=120, item_bytes=2 * KIB)
+LARGE: Sequence[Block] = tuple(BlockMaker(7, KEY, OPTIONS).blocks(12))
+LIMIT_BYTES = 256 * KIB
+SET_ITEMS = 16
+SET_BYTES_MAX = max(sum(map(len, run)) for block in LARGE for run in split(block.items, SET_ITEMS))
+
+
+async def send(publisher: Publisher, block: Block, start: int = 0, stop: int | None = None) -> None:
+    """Send the item sets of a block from `start` to `stop`; all of them and its end by default."""
+    runs = list(split(block.items, SET_ITEMS))
+    for run in runs[start:stop]:
+        await publisher.items(*run)
+    if stop is None:
+        await publisher.end(block.number)
+
+
+class Watch:
+    """What the node holds, looked at after every event."""
+
+    def __init__(self, stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.conductor = stage.node.conductor
+        self.peak_bytes = 0
+        perform = self.conductor.perform
+
+        def spy(actions: Sequence[object]) -> None:
+            perform(actions)  # type: ignore[arg-type]
+            self.peak_bytes = max(self.peak_bytes, self.held_bytes)
+
+        monkeypatch.setattr(self.conductor, "perform", spy)
+
+    @property
+    def held_bytes(self) -> int:
+        """The items that are really there, whatever the arbiter counts."""
+        attempts = self.conductor._attempts.values()
+        return sum(sum(map(len, attempt.items)) for attempt in attempts)
+
+    def is_full(self) -> bool:
+        """Whether the node takes in no more than it must."""
+        return self.conductor.arbiter.is_full()
+
+
+def test_publishers_far_ahead_are_slowed_until_the_lowest_block_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Alice is slow with block 0; seven others send megabytes of later blocks as fast as they can."""
+
+    async def scene(stage: Stage) -> None:
+        watch = Watch(stage, monkeypatch)
+        alice = await stage.publisher("alice")
+        await send(alice, LARGE[0], 0, 1)
+        await stage.begun(0)
+        others = await stage.publishers(*(f"publisher-{number}" for number in range(1, 8)))
+        for number, publisher in enumerate(others, start=1):
+            await send(publisher, LARGE[number], 0, 1)
+            await stage.begun(number)
+        sending = [
+            asyncio.ensure_future(send(publisher, LARGE[number], 1))
+            for number, publisher in enumerate(others, start=1)
+        ]
+        await stage.until(watch.is_full)
+        await send(alice, LARGE[0], 1, -1)  # hers is read all the same
+        bound = LIMIT_BYTES + LARGE[0].size_bytes + len(others) * SET_BYTES_MAX
+        assert watch.peak_bytes <= bound < sum(block.size_bytes for block in LARGE[:8])
+        runs = list(split(LARGE[0].items, SET_ITEMS))
+        await alice.items(*runs[-1])
+        await alice.end(0)
+        for publisher in (alice, *others):
+            await publisher.expect(*(f"ack {number}" for number in range(8)))
+        await asyncio.gather(*sending)
+        assert watch.held_bytes == 0
+        assert watch.peak_bytes <= bound
+
+    play(tmp_path, scene, committed=0, publish_max_inflight_bytes=LIMIT_BYTES, publish_stall_blocks=100)
+
+
+def test_the_lowest_block_gets_through_from_one_who_has_to_come_back_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All is full and the winner of block 0 leaves. Bob finishes block 1 before he comes for it."""
+
+    async def scene(stage: Stage) -> None:
+        watch = Watch(stage, monkeypatch)
+        alice = await stage.publisher("alice")
+        await send(alice, LARGE[0], 0, 1)
+        await stage.begun(0)
+        others = await stage.publishers("bob", "carol", "dave")
+        for number, publisher in enumerate(others, start=1):
+            await send(publisher, LARGE[number], 0, 1)
+            await stage.begun(number)
+        sending = [
+            asyncio.ensure_future(send(publisher, LARGE[number], 1))
+            for number, publisher in enumerate(others, start=1)
+        ]
+        await stage.until(watch.is_full)
+        alice.call.cancel()
+        for publisher in others:
+            await publisher.expect("resend 0")
+        await asyncio.gather(*sending)
+        bob = others[0]
+        for number in range(4):
+            await send(bob, LARGE[number])
+        for publisher in others[1:]:
+            publisher.call.cancel()
+        heard: list[str] = []
+        while not heard or heard[-1] != "ack 3":
+            heard.append(await bob.answer())
+            if heard[-1].startswith("resend"):
+                number = int(heard[-1].split()[1])
+                for again in range(number, 4):
+                    await send(bob, LARGE[again])
+        assert [text for text in heard if text.startswith("ack")] == ["ack 0", "ack 1", "ack 2", "ack 3"]
+        assert watch.peak_bytes <= LIMIT_BYTES + LARGE[0].size_bytes + 4 * SET_BYTES_MAX
+
+    play(
+        tmp_path,
+        scene,
+        committed=0,
+        publish_max_inflight_bytes=LIMIT_BYTES,
+        publish_stall_blocks=100,
+        publish_duplicate_skip_window=10,
+    )
+
+
+def test_tiny_items_count_for_what_they_cost(tmp_path: Path) -> None:
+    """40,000 items of 2 bytes: 80 kB on the wire, but megabytes in memory."""
+    tiny = field_item(ItemKind.EVENT_HEADER, b"")
+
+    async def scene(stage: Stage) -> None:
+        alice, bob = await stage.publishers("alice", "bob")
+        await alice.items(LARGE[0].items[0])
+        await stage.begun(0)
+        await bob.items(LARGE[1].items[0])
+        await stage.begun(1)
+        arbiter = stage.node.conductor.arbiter
+        await bob.items(*[tiny] * 20_000)
+        await stage.until(arbiter.is_full)
+        await bob.items(*[tiny] * 20_000)
+        await alice.items(*LARGE[0].items[1:])
+        await alice.end(0)
+        await alice.expect("ack 0")
+        await stage.until(lambda: arbiter.inflight_bytes > 40_000 * ITEM_OVERHEAD_BYTES)
+        await bob.end(1)
+        await bob.expect("ack 0", "end BAD_BLOCK_PROOF last 0 about 1", "closed")
+        assert arbiter.inflight_bytes == 0
+
+    play(tmp_path, scene, committed=0, publish_max_inflight_bytes=LIMIT_BYTES)
+
+
+def test_many_real_publishers_bring_a_chain_through_a_narrow_node(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Eight clients with different speeds, room for two blocks, and each of them leaves now and then."""
+    options = ClientOptions(set_bytes_max=32 * KIB)
+
+    async def source(seed: int) -> AsyncIterator[Block]:
+        chance = random.Random(seed)
+        for block in LARGE:
+            await asyncio.sleep(chance.random() / 50)
+            yield block
+
+    async def scene(stage: Stage) -> None:
+        watch = Watch(stage, monkeypatch)
+        gateways = [str(stage.node.grpc_address)]
+        runs = [publish_blocks(source(seed), gateways, f"publisher-{seed}", options) for seed in range(8)]
+        reports = await asyncio.gather(*runs)
+        assert {report.unacknowledged for report in reports} == {0}
+        assert stage.node.ledger.last_number == len(LARGE) - 1
+        assert watch.peak_bytes <= LIMIT_BYTES + LARGE[0].size_bytes + 8 * 2 * 40 * KIB
+
+    play(
+        tmp_path,
+        scene,
+        committed=0,
+        publish_max_inflight_bytes=LIMIT_BYTES,
+        publish_duplicate_skip_window=len(LARGE),
+    )
