@@ -285,7 +285,8 @@ class Conductor:
 
     async def stop(self, grace_seconds: float) -> None:
         """Finish complete blocks, end every stream, wait for the disk; at most `grace_seconds`."""
-        self.idle.clear()  # a standby was idle before
+        if not self.arbiter.shutting_down:
+            self.idle.clear()  # a standby was idle before
         self.perform(self.arbiter.shutdown(self._now_ns()))
         try:
             await asyncio.wait_for(self.idle.wait(), grace_seconds)
