@@ -22,6 +22,7 @@ from enum import Enum
 from datastream.errors import CommitFailed
 from datastream.layout import (
     HEADER_OFFSET,
+    HEADER_SIZE,
     PAGE_SIZE,
     Committed,
     file_size_of,
@@ -38,6 +39,7 @@ __all__ = ["COMMIT_STEPS", "Appender", "CommitStep"]
 
 _logger = logging.getLogger(__name__)
 _TOTALS = struct.Struct(">QQ")
+_pack_header = struct.Struct(f">{HEADER_SIZE - _TOTALS.size}s{_TOTALS.format[1:]}").pack
 _pack_totals = _TOTALS.pack
 _new_tuple = tuple.__new__
 _BLOCK_SIZE = 4096
@@ -67,7 +69,7 @@ COMMIT_STEPS: dict[CommitStep, tuple[str, str]] = {
     ),
     CommitStep.GROW: ("`ftruncate`, when the file is full", "the old stream in a longer file"),
     CommitStep.ENTRIES: (
-        "One `pwrite` of all entries, padding included",
+        "One `pwrite` of all entries, padding included; unflushed, a copy to a mapped page where possible",
         "the old stream; bytes past `total_length`, which opening zeroes",
     ),
     CommitStep.FLUSH_ENTRIES: ("`fdatasync`", "the same; the entries are on disk"),
@@ -132,9 +134,11 @@ class Appender:
         Raises:
             CommitFailed: the disk refused a step. On disk, the old stream was restored as far as it let us.
         """
-        buffer, offset = group.buffer, group.base.total_length
+        buffer = group.buffer
+        offset = group.base.total_length
         total_length = offset + len(buffer)
-        new = _new_tuple(Committed, (total_length, group.number_next))
+        total_entries = group.number_next
+        new = _new_tuple(Committed, (total_length, total_entries))
         step = _REPAIR
         try:
             if self._damage is not None:
@@ -144,13 +148,18 @@ class Appender:
                 self._grow(total_length)
             if buffer:
                 step = _ENTRIES  # then: garbage past the end, which opening zeroes
-                self._disk.pwrite(buffer, offset)
+                if flush:
+                    self._disk.pwrite(buffer, offset)
+                else:
+                    self._disk.append(buffer, offset)  # `append_window.py`
             if flush and self._flushed != new:
                 step = CommitStep.FLUSH_ENTRIES  # then: the same, on disk
                 self._disk.fdatasync()
             if buffer:
                 step = _HEADER  # then: the old stream or the new one
-                self._disk.pwrite(self._header_prefix + _pack_totals(*new), HEADER_OFFSET)
+                self._disk.pwrite(
+                    _pack_header(self._header_prefix, total_length, total_entries), HEADER_OFFSET
+                )
             if flush and self._flushed != new:
                 step = CommitStep.FLUSH_HEADER  # then: the new stream, its bookmarks not yet indexed
                 self._disk.fdatasync()

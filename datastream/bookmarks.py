@@ -243,17 +243,17 @@ class BookmarkIndex:
 
     # --- writing: one thread -----------------------------------------------------------------------------
 
-    def record(self, bookmarks: Iterable[tuple[bytes, int]], covered: int) -> int:
+    def record(self, bookmarks: dict[bytes, int], covered: int) -> int:
         """Take in bookmarks of entries that are committed; they are found from now on.
 
         Returns the number of bookmarks that wait to be written.
 
         Args:
-            bookmarks: (bookmark, entry number), oldest first.
+            bookmarks: each with the number of its newest entry; newer than what was recorded before.
             covered: how many entries the index covers with them.
         """
         pending = self._pending
-        pending.update(bookmarks)
+        pending |= bookmarks
         self._pending_covered = covered
         return len(pending)
 
@@ -324,11 +324,12 @@ class BookmarkIndex:
             self.failed = True
             raise BookmarksUnavailable(self.folder, str(error)) from error
         put, pack = batch.put, _U64.pack
-        for bookmark, number in self._pending.items():
-            if number == _GONE:
+        kept = self._pending
+        if _GONE in kept.values():  # only after a truncation or an update
+            kept = {bookmark: number for bookmark, number in kept.items() if number != _GONE}
+            for bookmark in self._pending.keys() - kept.keys():
                 batch.delete(bookmark)
-            else:
-                put(bookmark, pack(number))
+        any(map(put, kept, map(pack, kept.values())))  # `put` returns None: none ends it; faster than a loop
         if self._pending_covered is not None:
             put(COVERED_KEY, pack(self._pending_covered))
         with self._tables_guard:
@@ -427,7 +428,7 @@ class BookmarkIndex:
             pages: (bookmarks, number of entries covered after them), in order.
         """
         for bookmarks, covered in pages:
-            self.record(bookmarks, covered)
+            self.record(dict(bookmarks), covered)
             if self.pending_count >= REBUILD_BATCH_BOOKMARKS:
                 self.write_pending()
         self.write_pending()

@@ -13,6 +13,8 @@ import os
 from pathlib import Path
 from typing import Protocol
 
+from datastream.append_window import AppendWindow
+
 __all__ = ["Disk", "RealDisk", "create_file"]
 
 _pwrite = os.pwrite
@@ -30,6 +32,10 @@ class Disk(Protocol):
 
     def pwrite(self, data: bytes | bytearray | memoryview, offset: int) -> None:
         """Write all of `data` at `offset`, or raise OSError; then any part of it may have been written."""
+        ...
+
+    def append(self, data: bytes | bytearray | memoryview, offset: int) -> None:
+        """Write as `pwrite`, past the end of the stream, where there are only zeros; perhaps faster."""
         ...
 
     def replace(self, data: bytes, offset: int) -> None:
@@ -75,6 +81,9 @@ class RealDisk:
 
     def __init__(self, path: Path, *, writable: bool = True) -> None:
         self._fd = os.open(path, (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC)
+        self._window = AppendWindow(self._fd, self.pwrite)
+        # Called for every small commit: without the step through the method below, which documents it.
+        self.append = self._window.write  # type: ignore[method-assign]
 
     def pread(self, size: int, offset: int) -> bytes:
         """See `Disk.pread`."""
@@ -102,11 +111,16 @@ class RealDisk:
                     raise OSError(errno.EIO, "the file takes no more bytes")
                 written += count
 
+    def append(self, data: bytes | bytearray | memoryview, offset: int) -> None:
+        """See `Disk.append`; copies into the window where there is one."""
+        self._window.write(data, offset)
+
     def replace(self, data: bytes, offset: int) -> None:
         """See `Disk.replace`; a hole is made first, so that the new bytes get new pages in memory.
 
         A socket that was given a range by `sendfile` holds the pages themselves, not a copy of them.
         """
+        self._window.forget()
         if _fallocate is not None:
             # A file system that cannot make holes refuses; then the bytes are only overwritten.
             _fallocate(self._fd, _PUNCH_HOLE, ctypes.c_int64(offset), ctypes.c_int64(len(data)))
@@ -118,6 +132,7 @@ class RealDisk:
 
     def truncate(self, size: int) -> None:
         """See `Disk.truncate`."""
+        self._window.forget()
         os.ftruncate(self._fd, size)
 
     def size(self) -> int:
@@ -142,6 +157,7 @@ class RealDisk:
 
     def close(self) -> None:
         """See `Disk.close`."""
+        self._window.forget()
         if self._fd >= 0:
             fd, self._fd = self._fd, -1
             os.close(fd)

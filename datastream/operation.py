@@ -183,6 +183,13 @@ TRANSITIONS: dict[State, dict[Call, State | Wrong]] = {
 ADDING: frozenset[State] = frozenset({State.OPEN, State.OPEN_SEALED})
 """The states in which entries are added."""
 
+# What `begin`, `begin_commit` and `end_commit` do for a single operation without asking the table every time.
+# They are called for each; to find a member in its class takes longer than to find a name.
+_IDLE, _OPEN, _COMMITTING = State.IDLE, State.OPEN, State.COMMITTING
+assert TRANSITIONS[_IDLE][Call.START] is _OPEN
+assert TRANSITIONS[_OPEN][Call.COMMIT] is _COMMITTING
+assert TRANSITIONS[_COMMITTING][Call.COMMIT_DONE] is _IDLE
+
 
 def next_state(state: State, call: Call) -> State:
     """Return the state after `call`.
@@ -204,14 +211,12 @@ class _Mark(NamedTuple):
     room: int
     page_starts: int
     page_ends: int
-    bookmarks: int
     checkpoints: int
 
 
 _pack_head = ENTRY_HEAD.pack
 _CHECKPOINT_MASK = CHECKPOINT_INTERVAL - 1
 _BOOKMARK_ENTRY_SIZE_MAX = ENTRY_HEAD_SIZE + BOOKMARK_SIZE_MAX
-_START = Call.START
 _RESERVED: dict[int, str] = {
     # Its bookmark would be missing in the index until the index is rebuilt.
     BOOKMARK_TYPE: "is a bookmark; use add_stream_bookmark",
@@ -236,7 +241,6 @@ class OperationGroup:
         "_mark",
         "_room",
         "_room_kept",
-        "_row",
         "_size_max",
         "base",
         "bookmarks",
@@ -245,6 +249,7 @@ class OperationGroup:
         "number_next",
         "page_ends",
         "page_starts",
+        "sealed_bookmarks",
         "state",
     )
 
@@ -252,7 +257,6 @@ class OperationGroup:
         self, base: Committed, size_max: int = OPERATION_GROUP_BYTES_MAX, state: State = State.IDLE
     ) -> None:
         self.state = state
-        self._row = TRANSITIONS[state]
         self.base = base
         """What is committed before the group."""
         self.buffer = bytearray()
@@ -262,8 +266,10 @@ class OperationGroup:
         """(page number, number of its first entry) of the pages begun here."""
         self.page_ends: list[tuple[int, int]] = []
         """(page number, offset just past its last entry) of the pages completed here."""
-        self.bookmarks: list[tuple[bytes, int]] = []
-        """(bookmark, its entry's number)."""
+        self.bookmarks: dict[bytes, int] = {}
+        """Each bookmark of the operation begun last, with the number of its newest entry in it."""
+        self.sealed_bookmarks: dict[bytes, int] = {}
+        """The same of the operations sealed before it."""
         self.checkpoints: list[int] = []
         """Offsets in the file of the entries whose number is a multiple of CHECKPOINT_INTERVAL."""
         self._size_max = size_max
@@ -279,31 +285,12 @@ class OperationGroup:
         self._room_kept = (HEADER_PAGE_SIZE - base.total_length) % PAGE_SIZE
         self._room = self._room_kept if self.state in ADDING else 0
         self._mark = None
-        if len(self.buffer) > PAGE_SIZE:
-            self.buffer = bytearray()  # gives the memory back
-        else:
-            self.buffer.clear()
-        if self.page_starts:
-            self.page_starts.clear()
-            self.page_ends.clear()
+        self.buffer.clear()
+        self.page_starts.clear()
+        self.page_ends.clear()
         self.bookmarks.clear()
+        self.sealed_bookmarks.clear()
         self.checkpoints.clear()
-
-    def follow(self, committed: Committed) -> None:
-        """Begin anew after what was committed, which is this group."""
-        self.base = committed
-        # `_room_kept` is right already: the page goes on where the group ended.
-        self._mark = None
-        if len(self.buffer) > PAGE_SIZE:
-            self.buffer = bytearray()  # gives the memory back
-        else:
-            self.buffer.clear()
-        self.bookmarks.clear()
-        if self.checkpoints:
-            self.checkpoints.clear()
-        if self.page_starts:
-            self.page_starts.clear()
-            self.page_ends.clear()
 
     @property
     def end(self) -> Committed:
@@ -318,13 +305,10 @@ class OperationGroup:
         Raises:
             MisuseError: the table refuses the call; nothing was changed.
         """
-        following = self._row[call]
-        if following.__class__ is not State:
-            next_state(self.state, call)
+        following = next_state(self.state, call)
         if self.state in ADDING:
             self._room_kept, self._room = self._room, 0
-        self.state = following  # type: ignore[assignment]
-        self._row = TRANSITIONS[following]  # type: ignore[index]
+        self.state = following
         if following in ADDING:
             self._room = self._room_kept
 
@@ -334,14 +318,43 @@ class OperationGroup:
         Raises:
             OperationAlreadyOpen, CommitInProgress, StreamClosed, StreamReadOnly: nothing was changed.
         """
-        following = self._row[_START]
-        if following.__class__ is not State:
-            next_state(self.state, _START)
-        # What `move` does, in short, as this is called for every operation: no state before START adds.
-        self.state = following  # type: ignore[assignment]
-        self._row = TRANSITIONS[following]  # type: ignore[index]
-        self._room = self._room_kept
-        self._mark = self._mark_here() if self.buffer else None
+        if self.state is _IDLE:
+            self.state = _OPEN
+            self._room = self._room_kept
+            return
+        self.move(Call.START)
+        self._mark = self._mark_here()
+        self.sealed_bookmarks |= self.bookmarks
+        self.bookmarks.clear()
+
+    def begin_commit(self) -> None:
+        """End the open operation; nothing is added until `end_commit` or `restart`.
+
+        Raises:
+            NoOperationOpen, CommitInProgress, StreamClosed, StreamReadOnly: nothing was changed.
+        """
+        if self.state is not _OPEN:
+            self.move(Call.COMMIT)
+            return
+        self.state = _COMMITTING
+        self._room_kept, self._room = self._room, 0
+
+    def end_commit(self, committed: Committed) -> None:
+        """Begin anew after what was committed, which is this group."""
+        assert self.state is _COMMITTING
+        self.state = _IDLE
+        # `_room_kept` is right already: the page goes on where the group ended.
+        self.base = committed
+        self.buffer.clear()
+        self.bookmarks.clear()
+        if self._mark is not None:
+            self._mark = None
+            self.sealed_bookmarks.clear()
+        if self.checkpoints:
+            self.checkpoints.clear()
+        if self.page_starts:
+            self.page_starts.clear()
+            self.page_ends.clear()
 
     def rollback(self) -> None:
         """Drop the open operation's entries; sealed ones stay."""
@@ -358,7 +371,7 @@ class OperationGroup:
         del self.buffer[mark.size :]
         del self.page_starts[mark.page_starts :]
         del self.page_ends[mark.page_ends :]
-        del self.bookmarks[mark.bookmarks :]
+        self.bookmarks.clear()
         del self.checkpoints[mark.checkpoints :]
         self.number_next = mark.number
         self._room_kept = mark.room
@@ -458,7 +471,7 @@ class OperationGroup:
         self.buffer += entry
         self._room -= size
         self.number_next = number + 1
-        self.bookmarks.append((bookmark if bookmark.__class__ is bytes else bytes(bookmark), number))
+        self.bookmarks[bookmark if bookmark.__class__ is bytes else bytes(bookmark)] = number
         return number
 
     def _refusal(self, call: Call, entry_type: int, size: int) -> Exception:
@@ -501,7 +514,6 @@ class OperationGroup:
             self._room,
             len(self.page_starts),
             len(self.page_ends),
-            len(self.bookmarks),
             len(self.checkpoints),
         )
 

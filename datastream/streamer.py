@@ -51,7 +51,6 @@ from datastream.updating import Changer
 __all__ = ["DataStreamer"]
 
 _logger = logging.getLogger(__name__)
-_COMMIT = Call.COMMIT
 _COMMIT_DONE = Call.COMMIT_DONE
 
 
@@ -207,11 +206,13 @@ class DataStreamer:
                 all sealed operations were dropped, and another operation may be started.
         """
         group = self._group
-        group.move(_COMMIT)
+        group.begin_commit()
         try:
             if self._bookmarks.failed or self._changer.overdue:
                 self._finish_what_is_overdue()  # step 0a
             committed = self._appender.write(group, flush=flush)  # steps 0 to 4; 3 is the commit point
+            if group.sealed_bookmarks:
+                self._bookmarks.record(group.sealed_bookmarks, committed[1])
             if self._bookmarks.record(group.bookmarks, committed[1]) >= PENDING_BOOKMARKS_MAX or flush:
                 self._write_bookmarks(flush=flush)  # step 5
             if group.checkpoints or group.page_starts:
@@ -221,8 +222,7 @@ class DataStreamer:
             group.move(_COMMIT_DONE)
             group.restart(self._file.committed)
             raise
-        group.move(_COMMIT_DONE)
-        group.follow(committed)
+        group.end_commit(committed)
         if self._callbacks:
             self._tell(committed)
 

@@ -44,6 +44,17 @@ class MemoryDisk:
     def pwrite(self, data: bytes | bytearray | memoryview, offset: int) -> None:
         """Write to the page cache."""
         self._step("pwrite")
+        self._write(data, offset)
+
+    def append(self, data: bytes | bytearray | memoryview, offset: int) -> None:
+        """Write in two parts: a process may be killed while it copies into a mapped page."""
+        self._step("append")
+        half = len(data) // 2
+        self._write(data[:half], offset)
+        self._step("append, second half")
+        self._write(data[half:], offset + half)
+
+    def _write(self, data: bytes | bytearray | memoryview, offset: int) -> None:
         if len(self.cache) < offset + len(data):
             self.cache.extend(bytes(offset + len(data) - len(self.cache)))
         self.cache[offset : offset + len(data)] = data
@@ -167,6 +178,14 @@ class FailingDisk:
                 self.below.pwrite(bytes(data[: len(data) // 2]), offset)
             raise OSError(number, os.strerror(number))
         self.below.pwrite(data, offset)
+
+    def append(self, data: bytes | bytearray | memoryview, offset: int) -> None:
+        """Write, or fail after a half."""
+        number = self._next("append")
+        if number is not None:
+            self.below.append(data[: len(data) // 2], offset)
+            raise OSError(number, os.strerror(number))
+        self.below.append(data, offset)
 
     def replace(self, data: bytes, offset: int) -> None:
         """Write or fail."""

@@ -7,13 +7,15 @@ import random
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from datastream.appending import COMMIT_STEPS, CommitStep
 from datastream.errors import CommitFailed
 from datastream.layout import DATA_SIZE_MAX, PAGE_SIZE, Entry, file_size_of
 from datastream.streamer import DataStreamer
 from tests.datastream.fake_disk import FailingDisk, MemoryDisk
-from tests.datastream.streams import bookmark, commit, entries
+from tests.datastream.streams import add, bookmark, commit, entries
 
 FIRST = (bookmark(1), (1, b"first" * 10), (2, b""))
 BIG = ((1, b"a" * DATA_SIZE_MAX), (1, b"b" * 500_000), (1, b"c" * 900_000))
@@ -31,6 +33,8 @@ def zero_past_the_end(disk: MemoryDisk, streamer: DataStreamer) -> bool:
 FAULTS = [
     ("growth", "truncate", [errno.ENOSPC], BIG, CommitStep.GROW),
     ("entries, full disk", "pwrite", [errno.ENOSPC], BIG[:1], CommitStep.ENTRIES),
+    ("entries, full disk, without a flush", "append", [errno.ENOSPC], ((1, b"x" * 90),), CommitStep.ENTRIES),
+    ("header, without a flush", "pwrite", [errno.EIO], ((1, b"x" * 90),), CommitStep.HEADER),
     ("entries, broken disk", "pwrite", [errno.EIO], ((1, b"x"),), CommitStep.ENTRIES),
     ("first flush", "fdatasync", [errno.EIO], BIG, CommitStep.FLUSH_ENTRIES),
     ("header", "pwrite", [None, errno.EIO], BIG, CommitStep.HEADER),
@@ -65,7 +69,7 @@ def test_a_failed_commit(
     number = next(number for number in plan if number is not None)
     disk.plan[method] = list(plan)
     with pytest.raises(CommitFailed) as caught:
-        commit(streamer, bookmark(2), *items, flush=True)
+        commit(streamer, bookmark(2), *items, flush="without a flush" not in name)
     assert caught.value.step == step.value
     assert caught.value.os_error.errno == number
     assert str(caught.value).startswith(f"{tmp_path}/s.bin: commit failed at step {step.value}: ")
@@ -131,7 +135,7 @@ def test_calls_of_one_commit(tmp_path: Path) -> None:
     assert disk.calls == ["pwrite", "fdatasync", "pwrite", "fdatasync"]
     disk.calls.clear()
     commit(streamer, (1, b"quick"), flush=False)
-    assert disk.calls == ["pwrite", "pwrite"]
+    assert disk.calls == ["append", "pwrite"]
     disk.calls.clear()
     commit(streamer, flush=False)  # nothing to write
     assert disk.calls == []
@@ -162,6 +166,39 @@ def test_a_file_without_pages_grows_at_once(tmp_path: Path) -> None:
     commit(streamer, (1, b"x"))
     assert memory.size() == file_size_of(1)
     streamer.close()
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.lists(st.integers(0, 90) | st.just(400_000), max_size=4), st.sampled_from("cfs")),
+        max_size=20,
+    )
+)
+def test_the_same_bytes_however_it_was_committed(
+    tmp_path_factory: pytest.TempPathFactory, operations: list[tuple[list[int], str]]
+) -> None:
+    """Without a flush, with one, in a group; on a real file and on a disk without a window."""
+    folder, memory = tmp_path_factory.mktemp("same"), MemoryDisk()
+    real = DataStreamer.open(folder / "real.bin", initial_pages=1, growth_pages=1)
+    plain = DataStreamer.open(folder / "plain.bin", initial_pages=1, growth_pages=1, disk=memory)
+    with real, plain:
+        for number, (sizes, how) in enumerate(operations):
+            items = [bookmark(number), *((1, bytes([number + 1]) * size) for size in sizes)]
+            commit(plain, *items, flush=True)
+            real.start_atomic_op()
+            add(real, items)
+            if how == "s":
+                real.seal_atomic_op()
+            else:
+                real.commit_atomic_op(flush=how == "f")
+        if operations and operations[-1][1] == "s":
+            real.commit_atomic_op()
+        assert real.committed == plain.committed
+        end = real.committed.total_length
+        assert (folder / "real.bin").read_bytes()[:end] == memory.cache[:end]
+        for number in range(len(operations)):
+            assert real.get_bookmark(bookmark(number)[1]) == plain.get_bookmark(bookmark(number)[1])
 
 
 def test_the_steps_are_all_described() -> None:

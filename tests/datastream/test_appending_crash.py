@@ -65,7 +65,7 @@ def opened(path: Path, disk: MemoryDisk) -> Iterator[DataStreamer]:
         streamer._bookmarks.close()
 
 
-def work(streamer: DataStreamer, run: Run) -> None:
+def work(streamer: DataStreamer, run: Run, *, flush: bool = True) -> None:
     """Do the workload from its beginning."""
     for items, end in WORKLOAD:
         verb, _, number = end.partition(" ")
@@ -91,16 +91,16 @@ def work(streamer: DataStreamer, run: Run) -> None:
         if end == "seal":
             streamer.seal_atomic_op()
             continue
-        streamer.commit_atomic_op()
+        streamer.commit_atomic_op(flush=flush)
         run.acknowledged = list(run.offered)
 
 
-def step_count(path: Path) -> int:
+def step_count(path: Path, *, flush: bool = True) -> int:
     """Return how many writes and flushes the workload makes after the stream was created."""
     disk = MemoryDisk()
     with opened(path, disk) as streamer:
         disk.steps.clear()
-        work(streamer, Run())
+        work(streamer, Run(), flush=flush)
     shutil.rmtree(path.with_name("s.db"))
     return len(disk.steps)
 
@@ -133,9 +133,22 @@ def check(path: Path, disk: MemoryDisk, run: Run, where: str) -> None:
 
 @pytest.mark.parametrize("how", ["none", "all", "prefix", "sectors"])
 def test_every_boundary(tmp_path: Path, how: str) -> None:
-    path = tmp_path / "s.bin"
+    crash_everywhere(tmp_path / "s.bin", how, flush=True)
+
+
+@pytest.mark.parametrize("bookmarks_max", [2, 1000])
+def test_every_boundary_of_commits_without_a_flush(
+    tmp_path: Path, bookmarks_max: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process is killed, also in the middle of a copy: what it wrote is there, the index may lag."""
+    monkeypatch.setattr("datastream.streamer.PENDING_BOOKMARKS_MAX", bookmarks_max)
+    crash_everywhere(tmp_path / "s.bin", "all", flush=False)
+
+
+def crash_everywhere(path: Path, how: str, *, flush: bool) -> None:
+    """Stop the workload before each of its steps, and check what a reopening finds."""
     rng = random.Random(f"crash {how}")
-    steps = step_count(path)
+    steps = step_count(path, flush=flush)
     assert steps > 20
     for crash_at in range(steps + 1):
         run, disk = Run(), MemoryDisk()
@@ -143,7 +156,7 @@ def test_every_boundary(tmp_path: Path, how: str) -> None:
             disk.steps.clear()
             disk.crash_at = crash_at
             try:
-                work(streamer, run)
+                work(streamer, run, flush=flush)
             except PowerLost:
                 pass
             else:

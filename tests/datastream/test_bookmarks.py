@@ -65,7 +65,8 @@ def test_values_are_found_before_and_after_they_are_written(tmp_path: Path) -> N
     index = BookmarkIndex(tmp_path / "s.bin")
     assert index.covered is None
     assert index.get(b"a") is None
-    index.record([(b"a", 1), (b"b", 2), (b"a", 3)], 4)
+    index.record({b"a": 1, b"b": 2}, 3)
+    index.record({b"a": 3}, 4)
     assert (index.get(b"a"), index.get(b"b"), index.pending_count) == (3, 2, 2)
     index.write_pending()
     assert (index.get(b"a"), index.get(b"b"), index.pending_count) == (3, 2, 0)
@@ -141,7 +142,7 @@ def test_what_another_program_locked_is_not_opened(tmp_path: Path, lock: Callabl
 
 def test_a_damaged_database_is_made_anew(tmp_path: Path) -> None:
     index = BookmarkIndex(tmp_path / "s.bin")
-    index.record([(b"a", 1)], 2)
+    index.record({b"a": 1}, 2)
     index.write_pending()
     index.close()
     current = tmp_path / "s.db" / "CURRENT"
@@ -149,7 +150,7 @@ def test_a_damaged_database_is_made_anew(tmp_path: Path) -> None:
     index = BookmarkIndex(tmp_path / "s.bin")
     assert index.covered is None
     assert index.get(b"a") is None
-    index.record([(b"a", 1)], 2)
+    index.record({b"a": 1}, 2)
     index.write_pending()
     index.close()
 
@@ -162,7 +163,7 @@ def test_a_folder_that_cannot_be(tmp_path: Path) -> None:
 
 def test_wipe(tmp_path: Path) -> None:
     index = BookmarkIndex(tmp_path / "s.bin")
-    index.record([(b"a", 1)], 2)
+    index.record({b"a": 1}, 2)
     index.write_pending()
     index.wipe()
     assert (index.get(b"a"), index.covered, index.highest_number(9)) == (None, None, None)
@@ -219,7 +220,7 @@ class FailingDatabase:
 def test_a_failing_database(tmp_path: Path) -> None:
     state = {"open_fails": False, "write_fails": True}
     index = BookmarkIndex(tmp_path / "s.bin", lambda folder: FailingDatabase(folder, state))
-    index.record([(b"a", 1)], 2)
+    index.record({b"a": 1}, 2)
     with pytest.raises(BookmarksUnavailable) as caught:
         index.write_pending()
     assert str(caught.value) == f"{tmp_path}/s.db: bookmark DB: no room"

@@ -50,7 +50,7 @@ def test_the_buffer_is_what_the_file_will_hold() -> None:
     expected = [Entry(BOOKMARK_TYPE, 7, b"b"), Entry(3, 8, b"data")]
     assert group.buffer == b"".join(map(encode_entry, expected))
     assert group.end == Committed(HEADER_PAGE_SIZE + 100 + 18 + 21, 9)
-    assert group.bookmarks == [(b"b", 7)]
+    assert group.bookmarks == {b"b": 7}
     assert group.page_starts == []
 
 
@@ -231,7 +231,7 @@ def test_rollback_leaves_what_was_sealed() -> None:
     group.add_entry(1, bytes(DATA_SIZE_MAX))
     group.rollback()
     assert (bytes(group.buffer), group.end, group.page_starts, group.checkpoints) == sealed
-    assert group.bookmarks == [(b"kept", 0)]
+    assert (group.sealed_bookmarks, group.bookmarks) == ({b"kept": 0}, {})
     assert group.page_ends == []
     group.begin()
     assert group.add_entry(1, b"next") == 1
@@ -264,7 +264,7 @@ def test_restart() -> None:
     group.move(Call.COMMIT_DONE)
     group.restart(end)
     assert group.end == end
-    assert (bytes(group.buffer), group.bookmarks, group.page_starts, group.checkpoints) == (b"", [], [], [])
+    assert (bytes(group.buffer), group.bookmarks, group.page_starts, group.checkpoints) == (b"", {}, [], [])
     group.begin()
     assert group.add_entry(1, b"") == 2
     assert group.page_starts == [(2, 2)]

@@ -24,8 +24,10 @@ KILLS_PER_STREAM = 12
 """A stream that lives longer takes ever longer to be compared."""
 WRITER = """
 import os, sys
+from datastream import streamer as streamer_module
 from datastream.streamer import DataStreamer
 from tests.datastream.test_streamer_kill import step
+streamer_module.PENDING_BOOKMARKS_MAX = 7  # batches behind unflushed commits are on their way, too
 streamer = DataStreamer.open(sys.argv[1], initial_pages=1, growth_pages=1)
 items = [(entry.type, entry.data) for entry in streamer.read_entries(0)]
 number = int(sys.argv[2])

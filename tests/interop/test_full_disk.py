@@ -12,12 +12,16 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from datastream import StreamClient
+from datastream import DataStreamer, StreamClient
+from datastream.check import check_stream
+from datastream.errors import CommitFailed
+from datastream.layout import file_size_of
 from gateway.block import Block
 from gateway.block_layout import BlockDecoder
 from gateway.ledger import Ledger
 from gateway.node import Node
 from publishers.maker import BlockMaker, MakerOptions
+from tests.datastream.streams import Item, bookmark, commit, entries
 from tests.nodes import ANSWER_SECONDS, KEY, Publisher, running_node, stream_bytes, wire_to
 
 SIZE_BYTES = 6 << 20
@@ -148,6 +152,35 @@ def test_a_node_that_stops_on_a_full_disk_starts_again(small_disk: Path, tmp_pat
     (small_disk / "filler").unlink()
     asyncio.run(go_on(number))
     assert stream_bytes(small_disk) == never_full(tmp_path / "good")
+
+
+def test_a_streamer_whose_commits_are_not_flushed(small_disk: Path) -> None:
+    """Its pages are mapped: a full disk is an error of the commit nonetheless, not the end of the process."""
+    path, event = small_disk / "s.bin", (1, b"x" * 5000)
+    items: list[Item] = []
+    with DataStreamer.open(path, initial_pages=16) as streamer:
+
+        def commit_one() -> None:
+            added = bookmark(len(items)), event
+            commit(streamer, *added, flush=False)
+            items.extend(added)
+
+        def commit_until_full() -> None:
+            while True:
+                commit_one()
+
+        with pytest.raises(CommitFailed, match="at step 1 entries: No space left on device"):
+            commit_until_full()
+        assert len(items) > 100
+        assert list(streamer.read_entries(0)) == entries(*items)
+        assert os.fstat(streamer.fileno()).st_size == file_size_of(16)
+
+        (small_disk / "ballast").unlink()
+        for _ in range(300):
+            commit_one()
+    assert check_stream(path).findings == []
+    with DataStreamer.open(path) as streamer:
+        assert list(streamer.read_entries(0)) == entries(*items)
 
 
 def never_full(data_dir: Path) -> bytes:
