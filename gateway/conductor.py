@@ -29,6 +29,7 @@ from dataclasses import dataclass, field
 from datastream.errors import CommitFailed
 from gateway.chain import Chain
 from gateway.errors import BlockRefused
+from gateway.item_set import ItemSet
 from gateway.ledger import Ledger, VerifiedBlock
 from gateway.limits import (
     COMMIT_GROUP_BYTES_MAX,
@@ -189,9 +190,11 @@ class Conductor:
     # --- what the gRPC side calls --------------------------------------------------------------------------
 
     def connect(self, name: str, *, is_peer: bool = False) -> Outbox:
-        """A publisher called `name` has opened a stream; read its responses from the outbox.
+        """A publisher has opened a stream; read its responses from the outbox.
 
-        `is_peer`: it is this node's own subscription to another node.
+        Args:
+            name: who it is.
+            is_peer: it is this node's own subscription to another node.
         """
         self._publisher_count += 1
         outbox = Outbox(PublisherId(self._publisher_count), name, self._responses_max)
@@ -222,6 +225,20 @@ class Conductor:
         if publisher_id in arbiter.streams:
             arbiter.let_go(publisher_id, self._now_ns())
             self._arm()
+
+    def offer(self, outbox: Outbox, item_set: ItemSet) -> None:
+        """An item set has come on a publisher's stream."""
+        arbiter, publisher_id, now_ns = self.arbiter, outbox.publisher_id, self._now_ns()
+        items, kinds, proven = item_set.items, item_set.kinds, item_set.proven
+        if item_set.block_number is None:
+            only_proofs = item_set.only_proofs
+            actions = arbiter.items(
+                publisher_id, items, now_ns, kinds=kinds, proven=proven, only_proofs=only_proofs
+            )
+        else:
+            number = item_set.block_number
+            actions = arbiter.header(publisher_id, number, items, now_ns, kinds=kinds, proven=proven)
+        self.perform(actions)
 
     def now_ns(self) -> int:
         """The conductor's clock."""

@@ -21,6 +21,7 @@ __all__ = [
     "FAILOVER_HOLD_SECONDS",
     "FAILOVER_LEVEL_SECONDS",
     "FIELD_CHARACTERS_MAX",
+    "FOLLOW_SETTLE_SECONDS",
     "HALF_CLOSE_SECONDS",
     "HARD_MESSAGE_FACTOR",
     "HEADER_SIZE_MAX",
@@ -33,6 +34,9 @@ __all__ = [
     "LEDGER_KEYS_MAX",
     "LEVEL_LOOK_SECONDS",
     "METRIC_PUBLISHERS_MAX",
+    "PEER_POLL_FAILURES_MAX",
+    "PEER_POLL_SECONDS",
+    "PEER_STATUS_SECONDS_MAX",
     "PROOFS_PER_BLOCK_MAX",
     "PUBLISHER_NAME_CHARACTERS_MAX",
     "RECORD_FILE_FIELDS_MAX",
@@ -180,6 +184,21 @@ would only take the interpreter from the event loop."""
 SUBSCRIBE_SHARED_BYTES_MAX: Final = 16 * 1024 * 1024
 """Bytes of messages that are kept for subscribers who come to the same place a moment later. Those who are
 level all want the same block, which is read and serialized once."""
+
+# --- peers --------------------------------------------------------------------------------------------------
+
+PEER_STATUS_SECONDS_MAX: Final = 5.0
+"""How long a peer may take to answer `serverStatus`."""
+
+PEER_POLL_SECONDS: Final = 1.0
+"""Time between two questions to a peer that is followed live for its last block."""
+
+PEER_POLL_FAILURES_MAX: Final = 3
+"""Questions in a row that a peer leaves unanswered before it counts as gone. Its stream may be silent for
+long, and a process that hangs keeps its connections."""
+
+FOLLOW_SETTLE_SECONDS: Final = 0.005
+"""Time between two looks whether the last blocks of a peer are committed, when the node stops following."""
 
 # --- the ledger ---------------------------------------------------------------------------------------------
 

@@ -18,6 +18,9 @@
     sluice_subscriber_sent_bytes_total       bytes of messages sent to subscribers
     sluice_subscriber_lag_blocks             blocks that the slowest subscriber was not sent yet
     sluice_asyncio_tasks                     tasks of the event loop
+    sluice_catch_up_distance_blocks          blocks that the node knows of and does not have
+    sluice_catch_up_attempts_total{outcome}  attempts to take blocks from a peer
+    sluice_catch_up_stalled                  1 when the node does not come closer
     sluice_ready                             1 when /readyz says ready
     sluice_verification_mode_info{mode}      always 1; the label tells the mode
 
@@ -115,6 +118,16 @@ class Metrics:
         self.tcp_sent_bytes = Counter(
             "sluice_tcp_sent_bytes", "Bytes sent to data-streamer clients.", registry=registry
         )
+        self.asyncio_tasks = Gauge("sluice_asyncio_tasks", "Tasks of the event loop.", registry=registry)
+        self._make_reading_metrics()
+        self.ready = Gauge("sluice_ready", "1 when the node is ready.", registry=registry)
+        Info("sluice_verification_mode", "What is checked of a block.", registry=registry).info(
+            {"mode": verification_mode}
+        )
+
+    def _make_reading_metrics(self) -> None:
+        """Make those of subscribers, and of the peers that this node subscribes to."""
+        registry = self.registry
         self.subscribers = Gauge("sluice_subscribers", "Streams of subscribers.", registry=registry)
         self.subscriber_blocks_sent = Counter(
             "sluice_subscriber_blocks_sent", "Blocks sent to subscribers.", registry=registry
@@ -127,10 +140,19 @@ class Metrics:
             "Blocks that the slowest subscriber was not sent yet.",
             registry=registry,
         )
-        self.asyncio_tasks = Gauge("sluice_asyncio_tasks", "Tasks of the event loop.", registry=registry)
-        self.ready = Gauge("sluice_ready", "1 when the node is ready.", registry=registry)
-        Info("sluice_verification_mode", "What is checked of a block.", registry=registry).info(
-            {"mode": verification_mode}
+        self.catch_up_distance_blocks = Gauge(
+            "sluice_catch_up_distance_blocks",
+            "Blocks that the node knows of and does not have.",
+            registry=registry,
+        )
+        self.catch_up_attempts = Counter(
+            "sluice_catch_up_attempts",
+            "Attempts to take blocks from a peer, by outcome.",
+            ["outcome"],
+            registry=registry,
+        )
+        self.catch_up_stalled = Gauge(
+            "sluice_catch_up_stalled", "1 when the node does not come closer.", registry=registry
         )
 
     def count_won(self, publisher: str) -> None:

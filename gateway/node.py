@@ -28,13 +28,15 @@ from datastream.errors import AddressUnavailable
 from gateway.addresses import Address
 from gateway.admission import Admission, AdmissionLimits
 from gateway.api import node_pb2, node_pb2_grpc, publish_pb2, subscribe_pb2
+from gateway.catch_up import CatchUpRules
 from gateway.conductor import Conductor
 from gateway.errors import Fatal, SettingError
+from gateway.following import Following
 from gateway.grpc_server import ServerPlan, not_free, start_server
 from gateway.http import start_http
 from gateway.ledger import Ledger
 from gateway.ledger_keys import LedgerKeys
-from gateway.limits import HEALTH_CHECK_SECONDS
+from gateway.limits import HARD_MESSAGE_FACTOR, HEALTH_CHECK_SECONDS
 from gateway.logs import fields
 from gateway.metrics import Metrics
 from gateway.node_service import BlockAccessService, BlockNodeService
@@ -76,13 +78,6 @@ class Node:
             raise SettingError(
                 "role", got="standby", expected="active: this version has no standby", where="role"
             )
-        if settings.peers:
-            raise SettingError(
-                "peers",
-                got=str(settings.peers[0]),
-                expected="none: this version has no catch-up",
-                where="--peer",
-            )
         self.settings = settings
         self.metrics = Metrics(verification_mode=settings.verification_mode)
         keys = LedgerKeys.parse(settings.ledger_keys)
@@ -95,6 +90,7 @@ class Node:
         self.http_address = settings.http_address
         self._disk = disk
         self.subscribe_service: SubscribeService
+        self.following: Following
         self._tcp_server: StreamServer
         self._stopping = False
         self._cut_off_at = 0.0
@@ -116,6 +112,8 @@ class Node:
             reasons.append(f"blocks cannot be written: {failed}")
         if self.broken.done():
             reasons.append("the publish race has stopped on an internal error, see the log")
+        if self.following.problem is not None:
+            reasons.append(self.following.problem)
         return reasons
 
     async def start(self) -> None:
@@ -164,9 +162,12 @@ class Node:
         )
         self._cleanup.callback(self.ledger.close)
         self._make_conductor()
+        self._make_following()
         self.http_address = await self._start_http()
         self.tcp_address = await self._start_tcp()
         self.grpc_address = await self._start_grpc()
+        if settings.peers:
+            self.following.catch_up([str(peer) for peer in settings.peers])
 
     def _make_conductor(self) -> None:
         settings = self.settings
@@ -190,6 +191,21 @@ class Node:
         loop = asyncio.get_running_loop()
         self.metrics.asyncio_tasks.set_function(lambda: len(asyncio.all_tasks(loop)))
         self.metrics.last_block.set(-1 if self.ledger.last_number is None else self.ledger.last_number)
+
+    def _make_following(self) -> None:
+        settings = self.settings
+        rules = CatchUpRules(
+            stalled_attempts_max=settings.catchup_max_stalled_attempts,
+            rest_ns=int(settings.catchup_rest_seconds * 1e9),
+            rest_max_ns=int(settings.catchup_max_rest_seconds * 1e9),
+        )
+        self.following = Following(
+            self.conductor,
+            self.metrics,
+            rules=rules,
+            stall_seconds=settings.catchup_stall_seconds,
+            message_bytes_max=settings.grpc_max_message_bytes * HARD_MESSAGE_FACTOR,
+        )
 
     def _first_number(self) -> int | None:
         """Where an empty node begins; None: with whatever comes."""
@@ -255,6 +271,7 @@ class Node:
         address = await self._serve("grpc", settings.grpc_address, add_publishing)
         self._cleanup.push_async_callback(self._end_subscribers)
         self._cleanup.push_async_callback(self.conductor.stop, settings.shutdown_grace_seconds)
+        self._cleanup.push_async_callback(self.following.stop)
         if settings.subscriber_address is None:
             self.subscriber_address = address
         watch = asyncio.ensure_future(self._watch())

@@ -220,25 +220,9 @@ class PublishService:
             except ItemError as error:
                 conductor.perform(arbiter.bad_request(publisher_id, str(error), now_ns))
                 return
-            if item_set.block_number is None:
-                actions = arbiter.items(
-                    publisher_id,
-                    item_set.items,
-                    now_ns,
-                    kinds=item_set.kinds,
-                    proven=item_set.proven,
-                    only_proofs=item_set.only_proofs,
-                )
-            else:
-                actions = arbiter.header(
-                    publisher_id,
-                    item_set.block_number,
-                    item_set.items,
-                    now_ns,
-                    kinds=item_set.kinds,
-                    proven=item_set.proven,
-                )
-        elif kind == "end_of_block":
+            conductor.offer(outbox, item_set)
+            return
+        if kind == "end_of_block":
             actions = arbiter.block_end(publisher_id, request.end_of_block.block_number, now_ns)
         elif kind == "end_stream":
             actions = self._end_stream(outbox, request.end_stream, now_ns)

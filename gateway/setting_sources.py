@@ -119,7 +119,11 @@ RULES: tuple[Rule, ...] = (
         lambda _: "grpc.tls_client_ca to be set as well, or clients show no certificate",
     ),
     Rule("role", lambda s: s.role == "active", lambda _: "active, because standby is not built yet"),
-    Rule("peers", lambda s: s.peers == (), lambda _: "none, because catching up from peers is not built yet"),
+    Rule(
+        "catchup.max_rest_seconds",
+        lambda s: s.catchup_max_rest_seconds >= s.catchup_rest_seconds,
+        lambda s: f"at least {s.catchup_rest_seconds:g}, which is catchup.rest_seconds",
+    ),
 )
 """Checked in this order when every single value is right."""
 

@@ -136,7 +136,11 @@ class Settings:
         "role", Choice(("active", "standby")), "active", "Whether publishers are accepted or sent elsewhere."
     )
     peers: tuple[Address, ...] = _row(
-        "peers", Listed(HostPort(port_min=1)), (), "gRPC address of another node. Repeatable.", flag="--peer"
+        "peers",
+        Listed(HostPort(port_min=1)),
+        (),
+        "Address where another node serves subscribers; missing blocks are taken from there. Repeatable.",
+        flag="--peer",
     )
     ledger_keys: tuple[str, ...] = _row(
         "ledger_keys",
@@ -366,6 +370,37 @@ class Settings:
         "Bytes of items after which an item set to a subscriber is full. Each subscriber holds one set; a "
         "longer item is a set of its own.",
         unit="bytes",
+    )
+
+    # --- catchup --------------------------------------------------------------------------------------------
+    catchup_max_stalled_attempts: int = _row(
+        "catchup.max_stalled_attempts",
+        WholeNumber(1, 1_000_000),
+        5,
+        "Attempts to take blocks from peers without a further block after which the node says so in its log, "
+        "its metrics and /readyz. It keeps trying.",
+        unit="attempts",
+    )
+    catchup_stall_seconds: float = _row(
+        "catchup.stall_seconds",
+        Seconds(3600, none_allowed=False),
+        10.0,
+        "A peer that has more blocks and sends nothing for this long is left for another.",
+        unit="seconds",
+    )
+    catchup_rest_seconds: float = _row(
+        "catchup.rest_seconds",
+        Seconds(3600, none_allowed=False),
+        1.0,
+        "Rest of a peer after a first failure; doubled with each further one.",
+        unit="seconds",
+    )
+    catchup_max_rest_seconds: float = _row(
+        "catchup.max_rest_seconds",
+        Seconds(_DAY_SECONDS, none_allowed=False),
+        60.0,
+        "The longest rest of a peer that fails, and the rest of one that sends what cannot be.",
+        unit="seconds",
     )
 
     # --- tcp ------------------------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
-"""The client's side of `subscribeBlockStream`: responses in, whole blocks out.
+"""The client's side of `subscribeBlockStream`: what a response may be, and whole blocks out of responses.
 
-Pure. One `BlockAssembler` follows one call:
+Pure. One `BlockAssembler`, or one `SubscriptionOrder` where blocks are handled set by set, follows one call:
 
     block_items, the block's header first        gathered
     block_items                                  gathered
@@ -26,10 +26,10 @@ from typing import Final
 from gateway.api import subscribe_pb2
 from gateway.block import Block
 from gateway.errors import ItemError, SubscriptionError
-from gateway.item_set import inspect
+from gateway.item_set import ItemSet, inspect
 from gateway.limits import BLOCK_ITEMS_MAX, STORED_BLOCK_BYTES_MAX
 
-__all__ = ["U64_MAX", "BlockAssembler", "status_name"]
+__all__ = ["U64_MAX", "BlockAssembler", "SubscriptionOrder", "status_name"]
 
 U64_MAX: Final = (1 << 64) - 1
 """As start of a request: the first block available, or with the same end only new ones; as end: no end."""
@@ -37,8 +37,8 @@ U64_MAX: Final = (1 << 64) - 1
 _Code = subscribe_pb2.SubscribeStreamResponse.Code
 
 
-class BlockAssembler:
-    """Puts the blocks of one subscription together.
+class SubscriptionOrder:
+    """Checks the responses of one subscription, one by one.
 
     Args:
         start_number: the block that has to come first; None when it is for the server to say (a request whose
@@ -58,18 +58,15 @@ class BlockAssembler:
     ) -> None:
         self.next_number = start_number
         """The block that has to come next, or that is being received; None until one has begun."""
+        self.in_block = False
+        """Whether a block was begun and has not ended; a stream that ends now has cut it off."""
         self.status: int | None = None
         """The server's last word, a `SubscribeStreamResponse.Code`; None while the stream goes on."""
         self._end_number = end_number
         self._block_bytes_max = block_bytes_max
         self._block_items_max = block_items_max
-        self._items: list[bytes] = []
         self._size_bytes = 0
-
-    @property
-    def in_block(self) -> bool:
-        """Whether a block was begun and has not ended; a stream that ends now has cut it off."""
-        return bool(self._items)
+        self._item_count = 0
 
     @property
     def complete(self) -> bool:
@@ -80,8 +77,11 @@ class BlockAssembler:
             and self.next_number > self._end_number
         )
 
-    def feed(self, response: subscribe_pb2.SubscribeStreamResponse) -> Block | None:
-        """Take one response; return the block that it ends, if it ends one.
+    def take(self, response: subscribe_pb2.SubscribeStreamResponse) -> ItemSet | int | None:
+        """Take one response.
+
+        Returns:
+            The item set that it is; the number of the block that it ends; None if it is the status.
 
         Raises:
             SubscriptionError: it breaks a rule at the top of this module; nothing was taken.
@@ -91,26 +91,24 @@ class BlockAssembler:
             got = f"{kind or 'a message'} after the status {status_name(self.status)}"
             raise SubscriptionError(self._where(), got, "the end of the stream")
         if kind == "block_items":
-            self._take(response.block_items.block_items)
-        elif kind == "end_of_block":
+            return self._items(response.block_items.block_items)
+        if kind == "end_of_block":
             return self._end(response.end_of_block.block_number)
-        elif kind == "status":
-            self.status = response.status
-        else:
+        if kind != "status":
             expected = "block_items, end_of_block or status"
             raise SubscriptionError(self._where(), "a message of no known kind", expected)
+        self.status = response.status
         return None
 
-    def _take(self, message_items: Sequence[bytes]) -> None:
+    def _items(self, items: Sequence[bytes]) -> ItemSet:
         """Take an item set."""
-        items = list(message_items)
         try:
-            item_set = inspect(items)
+            item_set = inspect(list(items))
         except ItemError as error:
             what = f"{self._where()}: {error.where + ': ' if error.where else ''}{error.what}"
             raise SubscriptionError(what, error.got, error.expected) from error
         number = item_set.block_number
-        if self._items:
+        if self.in_block:
             if number is not None:
                 got = f"the header of block {number}"
                 raise SubscriptionError(self._where(), got, f"the rest of block {self.next_number}")
@@ -118,8 +116,8 @@ class BlockAssembler:
             raise SubscriptionError(self._where(), "items without a header before them", "a block header")
         else:
             self._check_number(number)
-        size_bytes = self._size_bytes + sum(map(len, items))
-        item_count = len(self._items) + len(items)
+        size_bytes = self._size_bytes + sum(map(len, item_set.items))
+        item_count = self._item_count + len(item_set.items)
         for got_count, most, unit in (
             (size_bytes, self._block_bytes_max, "bytes of items"),
             (item_count, self._block_items_max, "items"),
@@ -128,9 +126,9 @@ class BlockAssembler:
                 what = f"block {self.next_number if number is None else number}"
                 raise SubscriptionError(what, f"{got_count} {unit}", f"at most {most}")
         if number is not None:
-            self.next_number = number
-        self._items += items
-        self._size_bytes = size_bytes
+            self.next_number, self.in_block = number, True
+        self._size_bytes, self._item_count = size_bytes, item_count
+        return item_set
 
     def _check_number(self, number: int) -> None:
         """Refuse the header of a block that is not the next one, or was not asked for."""
@@ -142,26 +140,75 @@ class BlockAssembler:
             expected = f"the status: block {self._end_number} was the last one asked for"
             raise SubscriptionError(self._where(), f"the header of block {number}", expected)
 
-    def _end(self, number: int) -> Block:
-        """Give the block out that end_of_block ends."""
-        if not self._items:
+    def _end(self, number: int) -> int:
+        """Take the end of a block."""
+        if not self.in_block:
             raise SubscriptionError(self._where(), f"end_of_block({number})", "a block header")
-        assert self.next_number is not None
         if number != self.next_number:
             raise SubscriptionError(
                 self._where(), f"end_of_block({number})", f"end_of_block({self.next_number})"
             )
-        block = Block(number, tuple(self._items))
-        self._items, self._size_bytes = [], 0
-        self.next_number += 1
-        return block
+        self.next_number, self.in_block = number + 1, False
+        self._size_bytes = self._item_count = 0
+        return number
 
     def _where(self) -> str:
-        if self._items:
+        if self.in_block:
             return f"subscription, in block {self.next_number}"
         if self.next_number is None:
             return "subscription, before its first block"
         return f"subscription, before block {self.next_number}"
+
+
+class BlockAssembler:
+    """Puts the blocks of one subscription together; arguments as for `SubscriptionOrder`."""
+
+    def __init__(
+        self,
+        start_number: int | None,
+        end_number: int | None = None,
+        *,
+        block_bytes_max: int = STORED_BLOCK_BYTES_MAX,
+        block_items_max: int = BLOCK_ITEMS_MAX,
+    ) -> None:
+        self._order = SubscriptionOrder(
+            start_number, end_number, block_bytes_max=block_bytes_max, block_items_max=block_items_max
+        )
+        self._items: list[bytes] = []
+
+    @property
+    def next_number(self) -> int | None:
+        """The block that has to come next, or that is being received; None until one has begun."""
+        return self._order.next_number
+
+    @property
+    def status(self) -> int | None:
+        """The server's last word, a `SubscribeStreamResponse.Code`; None while the stream goes on."""
+        return self._order.status
+
+    @property
+    def in_block(self) -> bool:
+        """Whether a block was begun and has not ended; a stream that ends now has cut it off."""
+        return self._order.in_block
+
+    @property
+    def complete(self) -> bool:
+        """Whether every block that was asked for has come; never for a subscription without end."""
+        return self._order.complete
+
+    def feed(self, response: subscribe_pb2.SubscribeStreamResponse) -> Block | None:
+        """Take one response; return the block that it ends, if it ends one.
+
+        Raises:
+            SubscriptionError: it breaks a rule at the top of this module; nothing was taken.
+        """
+        taken = self._order.take(response)
+        if isinstance(taken, ItemSet):
+            self._items += taken.items
+        elif taken is not None:
+            items, self._items = self._items, []
+            return Block(taken, tuple(items))
+        return None
 
 
 def status_name(code: int) -> str:

@@ -41,6 +41,7 @@ PURE = (
     "gateway/proofs/*.py",
     "gateway/race*.py",
     "gateway/block_messages.py",
+    "gateway/catch_up.py",
     "gateway/subscriber.py",
     "gateway/subscription.py",
     "publishers/machine*.py",

@@ -500,11 +500,6 @@ def test_what_this_node_cannot_do_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SettingError) as standby:
         Node(node_settings(data_dir, role="standby"))
     assert str(standby.value) == ("role: got standby, expected active: this version has no standby (role)")
-    with pytest.raises(SettingError) as peers:
-        Node(node_settings(data_dir, peers=(Address("10.0.0.1", 40840),)))
-    assert (
-        str(peers.value) == "peers: got 10.0.0.1:40840, expected none: this version has no catch-up (--peer)"
-    )
     with pytest.raises(LedgerKeyError) as keys:
         Node(node_settings(data_dir, ledger_keys=()))
     assert str(keys.value).startswith("ledger keys: got none, expected at least one --ledger-key")

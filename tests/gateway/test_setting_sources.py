@@ -222,11 +222,11 @@ BROKEN_RULES: list[tuple[str, dict[str, object], str]] = [
         'role: got "standby", expected active, because standby is not built yet (flag --role)',
     ),
     (
-        "peers",
-        {"peers": ("a:1", "[::1]:2")},
+        "catchup.max_rest_seconds",
+        {"catchup.rest_seconds": "5", "catchup.max_rest_seconds": "4"},
         (
-            'peers: got ["a:1", "[::1]:2"], expected none, because catching up from peers is not built yet '
-            "(flag --peer)"
+            "catchup.max_rest_seconds: got 4, expected at least 5, which is catchup.rest_seconds "
+            "(flag --catchup-max-rest-seconds)"
         ),
     ),
 ]

@@ -1,0 +1,264 @@
+"""Catching up: which peer is tried next, what its answers mean, and when it is given a rest.
+
+Pure: no gRPC type, no clock. The shell (`gateway.following`) asks `step` what to do, and tries peers:
+
+    Try(address)      ask its status and give it to `told`; subscribe to the `Range` that this returns; report
+                      with `ended` how it ended
+    Pause(until_ns)   nobody may be tried before; None: not before `aim`
+    DONE              the target is reached
+
+Two aims:
+  - *catch up*: up to the highest block that publishers have told of (`aim`), then rest. A node that is empty
+    asks its peers for theirs when it starts; if none answers, publishers will tell.
+  - *follow*: stay level with a peer for ever, with the first of the list that works.
+
+The target is what somebody said, and is not believed: a target that nobody can show the way to costs attempts
+at growing distances, and is reported (`problem`) when the node itself does not come forward.
+Source: publish-block-stream.md "Base Protocol"; wire.md section 6.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Final, Literal
+
+__all__ = ["DONE", "OUTCOMES", "CatchUp", "CatchUpRules", "Outcome", "Pause", "Range", "Rest", "Step", "Try"]
+
+
+@dataclass(frozen=True, slots=True)
+class CatchUpRules:
+    """The settings that catching up goes by. Times are nanoseconds."""
+
+    stalled_attempts_max: int = 5
+    """Attempts without a further block after which the node says that it does not get on."""
+    rest_ns: int = 1_000_000_000
+    """The rest after a first failure; doubled with each further one."""
+    rest_max_ns: int = 60_000_000_000
+    """The longest rest."""
+
+
+class Rest(Enum):
+    """How long a peer is left alone."""
+
+    NONE = "none"
+    SHORT = "the first rest, each time"
+    RISING = "doubled with each failure in a row"
+    LONGEST = "the longest at once"
+
+
+class Outcome(Enum):
+    """How an attempt ended."""
+
+    COMPLETE = "everything that was asked for has come"
+    RACED = "a publisher was faster: begin again where the node is now"
+    NOTHING = "the peer does not have the next block"
+    UNREACHABLE = "the peer does not answer"
+    BROKE_OFF = "the peer ended the stream too early"
+    STALLED = "the peer sends nothing, though it has more"
+    LIED = "the peer sent what cannot be"
+    NODE = "this node cannot take blocks now"
+
+
+OUTCOMES: Final[dict[Outcome, Rest]] = {
+    Outcome.COMPLETE: Rest.NONE,
+    Outcome.RACED: Rest.NONE,
+    Outcome.NOTHING: Rest.SHORT,
+    Outcome.UNREACHABLE: Rest.RISING,
+    Outcome.BROKE_OFF: Rest.RISING,
+    Outcome.STALLED: Rest.RISING,
+    Outcome.LIED: Rest.LONGEST,
+    Outcome.NODE: Rest.SHORT,
+}
+"""What the peer gets for it. An attempt that brought blocks counts as the first failure, if it is one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Try:
+    """Try this peer."""
+
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Nobody is to be tried now."""
+
+    until_ns: int | None
+    """When to ask again; None: not before something new is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """What to subscribe to."""
+
+    start_number: int
+    end_number: int | None
+    """None: without end."""
+
+
+class _Done(Enum):
+    """The step that carries nothing."""
+
+    DONE = "done"
+
+
+DONE: Final = _Done.DONE
+"""The target is reached."""
+
+Step = Try | Pause | Literal[_Done.DONE]
+
+
+@dataclass(slots=True)
+class _Peer:
+    """What is known of one peer."""
+
+    address: str
+    failures_count: int = 0
+    """In a row, without a block between."""
+    rests_until_ns: int = 0
+    last_number: int | None = None
+    """Its last block, as it said."""
+    has_answered: bool = False
+
+
+@dataclass(slots=True)
+class CatchUp:
+    """One aim and the peers that it is reached with.
+
+    Args:
+        addresses: the peers, the preferred one first.
+        rules: the settings.
+        live: follow for ever; False: catch up to `target`.
+        curious: ask every peer for its last block once, and aim at that.
+    """
+
+    addresses: Sequence[str]
+    rules: CatchUpRules = field(default_factory=CatchUpRules)
+    live: bool = False
+    curious: bool = False
+    target: int | None = field(default=None, init=False)
+    """The highest block known of."""
+    stalled_count: int = field(default=0, init=False)
+    """Attempts in a row without a further block."""
+    _peers: list[_Peer] = field(default_factory=list, init=False)
+    _turn: int = field(default=0, init=False)
+    _next_number: int = field(default=-1, init=False)
+    _reason: str = field(default="", init=False)
+
+    def __post_init__(self) -> None:
+        """Make the facts of each peer."""
+        self._peers = [_Peer(address) for address in dict.fromkeys(self.addresses)]
+
+    @property
+    def problem(self) -> str | None:
+        """Why the node does not get on, in words; None while it does."""
+        if self.stalled_count < self.rules.stalled_attempts_max or (self.target is None and not self.live):
+            return None
+        aim = "to its peers" if self.target is None else f"to block {self.target}"
+        return (
+            f"the node does not come closer {aim}: {self.stalled_count} attempts without a further block, "
+            f"the last one with {self._reason}"
+        )
+
+    def distance(self, next_number: int) -> int:
+        """How many blocks the node knows of and does not have."""
+        return 0 if self.target is None else max(0, self.target - next_number + 1)
+
+    def aim(self, number: int) -> None:
+        """Somebody has told of block `number`."""
+        if self.target is None or number > self.target:
+            self.target = number
+
+    def step(self, next_number: int, now_ns: int) -> Step:
+        """Say what to do now; `next_number` is the block that this node needs next."""
+        if next_number != self._next_number:  # by whatever way: a publisher may have brought it
+            if self._next_number >= 0:
+                self.stalled_count, self.curious = 0, False
+            self._next_number = next_number
+        if not self.live and not self.curious and not self.distance(next_number):
+            self.stalled_count = 0
+            return DONE
+        # A follower goes back to the peer it prefers; one that catches up takes them in turn.
+        turn = 0 if self.live else self._turn
+        candidates = [*self._peers[turn:], *self._peers[:turn]]
+        if not self.live and not self.distance(next_number):  # it only wants to know
+            candidates = [peer for peer in candidates if not peer.has_answered]
+            if not candidates:
+                self.curious = False
+                return DONE
+        for peer in candidates:
+            if now_ns >= peer.rests_until_ns:
+                self._turn = self._peers.index(peer)
+                return Try(peer.address)
+        return Pause(min((peer.rests_until_ns for peer in candidates), default=None))
+
+    def told(self, address: str, first: int | None, last: int | None, next_number: int | None) -> Range | str:
+        """A peer has answered with its first and last block, None for an empty one.
+
+        Args:
+            next_number: the block that this node needs next; None for an empty one that begins with whatever
+                comes.
+
+        Returns:
+            What to subscribe to; or why that would be of no use, for `ended` with NOTHING.
+        """
+        peer = self._peer(address)
+        peer.last_number, peer.has_answered = last, True
+        if last is not None and (self.live or self.curious):
+            self.aim(last)
+        if first is None or last is None:
+            if self.live and next_number is not None:
+                return Range(next_number, None)
+            return "it is empty"
+        start = first if next_number is None else next_number
+        if start < first:
+            return f"it begins with block {first}, after block {start}"
+        if self.live:
+            if last < start:
+                self.stalled_count = 0  # level with it
+            return Range(start, None)
+        if last < start:
+            return f"it ends with block {last}, before block {start}"
+        return Range(start, last if self.target is None else min(last, self.target))
+
+    def heard(self, address: str, last: int | None) -> None:
+        """A peer that is subscribed to was asked again for its last block."""
+        self._peer(address).last_number = last
+        if last is not None and self.live:
+            self.aim(last)
+
+    def last_of(self, address: str) -> int | None:
+        """A peer's last block, as it said."""
+        return self._peer(address).last_number
+
+    def ended(self, address: str, outcome: Outcome, reason: str, next_number: int, now_ns: int) -> None:
+        """An attempt has ended; `reason` is for people, `next_number` the block that is needed now."""
+        peer, rest = self._peer(address), OUTCOMES[outcome]
+        came_forward = next_number > self._next_number >= 0
+        if came_forward or outcome is Outcome.COMPLETE:
+            peer.failures_count = 0
+        if came_forward:
+            self.stalled_count, self._next_number = 0, next_number
+        elif outcome is not Outcome.RACED and (self.live or self.curious or self.distance(next_number)):
+            self.stalled_count += 1
+            if self.stalled_count >= self.rules.stalled_attempts_max:
+                self.curious = False
+        self._reason = f"{address}: {reason}"
+        rest_ns = 0
+        if rest is Rest.LONGEST:
+            rest_ns = self.rules.rest_max_ns
+        elif rest is Rest.SHORT:
+            rest_ns = self.rules.rest_ns
+        elif rest is Rest.RISING:
+            rest_ns = min(self.rules.rest_max_ns, self.rules.rest_ns << min(peer.failures_count, 30))
+            peer.failures_count += 1
+        elif not came_forward:
+            rest_ns = self.rules.rest_ns >> 3  # nothing has changed: not in a loop without a breath
+        peer.rests_until_ns = now_ns + rest_ns
+        if rest_ns:
+            self._turn = (self._peers.index(peer) + 1) % len(self._peers)
+
+    def _peer(self, address: str) -> _Peer:
+        return next(peer for peer in self._peers if peer.address == address)

@@ -1,0 +1,272 @@
+"""Following peers: a node subscribes to another one and takes its blocks as if they were published.
+
+A shell around `gateway.catch_up`. What a peer sends goes into the publish race like a publisher's stream, so
+that it is verified and committed in the same way, and races with live publishers come out right.
+
+    serverStatus ──► told ──► subscribeBlockStream ──► SubscriptionOrder ──► Conductor.offer ──► the race
+                                                                                  │
+                              ended(outcome) ◄── what the race answers ◄──────────┘
+
+    catch_up(addresses)    come to the highest block that publishers have told of, whenever there is one
+    follow(addresses)      keep level with a peer, for ever
+    stop()                 neither; nothing of it is in flight any more
+
+Source: publish-block-stream.md "Base Protocol"; design.md "The node".
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+
+from grpc import aio
+
+from gateway.api import node_pb2, node_pb2_grpc
+from gateway.catch_up import DONE, CatchUp, CatchUpRules, Outcome, Range, Try
+from gateway.channels import ClientTls, open_channel
+from gateway.conductor import Conductor
+from gateway.errors import GatewayError
+from gateway.limits import FOLLOW_SETTLE_SECONDS, KEEPALIVE_CLIENT_SECONDS_MIN, PEER_STATUS_SECONDS_MAX
+from gateway.logs import fields
+from gateway.metrics import Metrics
+from gateway.peer_stream import PeerStream
+from gateway.subscription import U64_MAX
+
+__all__ = ["Following"]
+
+log = logging.getLogger(__name__)
+
+_QUIET = frozenset({Outcome.COMPLETE, Outcome.RACED, Outcome.NOTHING})
+
+
+class Following:
+    """Takes blocks from peers, for one node. It does nothing until told to.
+
+    Args:
+        conductor: takes the blocks.
+        metrics: is told of everything.
+        rules: of the attempts.
+        stall_seconds: a peer that has more and sends nothing for this long is given up.
+        message_bytes_max: the longest message of a peer that is taken.
+        tls: how peers are connected to.
+    """
+
+    def __init__(
+        self,
+        conductor: Conductor,
+        metrics: Metrics,
+        *,
+        rules: CatchUpRules | None = None,
+        stall_seconds: float = 10.0,
+        message_bytes_max: int = 32 << 20,
+        tls: ClientTls | None = None,
+    ) -> None:
+        self.followed: str | None = None
+        """The peer in use."""
+        self._conductor = conductor
+        self._metrics = metrics
+        self._rules = rules or CatchUpRules()
+        self._stall_seconds = stall_seconds
+        self._message_bytes_max = message_bytes_max
+        self._tls = tls
+        self._machine: CatchUp | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._changed = asyncio.Event()
+        self._was_problem = False
+        self._offered_next = 0
+        """One above the last block that peers have sent whole."""
+        conductor.on_catch_up_target(self._on_target)
+        metrics.catch_up_distance_blocks.set_function(lambda: self.distance or 0)
+        metrics.catch_up_stalled.set_function(lambda: int(self.problem is not None))
+
+    # --- what the node tells it ----------------------------------------------------------------------------
+
+    def catch_up(self, addresses: Sequence[str]) -> None:
+        """Catch up from these peers whenever publishers are ahead; an empty node asks them first."""
+        empty = self._conductor.arbiter.last_number is None
+        self._start(CatchUp(addresses, self._rules, curious=empty))
+
+    def follow(self, addresses: Sequence[str]) -> None:
+        """Keep level with the first of these peers that works, for ever."""
+        self._start(CatchUp(addresses, self._rules, live=True))
+
+    async def stop(self) -> None:
+        """Stop following; return when nothing of it is in flight any more. Stopping twice does nothing."""
+        task, self._task, self._machine = self._task, None, None
+        if task is None:
+            return
+        task.cancel()
+        await asyncio.wait({task})
+        await self._settle()
+
+    async def _settle(self) -> None:
+        """Wait until the blocks that a peer has sent whole are committed, or cannot be."""
+        arbiter, broken = self._conductor.arbiter, self._conductor.broken
+
+        def is_under_way() -> bool:
+            return arbiter.next_number < self._offered_next and arbiter.is_finishing() and not broken.done()
+
+        while is_under_way():  # noqa: ASYNC110 - commits wake many others, and this is rare
+            await asyncio.sleep(FOLLOW_SETTLE_SECONDS)
+
+    # --- what others may know ------------------------------------------------------------------------------
+
+    @property
+    def distance(self) -> int | None:
+        """How many blocks the node knows of and does not have; None while it does not follow anybody."""
+        machine = self._machine
+        return None if machine is None else machine.distance(self._conductor.arbiter.next_number)
+
+    @property
+    def problem(self) -> str | None:
+        """Why the node does not come closer, for /readyz; None while it does."""
+        machine = self._machine
+        if machine is None or not (machine.live or self.distance):
+            return None
+        return machine.problem
+
+    # --- the loop ------------------------------------------------------------------------------------------
+
+    def _start(self, machine: CatchUp) -> None:
+        assert self._task is None, "stop first"
+        self._machine = machine
+        if not machine.live and self._conductor.catch_up_target is not None:
+            machine.aim(self._conductor.catch_up_target)
+        self._task = asyncio.get_running_loop().create_task(self._run(machine))
+        self._task.add_done_callback(self._on_done)
+
+    def _on_done(self, task: asyncio.Task[None]) -> None:
+        """An error in our own code ends the loop, and is to be seen."""
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.critical("following peers stopped on an internal error", exc_info=error)
+
+    def _on_target(self, target_number: int) -> None:
+        if self._machine is not None and not self._machine.live:
+            self._machine.aim(target_number)
+            self._changed.set()
+
+    async def _run(self, machine: CatchUp) -> None:
+        """Try peers as the machine says, until cancelled."""
+        conductor = self._conductor
+        catching_up = False
+        while True:
+            self._changed.clear()
+            step = machine.step(conductor.arbiter.next_number, conductor.now_ns())
+            if isinstance(step, Try):
+                if not catching_up and not machine.live:
+                    catching_up = True
+                    extra = fields(next=conductor.arbiter.next_number, target=machine.target)
+                    log.info("catching up", extra=extra)
+                await self._try(machine, step.address)
+                continue
+            if step is DONE:
+                if catching_up:
+                    log.info("caught up", extra=fields(last_block=conductor.arbiter.last_number))
+                catching_up = False
+                self._report(machine)
+                await self._changed.wait()
+                continue
+            seconds = None if step.until_ns is None else max(0, step.until_ns - conductor.now_ns()) / 1e9
+            try:
+                async with asyncio.timeout(seconds):
+                    await self._changed.wait()
+            except TimeoutError:
+                pass
+
+    async def _try(self, machine: CatchUp, address: str) -> None:
+        """Make one attempt with a peer, and report it."""
+        conductor = self._conductor
+        self.followed = address
+        try:
+            outcome, reason = await self._attempt(machine, address)
+        except aio.AioRpcError as error:
+            outcome, reason = Outcome.UNREACHABLE, f"{error.code().name}: {error.details()}"
+        except GatewayError as error:  # a certificate that cannot be read
+            outcome, reason = Outcome.UNREACHABLE, str(error)
+        except Exception as error:  # the edge of a shell: the next attempt may go better
+            log.exception("an attempt failed", extra=fields(peer=address))
+            outcome, reason = Outcome.NODE, f"{type(error).__name__}: {error}"
+        finally:
+            self.followed = None
+        machine.ended(address, outcome, reason, conductor.arbiter.next_number, conductor.now_ns())
+        self._metrics.catch_up_attempts.labels(outcome=outcome.name.lower()).inc()
+        log.log(
+            logging.INFO if outcome in _QUIET else logging.WARNING,
+            "peer ended" if outcome in _QUIET else "peer dropped",
+            extra=fields(
+                peer=address,
+                outcome=outcome.value,
+                reason=reason,
+                last_block=conductor.arbiter.last_number,
+                target=machine.target,
+            ),
+        )
+        self._report(machine)
+
+    def _report(self, machine: CatchUp) -> None:
+        """Say when the node begins to stand still, and when it gets on again."""
+        problem = machine.problem
+        if problem is not None and not self._was_problem:
+            log.error("catch-up stands still", extra=fields(reason=problem))
+        elif problem is None and self._was_problem:
+            log.info("catch-up gets on again", extra=fields(last_block=self._conductor.arbiter.last_number))
+        self._was_problem = problem is not None
+
+    async def _attempt(self, machine: CatchUp, address: str) -> tuple[Outcome, str]:
+        """Ask a peer what it has, and take what is wanted."""
+        arbiter = self._conductor.arbiter
+        channel = open_channel(address, self._tls, self._channel_options())
+        try:
+            status = node_pb2_grpc.BlockNodeServiceStub(channel)
+            first, last = await ask(status, self._status_seconds())
+            next_number = None if arbiter.is_unbegun() else arbiter.next_number
+            plan = machine.told(address, first, last, next_number)
+            if not isinstance(plan, Range):
+                return Outcome.NOTHING, plan
+            log.info(
+                "subscribing to a peer",
+                extra=fields(peer=address, start=plan.start_number, end=plan.end_number),
+            )
+            stream = PeerStream(self._conductor, address, plan, self._stall_seconds)
+            stream.known_last = last
+
+            async def poll() -> None:
+                """Ask the peer again, so that its silence can be told from its having nothing."""
+                _, stream.known_last = await ask(status, self._status_seconds())
+                machine.heard(address, stream.known_last)
+
+            try:
+                ending = await stream.run(channel, poll if machine.live else None)
+            finally:
+                self._offered_next = stream.offered_next
+            await self._settle()  # so that the next attempt begins behind them
+            return ending
+        finally:
+            await channel.close()
+
+    def _status_seconds(self) -> float:
+        return min(self._stall_seconds, PEER_STATUS_SECONDS_MAX)
+
+    def _channel_options(self) -> list[tuple[str, str | int]]:
+        return [
+            ("grpc.max_receive_message_length", self._message_bytes_max),
+            ("grpc.keepalive_time_ms", KEEPALIVE_CLIENT_SECONDS_MIN * 2_000),
+            ("grpc.keepalive_timeout_ms", int(self._stall_seconds * 1_000)),
+            # A connection of its own for each attempt: one that hangs is not to be used again.
+            ("grpc.use_local_subchannel_pool", 1),
+        ]
+
+
+async def ask(
+    stub: node_pb2_grpc.BlockNodeServiceAsyncStub, timeout_seconds: float
+) -> tuple[int | None, int | None]:
+    """Ask a node for its first and last block; None for an empty one.
+
+    Raises:
+        grpc.aio.AioRpcError: it does not answer.
+    """
+    status = await stub.serverStatus(node_pb2.ServerStatusRequest(), timeout=timeout_seconds)
+    if status.last_available_block == U64_MAX:
+        return None, None
+    return status.first_available_block, status.last_available_block

@@ -1,0 +1,204 @@
+"""One subscription to a peer, fed into the publish race as a publisher's stream.
+
+A shell: `gateway.subscription` says what the peer may send, the race what becomes of it. Four things run side
+by side, and the first that comes to an end says how the attempt ended:
+
+    read     the peer's messages, checked and offered to the race
+    hear     what the race answers
+    watch    whether the peer is silent though it has more
+    poll     (when followed live) the peer's status, which says whether it has more
+
+Source: publish-block-stream.md "Base Protocol"; wire.md section 6.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Final
+
+from grpc import aio
+
+from gateway.api import subscribe_pb2, subscribe_pb2_grpc
+from gateway.catch_up import Outcome, Range
+from gateway.conductor import Conductor, Outbox
+from gateway.errors import SubscriptionError
+from gateway.item_set import ItemSet
+from gateway.limits import PEER_POLL_FAILURES_MAX, PEER_POLL_SECONDS
+from gateway.logs import fields
+from gateway.race_actions import Behind, EndOfStream, Resend, Response, Skip
+from gateway.race_tables import EndStatus
+from gateway.subscription import U64_MAX, SubscriptionOrder, status_name
+
+__all__ = ["ENDINGS", "PeerStream"]
+
+log = logging.getLogger(__name__)
+
+Ending = tuple[Outcome, str]
+
+ENDINGS: Final[dict[EndStatus, Outcome]] = {
+    EndStatus.SUCCESS: Outcome.NODE,
+    EndStatus.INVALID_REQUEST: Outcome.LIED,
+    EndStatus.ERROR: Outcome.NODE,
+    EndStatus.TIMEOUT: Outcome.STALLED,
+    EndStatus.DUPLICATE_BLOCK: Outcome.RACED,
+    EndStatus.BAD_BLOCK_PROOF: Outcome.LIED,
+    EndStatus.PERSISTENCE_FAILED: Outcome.NODE,
+}
+"""What it means for a peer when the race ends its stream."""
+
+
+class PeerStream:
+    """One attempt with one peer.
+
+    Args:
+        conductor: takes the blocks.
+        address: the peer.
+        plan: what to subscribe to.
+        stall_seconds: how long the peer may be silent when it has more.
+    """
+
+    def __init__(self, conductor: Conductor, address: str, plan: Range, stall_seconds: float) -> None:
+        self.known_last: int | None = None
+        """The peer's last block, as it said."""
+        self._conductor = conductor
+        self._address = address
+        self._plan = plan
+        self._stall_seconds = stall_seconds
+        self._order = SubscriptionOrder(plan.start_number, plan.end_number)
+        self._heard_at: float | None = None
+        """Since when a message is waited for; None while none is."""
+        self._settled = asyncio.Event()
+
+    @property
+    def offered_next(self) -> int:
+        """One above the last block that the peer has sent whole."""
+        return self._order.next_number or 0
+
+    async def run(self, channel: aio.Channel, poll: Callable[[], Awaitable[None]] | None) -> Ending:
+        """Take blocks until there is a reason to end; return it.
+
+        Args:
+            channel: to the peer.
+            poll: brings `known_last` up to date; None where that is not needed.
+
+        Raises:
+            grpc.aio.AioRpcError: the stream broke.
+        """
+        plan = self._plan
+        stub = subscribe_pb2_grpc.BlockStreamSubscribeServiceStub(channel)
+        call = stub.subscribeBlockStream(
+            subscribe_pb2.SubscribeStreamRequest(
+                start_block_number=plan.start_number,
+                end_block_number=U64_MAX if plan.end_number is None else plan.end_number,
+            )
+        )
+        outbox = self._conductor.connect(f"peer {self._address}", is_peer=True)
+        works: list[Coroutine[Any, Any, Ending]] = [
+            self._read(call, outbox),
+            self._hear(outbox),
+            self._watch(),
+        ]
+        if poll is not None:
+            works.append(self._poll(poll))
+        tasks = [asyncio.ensure_future(work) for work in works]
+        reason = "stopped"
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            # The race's answer goes before what follows from it; the order of the list is that of `works`.
+            first = next(task for task in (tasks[1], *tasks) if task in done)
+            outcome, reason = first.result()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+            call.cancel()
+            self._conductor.disconnect(outbox, reason)
+        return outcome, reason
+
+    async def _read(self, call: Any, outbox: Outbox) -> Ending:
+        """Take the peer's messages up to its status; then wait until what has come is committed."""
+        conductor, order, loop = self._conductor, self._order, asyncio.get_running_loop()
+        reading = asyncio.ensure_future(call.read())
+        try:
+            while order.status is None:
+                self._heard_at = loop.time()
+                response = await reading
+                self._heard_at = None
+                if response is aio.EOF:
+                    return Outcome.BROKE_OFF, "the stream ended without a status"
+                # gRPC receives the next message, in a thread of its own, while this one is hashed.
+                reading = asyncio.ensure_future(call.read())
+                await self._take(response, outbox)
+        except SubscriptionError as error:
+            return Outcome.LIED, str(error)
+        finally:
+            reading.cancel()
+        if not order.complete:
+            return Outcome.BROKE_OFF, f"it ended the stream with {status_name(order.status)}"
+        assert order.next_number is not None
+        self._heard_at = loop.time()  # it may take as long as a silent peer, and no longer
+        while conductor.arbiter.next_number < order.next_number:
+            self._settled.clear()
+            await self._settled.wait()
+            self._heard_at = loop.time()
+        return Outcome.COMPLETE, f"it has sent everything up to block {order.next_number - 1}"
+
+    async def _take(self, response: subscribe_pb2.SubscribeStreamResponse, outbox: Outbox) -> None:
+        """Check one message and offer it to the race."""
+        conductor = self._conductor
+        taken = self._order.take(response)
+        if isinstance(taken, ItemSet):
+            await conductor.room_for(outbox)
+            conductor.offer(outbox, taken)
+        elif taken is not None:
+            arbiter, now_ns = conductor.arbiter, conductor.now_ns()
+            conductor.perform(arbiter.block_end(outbox.publisher_id, taken, now_ns))
+
+    async def _hear(self, outbox: Outbox) -> Ending:
+        """Wait for an answer of the race that ends the attempt."""
+        while responses := await outbox.get():
+            for response in responses:
+                ending = self._ending_of(response)
+                if ending is not None:
+                    return ending
+            self._settled.set()
+        return Outcome.NODE, "the node takes no blocks from peers now"
+
+    def _ending_of(self, response: Response) -> Ending | None:
+        """What an answer of the race means; None: go on."""
+        match response:
+            case EndOfStream():
+                return ENDINGS[response.status], response.reason
+            case Resend(number):
+                return Outcome.RACED, f"block {number} is needed again"
+            case Behind():
+                return Outcome.RACED, "a block before it is needed again"
+            case Skip(number):
+                log.debug("a publisher sends it, too", extra=fields(peer=self._address, block=number))
+        return None
+
+    async def _watch(self) -> Ending:
+        """Wait until the peer has been silent for too long, though it has more."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(self._stall_seconds / 4)
+            order = self._order
+            has_more = self.known_last is not None and (order.next_number or 0) <= self.known_last
+            due = order.in_block or has_more or order.status is not None
+            if due and self._heard_at is not None and loop.time() - self._heard_at >= self._stall_seconds:
+                return Outcome.STALLED, f"no message in {self._stall_seconds:g} s"
+
+    async def _poll(self, poll: Callable[[], Awaitable[None]]) -> Ending:
+        """Ask the peer now and then how far it is; one that does not answer again and again is gone."""
+        failures_count = 0
+        while failures_count < PEER_POLL_FAILURES_MAX:
+            await asyncio.sleep(PEER_POLL_SECONDS)
+            try:
+                await poll()
+                failures_count = 0
+            except aio.AioRpcError as error:
+                failures_count += 1
+                reason = f"{error.code().name}: {error.details()}"
+        return Outcome.UNREACHABLE, reason

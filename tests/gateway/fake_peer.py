@@ -1,0 +1,120 @@
+"""A node for tests to follow over real gRPC, which does what a test says: it lies, stalls, breaks off."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+from grpc import aio
+
+from gateway.api import node_pb2, node_pb2_grpc, subscribe_pb2, subscribe_pb2_grpc
+from gateway.block import Block
+from gateway.subscription import U64_MAX
+
+_StatusService = node_pb2_grpc.BlockNodeServiceServicer
+_SubscribeService = subscribe_pb2_grpc.BlockStreamSubscribeServiceServicer
+Response = subscribe_pb2.SubscribeStreamResponse
+Code = Response.Code
+Script = Callable[["FakePeer", int, int], AsyncIterator[Response]]
+
+
+def items_of(*items: bytes) -> Response:
+    """An item set."""
+    response = Response()
+    response.block_items.block_items.extend(items)
+    return response
+
+
+def end_of(number: int) -> Response:
+    """The end of a block."""
+    response = Response()
+    response.end_of_block.block_number = number
+    return response
+
+
+def whole(*blocks: Block) -> list[Response]:
+    """Blocks, each in one set."""
+    return [response for block in blocks for response in (items_of(*block.items), end_of(block.number))]
+
+
+async def honest(peer: FakePeer, start: int, end: int) -> AsyncIterator[Response]:
+    """Send what is asked for, as far as it is there, and end in order."""
+    for block in peer.blocks:
+        if start <= block.number <= end:
+            for response in whole(block):
+                yield response
+    yield Response(status=Code.SUCCESS)
+
+
+async def silent(peer: FakePeer, start: int, end: int) -> AsyncIterator[Response]:
+    """Send nothing."""
+    await asyncio.Event().wait()
+    yield Response()
+
+
+def says(*responses: Response) -> Script:
+    """Send these, and end."""
+
+    async def script(peer: FakePeer, start: int, end: int) -> AsyncIterator[Response]:
+        for response in responses:
+            yield response
+
+    return script
+
+
+class FakePeer(
+    node_pb2_grpc.BlockNodeServiceServicer, subscribe_pb2_grpc.BlockStreamSubscribeServiceServicer
+):
+    """A peer that has some blocks.
+
+    Args:
+        blocks: what `honest` sends, and what its status says.
+        script: what a subscription gets.
+    """
+
+    def __init__(self, blocks: Sequence[Block], script: Script = honest) -> None:
+        self.blocks = blocks
+        self.script = script
+        self.last: int | None = blocks[-1].number if blocks else None
+        self.asked: list[tuple[int, int]] = []
+        """The subscriptions, start and end of each."""
+        self.status_count = 0
+        self.address = ""
+
+    async def serverStatus(self, request: Any, context: Any) -> node_pb2.ServerStatusResponse:
+        """What it says that it has."""
+        self.status_count += 1
+        if self.last is None:
+            return node_pb2.ServerStatusResponse(last_available_block=U64_MAX)
+        first = self.blocks[0].number if self.blocks else 0
+        return node_pb2.ServerStatusResponse(first_available_block=first, last_available_block=self.last)
+
+    async def serverStatusDetail(self, request: Any, context: Any) -> node_pb2.ServerStatusDetailResponse:
+        """Nothing; nobody asks for it."""
+        return node_pb2.ServerStatusDetailResponse()
+
+    async def subscribeBlockStream(
+        self, request: subscribe_pb2.SubscribeStreamRequest, context: Any
+    ) -> AsyncIterator[Response]:
+        """Do what the script says."""
+        start, end = request.start_block_number, request.end_block_number
+        self.asked.append((start, end))
+        async for response in self.script(self, start, end):
+            yield response
+
+
+@asynccontextmanager
+async def fake_peer(blocks: Sequence[Block], script: Script = honest) -> AsyncIterator[FakePeer]:
+    """A peer that listens, until the end of the test."""
+    peer = FakePeer(blocks, script)
+    server = aio.server()
+    node_pb2_grpc.add_BlockNodeServiceServicer_to_server(peer, server)
+    subscribe_pb2_grpc.add_BlockStreamSubscribeServiceServicer_to_server(peer, server)
+    peer.address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+    await server.start()
+    try:
+        yield peer
+    finally:
+        await server.stop(0)

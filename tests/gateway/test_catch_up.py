@@ -1,0 +1,275 @@
+"""Which peer is tried when, and what is said when none of them helps: no network, no clock."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from gateway.catch_up import DONE, OUTCOMES, CatchUp, CatchUpRules, Outcome, Pause, Range, Rest, Try
+
+RULES = CatchUpRules(stalled_attempts_max=3, rest_ns=100, rest_max_ns=1_000)
+A, B, C = "a:1", "b:1", "c:1"
+
+
+def behind(*addresses: str, target: int = 20) -> CatchUp:
+    """A node that was told of block `target`."""
+    machine = CatchUp(addresses or (A, B), RULES)
+    machine.aim(target)
+    return machine
+
+
+def test_every_outcome_has_a_rest() -> None:
+    assert set(OUTCOMES) == set(Outcome)
+
+
+def test_without_a_target_there_is_nothing_to_do() -> None:
+    machine = CatchUp((A,), RULES)
+    assert machine.step(5, 0) is DONE
+    machine.aim(4)
+    assert machine.step(5, 0) is DONE
+    assert machine.distance(5) == 0
+    machine.aim(5)
+    assert machine.step(5, 0) == Try(A)
+    assert machine.distance(5) == 1
+    assert machine.step(6, 0) is DONE
+
+
+def test_a_target_only_rises() -> None:
+    machine = behind(target=20)
+    machine.aim(10)
+    assert machine.target == 20
+
+
+def test_without_peers_it_waits() -> None:
+    machine = CatchUp((), RULES)
+    machine.aim(20)
+    assert machine.step(5, 0) == Pause(None)
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "next_number", "expected"),
+    [
+        (0, 30, 5, Range(5, 20)),
+        (0, 12, 5, Range(5, 12)),
+        (5, 5, 5, Range(5, 5)),
+        (0, 30, None, Range(0, 20)),
+        (6, 30, 5, "it begins with block 6, after block 5"),
+        (0, 4, 5, "it ends with block 4, before block 5"),
+        (None, None, 5, "it is empty"),
+        (None, None, None, "it is empty"),
+    ],
+)
+def test_what_is_asked_of_a_peer(
+    first: int | None, last: int | None, next_number: int | None, expected: Range | str
+) -> None:
+    machine = behind(A)
+    assert machine.told(A, first, last, next_number) == expected
+    assert machine.last_of(A) == last
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "next_number", "expected"),
+    [
+        (0, 30, 5, Range(5, None)),
+        (0, 4, 5, Range(5, None)),
+        (0, 2, 5, Range(5, None)),
+        (None, None, 5, Range(5, None)),
+        (7, 9, None, Range(7, None)),
+        (6, 30, 5, "it begins with block 6, after block 5"),
+        (None, None, None, "it is empty"),
+    ],
+)
+def test_what_a_follower_asks_of_a_peer(
+    first: int | None, last: int | None, next_number: int | None, expected: Range | str
+) -> None:
+    assert CatchUp((A,), RULES, live=True).told(A, first, last, next_number) == expected
+
+
+def test_peers_take_turns_when_they_fail_and_stay_while_they_do_not() -> None:
+    machine = behind(A, B, C)
+    tried = []
+    now_ns = 0
+    outcomes = iter([Outcome.UNREACHABLE, Outcome.COMPLETE, Outcome.COMPLETE, Outcome.STALLED])
+    for next_number, outcome in zip((5, 6, 7, 7), outcomes, strict=True):
+        step = machine.step(next_number - (outcome is Outcome.COMPLETE), now_ns)
+        assert isinstance(step, Try)
+        tried.append(step.address)
+        machine.ended(step.address, outcome, "", next_number, now_ns)
+    assert tried == [A, B, B, B]
+    assert machine.step(7, now_ns) == Try(C)
+
+
+def test_a_follower_goes_back_to_the_peer_that_it_prefers() -> None:
+    machine = CatchUp((A, B), RULES, live=True)
+    assert machine.step(5, 0) == Try(A)
+    machine.ended(A, Outcome.UNREACHABLE, "", 5, 0)
+    assert machine.step(5, 0) == Try(B)
+    machine.ended(B, Outcome.BROKE_OFF, "", 9, 50)
+    assert machine.step(9, 50) == Pause(100)
+    assert machine.step(9, 100) == Try(A)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "rests"),
+    [
+        (Outcome.UNREACHABLE, [100, 200, 400, 800, 1_000, 1_000]),
+        (Outcome.BROKE_OFF, [100, 200, 400, 800, 1_000, 1_000]),
+        (Outcome.STALLED, [100, 200, 400, 800, 1_000, 1_000]),
+        (Outcome.LIED, [1_000] * 3),
+        (Outcome.NOTHING, [100] * 3),
+        (Outcome.NODE, [100] * 3),
+        (Outcome.RACED, [12] * 3),
+        (Outcome.COMPLETE, [12] * 3),
+    ],
+)
+def test_how_long_a_peer_rests(outcome: Outcome, rests: list[int]) -> None:
+    machine = behind(A)
+    now_ns = 0
+    for rest_ns in rests:
+        assert machine.step(5, now_ns) == Try(A)
+        machine.ended(A, outcome, "", 5, now_ns)
+        assert machine.step(5, now_ns + rest_ns - 1) == Pause(now_ns + rest_ns)
+        now_ns += rest_ns
+
+
+def test_blocks_make_good_what_a_peer_failed_before() -> None:
+    machine = behind(A)
+    for now_ns in (0, 1_000, 2_000):
+        machine.step(5, now_ns)
+        machine.ended(A, Outcome.STALLED, "", 5, now_ns)
+    machine.step(5, 3_000)
+    machine.ended(A, Outcome.STALLED, "", 6, 3_000)
+    assert machine.step(6, 3_000) == Pause(3_100)
+
+
+def test_many_failures_do_not_make_the_rest_overflow() -> None:
+    machine = behind(A)
+    for count in range(200):
+        machine.step(5, count * 1_000)
+        machine.ended(A, Outcome.UNREACHABLE, "", 5, count * 1_000)
+    assert machine.step(5, 199_000) == Pause(200_000)
+
+
+def test_standing_still_is_said_after_so_many_attempts_and_a_block_ends_it() -> None:
+    machine = behind(A, target=20)
+    for count in range(3):
+        assert machine.problem is None
+        machine.step(5, count * 1_000)
+        machine.ended(A, Outcome.NOTHING, "it is empty", 5, count * 1_000)
+    assert machine.problem == (
+        "the node does not come closer to block 20: 3 attempts without a further block, the last one with "
+        "a:1: it is empty"
+    )
+    machine.step(6, 9_000)
+    assert machine.problem is None
+
+
+def test_a_race_that_a_publisher_wins_is_not_standing_still() -> None:
+    machine = behind(A)
+    for count in range(10):
+        machine.step(5, count * 1_000)
+        machine.ended(A, Outcome.RACED, "", 5, count * 1_000)
+    assert machine.stalled_count == 0
+
+
+def test_a_target_that_is_reached_otherwise_is_no_problem_any_more() -> None:
+    machine = behind(A)
+    for count in range(3):
+        machine.step(5, count * 1_000)
+        machine.ended(A, Outcome.UNREACHABLE, "", 5, count * 1_000)
+    assert machine.problem is not None
+    assert machine.step(21, 9_000) is DONE
+    assert machine.problem is None
+
+
+def test_a_curious_node_asks_every_peer_once_and_aims_at_what_they_have() -> None:
+    machine = CatchUp((A, B, C), RULES, curious=True)
+    assert machine.step(0, 0) == Try(A)
+    assert machine.told(A, None, None, 0) == "it is empty"
+    machine.ended(A, Outcome.NOTHING, "", 0, 0)
+    assert machine.step(0, 0) == Try(B)
+    machine.ended(B, Outcome.UNREACHABLE, "", 0, 0)
+    assert machine.step(0, 0) == Try(C)
+    assert machine.told(C, 0, 7, 0) == Range(0, 7)
+    machine.ended(C, Outcome.COMPLETE, "", 8, 0)
+    assert machine.step(8, 0) == Pause(100), "B may have more"
+    assert machine.step(8, 100) == Try(B)
+    assert machine.told(B, 0, 9, 8) == Range(8, 9)
+    machine.ended(B, Outcome.COMPLETE, "", 10, 100)
+    assert machine.step(10, 100) is DONE
+
+
+def test_a_curious_node_is_content_with_empty_peers_and_with_its_first_publisher() -> None:
+    machine = CatchUp((A,), RULES, curious=True)
+    machine.step(0, 0)
+    assert machine.told(A, None, None, 0) == "it is empty"
+    machine.ended(A, Outcome.NOTHING, "", 0, 0)
+    assert machine.step(0, 0) is DONE
+    machine = CatchUp((A,), RULES, curious=True)
+    machine.step(0, 0)
+    machine.ended(A, Outcome.UNREACHABLE, "", 0, 0)
+    assert machine.step(1, 0) is DONE
+
+
+def test_a_curious_node_gives_up_without_a_problem() -> None:
+    machine = CatchUp((A,), RULES, curious=True)
+    for count in range(3):
+        assert machine.step(0, count * 1_000) == Try(A)
+        machine.ended(A, Outcome.UNREACHABLE, "", 0, count * 1_000)
+    assert machine.problem is None
+    assert machine.step(0, 9_000) is DONE
+
+
+def test_a_follower_that_is_level_has_no_problem_however_long_nothing_comes() -> None:
+    machine = CatchUp((A,), RULES, live=True)
+    for count in range(5):
+        machine.step(5, count * 1_000)
+        machine.told(A, 0, 4, 5)
+        machine.ended(A, Outcome.BROKE_OFF, "", 5, count * 1_000)
+    assert machine.problem is None
+
+
+def test_a_follower_whose_peers_are_away_has_one() -> None:
+    machine = CatchUp((A,), RULES, live=True)
+    for count in range(3):
+        machine.step(5, count * 1_000)
+        machine.ended(A, Outcome.UNREACHABLE, "gone", 5, count * 1_000)
+    assert machine.problem == (
+        "the node does not come closer to its peers: 3 attempts without a further block, the last one with "
+        "a:1: gone"
+    )
+
+
+def test_what_a_followed_peer_says_later_is_a_distance() -> None:
+    machine = CatchUp((A,), RULES, live=True)
+    machine.told(A, 0, 4, 5)
+    machine.heard(A, 9)
+    assert machine.distance(5) == 5
+    assert machine.last_of(A) == 9
+    catching_up = behind(A)
+    catching_up.heard(A, 90)
+    assert catching_up.target == 20
+
+
+def test_the_same_peer_twice_is_one_peer() -> None:
+    machine = behind(A, A)
+    machine.step(5, 0)
+    machine.ended(A, Outcome.UNREACHABLE, "", 5, 0)
+    assert machine.step(5, 0) == Pause(100)
+
+
+def test_after_any_outcomes_somebody_is_tried_again_in_time() -> None:
+    for outcomes in itertools.product(Outcome, repeat=3):
+        machine = behind(A, B)
+        now_ns = 0
+        for outcome in outcomes:
+            step = machine.step(5, now_ns)
+            if isinstance(step, Pause):
+                assert step.until_ns is not None
+                assert now_ns < step.until_ns <= now_ns + RULES.rest_max_ns
+                now_ns = step.until_ns
+                step = machine.step(5, now_ns)
+            assert isinstance(step, Try)
+            machine.ended(step.address, outcome, "", 5, now_ns)
+    assert Rest.NONE.value == "none"
