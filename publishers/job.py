@@ -109,6 +109,7 @@ def publish(
     *,
     publisher_prefix: str = "publisher",
     deadline_seconds: float | None = None,
+    reset_interval_seconds: float | None = None,
     blocks_per_second: float | None = None,
     sink_options: dict[str, str] | None = None,
     on_progress: Callable[[JobProgress], None] | None = None,
@@ -122,6 +123,7 @@ def publish(
         publishers: how many race.
         publisher_prefix: they are called prefix-1, prefix-2, …
         deadline_seconds: a publisher gives up after so long without a block becoming safe; None: never.
+        reset_interval_seconds: time after which a publisher goes on at the next gateway; None: never.
         blocks_per_second: each publisher offers at most so many; None: no limit.
         sink_options: further options of `blockstream`.
         on_progress: called several times a second from this thread.
@@ -135,10 +137,13 @@ def publish(
     files = list_block_files(source)
     check_no_gaps(source, files)
     options = dict(sink_options or {}) | {"gateways": ",".join(gateways)}
-    if deadline_seconds is not None:
-        options["deadline_seconds"] = str(deadline_seconds)
-    if blocks_per_second is not None:
-        options["blocks_per_second"] = str(blocks_per_second)
+    for name, value in (
+        ("deadline_seconds", deadline_seconds),
+        ("reset_interval_seconds", reset_interval_seconds),
+        ("blocks_per_second", blocks_per_second),
+    ):
+        if value is not None:
+            options[name] = str(value)
     with tempfile.TemporaryDirectory(prefix="sluice-publish-") as folder, Head(gateways) as head:
         options |= {"report_path": folder, "start_gate": folder}
         race = _Race(spark, source.absolute(), options, Path(folder))
@@ -152,8 +157,7 @@ def publish(
                 job.thread.start()
             _watch(race, jobs, head, started_at, on_progress)
         except BaseException:
-            # Ctrl-C above all: the tasks end, the nodes see their streams break off, what is stored is
-            # stored.
+            # Ctrl-C above all: the tasks end, and what is stored is stored.
             spark.sparkContext.cancelJobsWithTag(race.tag)
             for job in jobs:
                 if job.thread is not None:

@@ -104,6 +104,13 @@ def _parse_gateways(
     help="Give up after so long without a block becoming safe. Default: try for ever.",
 )
 @click.option(
+    "--reset-interval",
+    "reset_interval_seconds",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="SECONDS",
+    help="Leave a stream in good order after so long, and go on at the next gateway. Default: never.",
+)
+@click.option(
     "--rate",
     "blocks_per_second",
     type=click.FloatRange(min=0, min_open=True),
@@ -124,6 +131,7 @@ def command(
     publisher_prefix: str,
     master: str,
     deadline_seconds: float | None,
+    reset_interval_seconds: float | None,
     blocks_per_second: float | None,
     spark_log: Path | None,
     as_json: bool,
@@ -145,6 +153,7 @@ def command(
                 publisher_count,
                 publisher_prefix=publisher_prefix,
                 deadline_seconds=deadline_seconds,
+                reset_interval_seconds=reset_interval_seconds,
                 blocks_per_second=blocks_per_second,
                 on_progress=show,
             )

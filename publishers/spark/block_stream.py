@@ -6,6 +6,8 @@
     gateways           `host:port`, comma list; the preferred one first                 needed
     publisher_id       the name by which nodes know this publisher                      spark
     deadline_seconds   give up after so long without a block becoming safe              never
+    reset_interval_seconds  leave the stream in good order after so long, between blocks,
+                       and go on at the next gateway at once                            never
     set_bytes          size of an item set in a message                                 65536
     cache_bytes        bytes of unacknowledged blocks held by a task                    268435456
     window_blocks      blocks offered and not acknowledged                              128
@@ -78,6 +80,7 @@ _KNOWN: Final = frozenset(
         "gateways",
         "publisher_id",
         "deadline_seconds",
+        "reset_interval_seconds",
         "set_bytes",
         "cache_bytes",
         "window_blocks",
@@ -98,6 +101,7 @@ class SinkOptions:
     gateways: tuple[str, ...]
     publisher_id: str
     deadline_seconds: float | None
+    reset_interval_seconds: float | None
     set_bytes: int
     cache_bytes: int
     window_blocks: int
@@ -122,6 +126,7 @@ class SinkOptions:
             gateways=gateways,
             publisher_id=options.get("publisher_id", "").strip() or "spark",
             deadline_seconds=positive(options, "deadline_seconds", "seconds"),
+            reset_interval_seconds=positive(options, "reset_interval_seconds", "seconds"),
             set_bytes=whole_number(
                 options, "set_bytes", limits.ITEM_SET_BYTES_DEFAULT, 1, limits.ITEM_BYTES_MAX
             ),
@@ -136,11 +141,17 @@ class SinkOptions:
 
     def client_options(self) -> ClientOptions:
         """Make the options of the client of one partition."""
-        deadline_ns = None if self.deadline_seconds is None else int(self.deadline_seconds * SECOND_NS)
         machine = MachineLimits(
-            cache_bytes_max=self.cache_bytes, window_blocks_max=self.window_blocks, deadline_ns=deadline_ns
+            cache_bytes_max=self.cache_bytes,
+            window_blocks_max=self.window_blocks,
+            deadline_ns=_nanoseconds(self.deadline_seconds),
+            reset_interval_ns=_nanoseconds(self.reset_interval_seconds),
         )
         return ClientOptions(machine=machine, set_bytes_max=self.set_bytes)
+
+
+def _nanoseconds(seconds: float | None) -> int | None:
+    return None if seconds is None else int(seconds * SECOND_NS)
 
 
 @dataclass

@@ -80,13 +80,25 @@ def run(*words: str) -> Result:
 
 def test_options_reach_spark_and_the_job(chain: Path, calls: dict[str, Any]) -> None:
     gateways = ("--gateway", "a:1,b:2", "--gateway", "[::1]:3,a:1")
-    words = ("--publishers", "3", "--publisher-id", "x", "--deadline", "9", "--master", "local[2]")
+    words = (
+        "--publishers",
+        "3",
+        "--publisher-id",
+        "x",
+        "--deadline",
+        "9",
+        "--reset-interval",
+        "60",
+        "--master",
+        "local[2]",
+    )
     result = run("--source", str(chain), *gateways, *words)
     assert result.return_value == 0
     assert calls["build_session"][0] == ("local[2]", 3)
     values, named = calls["publish"]
     assert values[1:] == (chain, ("a:1", "b:2", "[::1]:3"), 3)
     assert (named["publisher_prefix"], named["deadline_seconds"]) == ("x", 9)
+    assert named["reset_interval_seconds"] == 60
     assert calls["session"].is_stopped
 
 

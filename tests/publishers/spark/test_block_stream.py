@@ -63,6 +63,7 @@ def test_the_defaults() -> None:
         gateways=("a:1", "[::1]:2"),
         publisher_id="spark",
         deadline_seconds=None,
+        reset_interval_seconds=None,
         set_bytes=limits.ITEM_SET_BYTES_DEFAULT,
         cache_bytes=limits.CACHE_BYTES_DEFAULT,
         window_blocks=limits.WINDOW_BLOCKS_DEFAULT,
@@ -70,7 +71,8 @@ def test_the_defaults() -> None:
         report_path=None,
         start_gate=None,
     )
-    assert options.client_options().machine.deadline_ns is None
+    machine = options.client_options().machine
+    assert (machine.deadline_ns, machine.reset_interval_ns) == (None, None)
 
 
 def test_options_reach_the_client() -> None:
@@ -78,6 +80,7 @@ def test_options_reach_the_client() -> None:
         {
             "gateways": "a:1",
             "deadline_seconds": "2.5",
+            "reset_interval_seconds": "0.5",
             "set_bytes": "1000",
             "cache_bytes": "5",
             "window_blocks": "7",
@@ -87,6 +90,7 @@ def test_options_reach_the_client() -> None:
     machine = options.machine
     assert (machine.cache_bytes_max, machine.window_blocks_max) == (5, 7)
     assert machine.deadline_ns == 5 * SECOND_NS // 2
+    assert machine.reset_interval_ns == SECOND_NS // 2
 
 
 @pytest.mark.parametrize(
@@ -101,6 +105,10 @@ def test_options_reach_the_client() -> None:
             ),
         ),
         ({"gateways": "a:1", "window_blocks": "513"}, "option 'window_blocks': got 513, expected 1 to 512"),
+        (
+            {"gateways": "a:1", "reset_interval_seconds": "-1"},
+            "option 'reset_interval_seconds': got '-1', expected seconds above 0",
+        ),
         (
             {"gateways": "a:1", "deadline_seconds": "0"},
             "option 'deadline_seconds': got '0', expected seconds above 0",
