@@ -34,8 +34,13 @@ class Chain:
     ledger_key: str
 
 
-def make_chain(block_count: int, items_per_block: int, item_bytes: int) -> Chain:
-    """Make blocks 0 to block_count - 1, each with `items_per_block` items of `item_bytes` as its body."""
+def make_chain(
+    block_count: int, items_per_block: int, item_bytes: int, *, header_apart: bool = False
+) -> Chain:
+    """Make blocks 0 to block_count - 1, each with `items_per_block` items of `item_bytes` as its body.
+
+    `header_apart`: the header is an item set of its own.
+    """
     tree, previous = StreamingTree(), EMPTY_HASH
     messages, item_count, size_bytes = [], 0, 0
     payload = bytes(item_bytes - (2 if item_bytes < 130 else 3))
@@ -58,18 +63,19 @@ def make_chain(block_count: int, items_per_block: int, item_bytes: int) -> Chain
         items.append(_proof(number, KEY.sign(root)))
         tree.push(root)
         previous = root
-        messages.append(_messages(number, items))
+        messages.append(_messages(number, items, header_apart))
         item_count += len(items)
         size_bytes += sum(map(len, items))
     return Chain(messages, item_count, size_bytes, f"ed25519:{public_key_hex(KEY)}")
 
 
-def _messages(number: int, items: list[bytes]) -> list[bytes]:
+def _messages(number: int, items: list[bytes], header_apart: bool) -> list[bytes]:
     """Cut a block into item sets of at most SET_BYTES, and its end."""
     sets: list[list[bytes]] = [[]]
     size = 0
     for item in items:
-        if sets[-1] and size + len(item) > SET_BYTES:
+        full = size + len(item) > SET_BYTES or (header_apart and item is items[1])
+        if sets[-1] and full:
             sets.append([])
             size = 0
         sets[-1].append(item)

@@ -6,29 +6,20 @@ The node is a process of its own (`sluice serve`, mode full, Ed25519 proofs); th
 that were serialized before. The bare loop (`benchmarks.bare_server`) receives the same messages over grpcio,
 hashes the same items with hashlib, writes and flushes as often as the node did, and acknowledges; the bare
 echo is the same without hashing. All three run one after the other, several times; the best of each counts.
+The worst pause is the longest that the node's event loop did not come round, in the best of the rounds.
 """
 
 from __future__ import annotations
 
-import asyncio
-import json
-import subprocess
 import sys
-import tempfile
-import time
-import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
 import uvloop
-from grpc import aio
 
 from benchmarks.chains import Chain, make_chain
-from gateway.api import publish_pb2
+from benchmarks.publish_processes import bare_server, node, publish
 
-METHOD = "/org.hiero.block.api.BlockStreamPublishService/publishBlockStream"
+__all__ = ["CASES", "Case", "measure", "run"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,115 +40,48 @@ CASES = (
 )
 
 
-async def _publish(port: int, chain: Chain) -> float:
-    """Send the whole chain and wait for the last acknowledgement; return the seconds."""
-    async with aio.insecure_channel(f"127.0.0.1:{port}") as channel:
-        await channel.channel_ready()
-        call: aio.StreamStreamCall[bytes, publish_pb2.PublishStreamResponse] = channel.stream_stream(
-            METHOD, response_deserializer=publish_pb2.PublishStreamResponse.FromString
-        )()
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """The best of several rounds, in seconds."""
 
-        async def send() -> None:
-            for messages in chain.messages:
-                for message in messages:
-                    await call.write(message)
-            await call.done_writing()
-
-        started = time.perf_counter()
-        sending = asyncio.ensure_future(send())
-        for number in range(len(chain.messages)):
-            response = await call.read()
-            assert isinstance(response, publish_pb2.PublishStreamResponse), "the node closed the stream"
-            if not response.HasField("acknowledgement") or response.acknowledgement.block_number != number:
-                raise SystemExit(f"block {number}: got {response}, expected its acknowledgement")
-        seconds = time.perf_counter() - started
-        await sending
-        return seconds
+    node_seconds: float
+    bare_seconds: float
+    echo_seconds: float
+    blocks_per_flush: float
+    worst_pause_seconds: float
 
 
-@contextmanager
-def _process(*words: str) -> Iterator[subprocess.Popen[str]]:
-    """Run a server and end it."""
-    process = subprocess.Popen(
-        [sys.executable, *words],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        yield process
-    finally:
-        process.terminate()
-        process.communicate()
-
-
-def _node(chain: Chain) -> tuple[float, float]:
-    """Publish to a node; return seconds and blocks per commit."""
-    with tempfile.TemporaryDirectory() as folder:
-        words = ["-m", "gateway.cli", "serve", "--data-dir", folder, "--ledger-key", chain.ledger_key]
-        words += [
-            "--grpc",
-            "127.0.0.1:0",
-            "--tcp",
-            "127.0.0.1:0",
-            "--http",
-            "127.0.0.1:0",
-            "--log-format",
-            "json",
-        ]
-        with _process(*words) as process:
-            assert process.stderr is not None
-            for line in process.stderr:
-                entry = json.loads(line)
-                if entry["message"] == "node started":
-                    break
-            else:
-                raise SystemExit("the node did not start")
-            seconds = uvloop.run(_publish(int(entry["grpc"].rpartition(":")[2]), chain))
-            with urllib.request.urlopen(f"http://{entry['http']}/metrics", timeout=10) as answer:
-                metrics = dict(
-                    line.rsplit(" ", 1) for line in answer.read().decode().splitlines() if line[0] != "#"
-                )
-        return seconds, len(chain.messages) / float(metrics["sluice_flush_seconds_count"])
-
-
-def _bare(chain: Chain, work: str, blocks_per_flush: float) -> float:
-    """Publish to the bare loop; return seconds."""
-    with tempfile.TemporaryDirectory() as folder:
-        count = str(len(chain.messages))
-        words = [
-            "-m",
-            "benchmarks.bare_server",
-            str(Path(folder, "bare")),
-            work,
-            str(blocks_per_flush),
-            count,
-        ]
-        with _process(*words) as process:
-            assert process.stdout is not None
-            return uvloop.run(_publish(int(process.stdout.readline()), chain))
+def measure(chain: Chain, round_count: int) -> Measured:
+    """Publish a chain to a node, to the bare loop and to the bare echo, in turns."""
+    block_count = len(chain.messages)
+    rounds = []
+    for _ in range(round_count):
+        with node(chain) as facts:
+            node_seconds = uvloop.run(publish(facts.address, chain))
+        per_flush = block_count / facts.flush_count
+        with bare_server("hash", per_flush, block_count) as address:
+            bare_seconds = uvloop.run(publish(address, chain))
+        with bare_server("echo", per_flush, block_count) as address:
+            echo_seconds = uvloop.run(publish(address, chain))
+        rounds.append((node_seconds, bare_seconds, echo_seconds, per_flush, facts.worst_pause_seconds))
+    node_all, bare_all, echo_all, _, pauses = zip(*rounds, strict=True)
+    return Measured(min(node_all), min(bare_all), min(echo_all), rounds[-1][3], min(pauses))
 
 
 def run(quick: bool = False) -> list[tuple[str, str]]:
     """Run every case; return a label and a text for each figure."""
     rows = []
-    rounds = 1 if quick else 3
     for case in CASES[1:2] if quick else CASES:
         chain = make_chain(case.block_count, case.items_per_block, case.item_bytes)
-        node, hashed, echo, per_flush = [], [], [], 1.0
-        for _ in range(rounds):
-            seconds, per_flush = _node(chain)
-            node.append(seconds)
-            hashed.append(_bare(chain, "hash", per_flush))
-            echo.append(_bare(chain, "echo", per_flush))
-        best, bare = min(node), min(hashed)
-        megabytes = chain.size_bytes / 1e6
+        found = measure(chain, 1 if quick else 3)
+        megabytes, best = chain.size_bytes / 1e6, found.node_seconds
         text = (
             f"{case.block_count / best:,.0f} blocks/s, {chain.item_count / best:,.0f} items/s, "
-            f"{megabytes / best:,.1f} MB/s; bare loop {megabytes / bare:,.1f} MB/s, "
-            f"bare echo {megabytes / min(echo):,.1f} MB/s; ratio {bare / best:.2f} "
-            f"({per_flush:.1f} blocks a flush)"
+            f"{megabytes / best:,.1f} MB/s; bare loop {megabytes / found.bare_seconds:,.1f} MB/s, "
+            f"bare echo {megabytes / found.echo_seconds:,.1f} MB/s; "
+            f"ratio {found.bare_seconds / best:.2f}, to the echo {found.echo_seconds / best:.2f} "
+            f"({found.blocks_per_flush:.1f} blocks a flush); "
+            f"worst pause of the loop {found.worst_pause_seconds * 1e3:.1f} ms"
         )
         rows.append((f"publish, {case.label}", text))
     return rows

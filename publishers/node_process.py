@@ -45,12 +45,15 @@ class NodeProcess:
         data_dir: the node's folder.
         log_path: where its log goes; appended to.
         arguments: further words for `sluice serve`.
+        module: what is run; one that does more than `gateway.cli` (benchmarks).
 
     Raises:
         NodeNotStarted: it ended, or did not say that it listens in time.
     """
 
-    def __init__(self, data_dir: Path, log_path: Path, arguments: Sequence[str] = ()) -> None:
+    def __init__(
+        self, data_dir: Path, log_path: Path, arguments: Sequence[str] = (), module: str = "gateway.cli"
+    ) -> None:
         self.data_dir = data_dir
         self.log_path = log_path
         words = ["serve", "--data-dir", str(data_dir), "--log-format", "json"]
@@ -60,7 +63,7 @@ class NodeProcess:
         with log_path.open("ab") as log:
             log_start = log.tell()
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "gateway.cli", *words, *arguments],
+                [sys.executable, "-m", module, *words, *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

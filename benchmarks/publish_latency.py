@@ -1,0 +1,110 @@
+"""Acknowledgement latency at half of the load that small blocks can be published at, against two flushes.
+
+    python -m benchmarks.publish_latency [--quick]
+
+First the node is driven as fast as it goes, for the load; then a block is sent every so many milliseconds,
+half as often, and each block's latency is the time from sending its end to its acknowledgement. The bare pair
+writes as many bytes as such a block has and flushes, writes 38 bytes and flushes (`fdatasync`), on the same
+disk, at the same pace. Both take turns.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import tempfile
+import time
+from statistics import median, quantiles
+
+import uvloop
+from grpc import aio
+
+from benchmarks.chains import Chain, make_chain
+from benchmarks.publish_processes import node, open_call, publish
+from gateway.api import publish_pb2
+
+__all__ = ["run"]
+
+ITEMS_PER_BLOCK, ITEM_BYTES = 30, 165
+BLOCK_COUNT = 2_000
+
+
+async def _latencies(address: str, chain: Chain, blocks_per_second: float) -> list[float]:
+    """Send a block every so often; return the seconds from each block's end to its acknowledgement."""
+    count = len(chain.messages)
+    sent = [0.0] * count
+    async with aio.insecure_channel(address) as channel:
+        await channel.channel_ready()
+        call = open_call(channel)
+        await call.initial_metadata()
+
+        async def send() -> None:
+            begun = time.perf_counter()
+            for number, messages in enumerate(chain.messages):
+                await asyncio.sleep(begun + number / blocks_per_second - time.perf_counter())
+                for message in messages[:-1]:
+                    await call.write(message)
+                sent[number] = time.perf_counter()
+                await call.write(messages[-1])
+
+        sending = asyncio.ensure_future(send())
+        found = []
+        for number in range(count):
+            response = await call.read()
+            assert isinstance(response, publish_pb2.PublishStreamResponse), "the node closed the stream"
+            if response.acknowledgement.block_number != number:
+                raise SystemExit(f"block {number}: got {response}, expected its acknowledgement")
+            found.append(time.perf_counter() - sent[number])
+        await sending
+    return found
+
+
+def _flush_pairs(count: int, size_bytes: int, pairs_per_second: float) -> list[float]:
+    """Write and flush twice, every so often; return the seconds of each pair."""
+    found = []
+    data = bytes(size_bytes)
+    with tempfile.TemporaryFile(buffering=0) as file:
+        fd = file.fileno()
+        os.ftruncate(fd, 4096 + count * size_bytes)
+        os.fdatasync(fd)
+        begun = time.perf_counter()
+        for number in range(count):
+            time.sleep(max(0.0, begun + number / pairs_per_second - time.perf_counter()))
+            started = time.perf_counter()
+            os.pwrite(fd, data, 4096 + number * size_bytes)
+            os.fdatasync(fd)
+            os.pwrite(fd, data[:38], 16)
+            os.fdatasync(fd)
+            found.append(time.perf_counter() - started)
+    return found
+
+
+def _p99(values: list[float]) -> float:
+    return quantiles(values, n=100)[98]
+
+
+def run(quick: bool = False) -> list[tuple[str, str]]:
+    """Measure load, latency and flushes; return a label and a text."""
+    chain = make_chain(BLOCK_COUNT // (4 if quick else 1), ITEMS_PER_BLOCK, ITEM_BYTES)
+    count = len(chain.messages)
+    with node(chain) as facts:
+        load = count / uvloop.run(publish(facts.address, chain))
+    ours, bare = [], []
+    for _ in range(1 if quick else 3):
+        with node(chain) as facts:
+            ours.append(uvloop.run(_latencies(facts.address, chain, load / 2)))
+        bare.append(_flush_pairs(count, chain.size_bytes // count, load / 2))
+    medians = [median(map(median, rounds)) * 1e3 for rounds in (ours, bare)]
+    p99s = [median(map(_p99, rounds)) * 1e3 for rounds in (ours, bare)]
+    text = (
+        f"at {load / 2:,.0f} of {load:,.0f} blocks/s: median {medians[0]:.2f} ms, p99 {p99s[0]:.2f} ms; "
+        f"a pair of flushes {medians[1]:.2f} ms, p99 {p99s[1]:.2f} ms; "
+        f"ratio {medians[0] / medians[1]:.1f}, p99 {p99s[0] / p99s[1]:.1f}"
+    )
+    return [("publish, latency of small blocks", text)]
+
+
+if __name__ == "__main__":
+    for label, text in run(quick="--quick" in sys.argv):
+        print(f"{label}: {text}")

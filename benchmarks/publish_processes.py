@@ -1,0 +1,98 @@
+"""The servers that publishers are measured on, as processes, and one publisher that sends a whole chain."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from grpc import aio
+
+from benchmarks.chains import Chain
+from benchmarks.watched_node import worst_pause_seconds
+from gateway.api import publish_pb2
+from publishers.node_process import NodeProcess
+
+__all__ = ["METHOD", "Call", "Facts", "bare_server", "node", "open_call", "publish"]
+
+METHOD = "/org.hiero.block.api.BlockStreamPublishService/publishBlockStream"
+Call = aio.StreamStreamCall[bytes, publish_pb2.PublishStreamResponse]
+
+
+@dataclass(slots=True)
+class Facts:
+    """What is known of a node once it has ended."""
+
+    address: str
+    """Where publishers connect."""
+    flush_count: int = 0
+    worst_pause_seconds: float = 0.0
+    """The longest that its event loop did not come round."""
+
+
+@contextmanager
+def node(chain: Chain, arguments: Sequence[str] = ()) -> Iterator[Facts]:
+    """Run a node, `sluice serve` in mode full, on an empty folder; its facts are whole at the end."""
+    with tempfile.TemporaryDirectory() as folder:
+        log_path = Path(folder, "node.log")
+        words = ["--ledger-key", chain.ledger_key, *arguments]
+        with NodeProcess(Path(folder, "data"), log_path, words, module="benchmarks.watched_node") as process:
+            facts = Facts(process.grpc)
+            yield facts
+            facts.flush_count = int(process.metrics()["sluice_flush_seconds_count"])
+        facts.worst_pause_seconds = worst_pause_seconds(log_path)
+
+
+@contextmanager
+def bare_server(work: str, blocks_per_flush: float, block_count: int) -> Iterator[str]:
+    """Run `benchmarks.bare_server` (`hash` or `echo`); give its address."""
+    with tempfile.TemporaryDirectory() as folder:
+        words = [str(Path(folder, "bare")), work, str(blocks_per_flush), str(block_count)]
+        with subprocess.Popen(
+            [sys.executable, "-m", "benchmarks.bare_server", *words],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        ) as process:
+            assert process.stdout is not None
+            try:
+                yield f"127.0.0.1:{int(process.stdout.readline())}"
+            finally:
+                process.terminate()
+
+
+def open_call(channel: aio.Channel, name: str = "benchmark") -> Call:
+    """Open a publish stream that takes serialized messages."""
+    return channel.stream_stream(METHOD, response_deserializer=publish_pb2.PublishStreamResponse.FromString)(
+        metadata=(("publisher-id", name),)
+    )
+
+
+async def publish(address: str, chain: Chain) -> float:
+    """Send the whole chain and wait for the last acknowledgement; return the seconds."""
+    async with aio.insecure_channel(address) as channel:
+        await channel.channel_ready()
+        call = open_call(channel)
+
+        async def send() -> None:
+            for messages in chain.messages:
+                for message in messages:
+                    await call.write(message)
+            await call.done_writing()
+
+        started = time.perf_counter()
+        sending = asyncio.ensure_future(send())
+        for number in range(len(chain.messages)):
+            response = await call.read()
+            assert isinstance(response, publish_pb2.PublishStreamResponse), "the node closed the stream"
+            if not response.HasField("acknowledgement") or response.acknowledgement.block_number != number:
+                raise SystemExit(f"block {number}: got {response}, expected its acknowledgement")
+        seconds = time.perf_counter() - started
+        await sending
+        return seconds

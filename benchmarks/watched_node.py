@@ -1,0 +1,63 @@
+"""A node that watches its event loop: `sluice serve`, and at its end a log line with the worst pause.
+
+    python -m benchmarks.watched_node serve …
+
+A task sleeps for WATCH_SECONDS again and again; a pause is by how much it comes too late. That
+includes what the machine gives to other processes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from pathlib import Path
+
+import gateway.node
+from gateway.cli import main
+from gateway.logs import fields
+
+__all__ = ["WATCH_SECONDS", "WatchedNode", "worst_pause_seconds"]
+
+WATCH_SECONDS = 0.002
+LAST_WORDS = "event loop watched"
+log = logging.getLogger(__name__)
+
+
+class WatchedNode(gateway.node.Node):
+    """A node with one task more."""
+
+    _watching: asyncio.Task[None]
+    _worst_seconds = 0.0
+
+    async def start(self) -> None:
+        """Start, then watch."""
+        await super().start()
+        self._watching = asyncio.create_task(self._watch_loop())
+
+    async def stop(self) -> None:
+        """Say what was seen, and stop."""
+        self._watching.cancel()
+        log.warning(LAST_WORDS, extra=fields(worst_pause_seconds=self._worst_seconds))
+        await super().stop()
+
+    async def _watch_loop(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            due = loop.time() + WATCH_SECONDS
+            await asyncio.sleep(WATCH_SECONDS)
+            self._worst_seconds = max(self._worst_seconds, loop.time() - due)
+
+
+def worst_pause_seconds(log_path: Path) -> float:
+    """Read the worst pause from the log of a node that has ended."""
+    for line in log_path.read_text("utf-8").splitlines():
+        entry = json.loads(line)
+        if entry["message"] == LAST_WORDS:
+            return float(entry["worst_pause_seconds"])
+    raise SystemExit(f"{log_path}: no line {LAST_WORDS!r}")
+
+
+if __name__ == "__main__":
+    gateway.node.Node = WatchedNode  # type: ignore[misc]
+    main()
