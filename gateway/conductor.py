@@ -5,7 +5,7 @@ has no opinion about block numbers. It runs in one event loop; large sets are ha
 threads.
 
     message ──► Arbiter ──► Append ──► BlockHasher (here, or in a thread when the set is large)
-                   ▲    ──► Verify ──► root hash and proofs
+                   ▲    ──► Verify ──► root hash here, proofs by `ProofChecks` (here, or in a process apart)
                    │    ──► CheckLink ──► Chain
                    │    ──► Commit ──► queue ──► Ledger, one thread, all that wait share one pair of flushes
                    └─────── verified, refused, linked, committed, commit_failed
@@ -39,6 +39,9 @@ from gateway.limits import (
 )
 from gateway.logs import fields
 from gateway.metrics import Metrics
+from gateway.outbox import Outbox
+from gateway.proof_checks import ProofChecks
+from gateway.proofs.ledger_data import LedgerData
 from gateway.race import Arbiter
 from gateway.race_actions import (
     Acknowledgement,
@@ -55,7 +58,6 @@ from gateway.race_actions import (
     Idle,
     PublisherId,
     Resend,
-    Response,
     Send,
     Skip,
     SourceError,
@@ -63,58 +65,10 @@ from gateway.race_actions import (
 )
 from gateway.race_tables import EndStatus, Failure
 from gateway.root_hash import BlockHasher, BlockSummary
-from gateway.verification import BlockVerifier
 
-__all__ = ["Conductor", "Outbox"]
+__all__ = ["Conductor"]
 
 log = logging.getLogger(__name__)
-
-
-class Outbox:
-    """The responses that wait for one publisher to read them.
-
-    Args:
-        publisher_id: whose they are.
-        name: who that is, for people.
-        responses_max: how many may wait; one more and `overflow` is set.
-    """
-
-    def __init__(self, publisher_id: PublisherId, name: str, responses_max: int) -> None:
-        self.publisher_id = publisher_id
-        self.name = name
-        self.closed = False
-        """Nothing more will be put in."""
-        self.said_goodbye = False
-        """The publisher has sent EndStream: nothing more is to come from it."""
-        self.dropped_count = 0
-        """Messages that came after the node had ended the stream."""
-        self.overflow = asyncio.Event()
-        """Set when the publisher does not read: its stream is to be broken off."""
-        self._responses: deque[Response] = deque()
-        self._responses_max = responses_max
-        self._changed = asyncio.Event()
-
-    def put(self, response: Response) -> None:
-        """Queue a response."""
-        if len(self._responses) >= self._responses_max:
-            self.overflow.set()
-        else:
-            self._responses.append(response)
-        self._changed.set()
-
-    def close(self) -> None:
-        """Say that nothing more comes."""
-        self.closed = True
-        self._changed.set()
-
-    async def get(self) -> list[Response]:
-        """Wait for responses and take all that are there; none means that the stream is over."""
-        while not self._responses and not self.closed:
-            self._changed.clear()
-            await self._changed.wait()
-        taken = list(self._responses)
-        self._responses.clear()
-        return taken
 
 
 @dataclass(slots=True)
@@ -133,6 +87,10 @@ class _Attempt:
     unhashed: deque[Append] = field(default_factory=deque)
     """Item sets that wait for a thread, because a large one is before them."""
     hashing: asyncio.Task[None] | None = None
+    proving: asyncio.Task[None] | None = None
+    """The check of its proofs, where that is not done at once."""
+    published: LedgerData | None = None
+    """What it publishes, if it is a block 0 that was accepted."""
     ended: bool = False
     """Verify was asked for while a thread was hashing."""
 
@@ -143,7 +101,7 @@ class Conductor:
     Args:
         arbiter: decides.
         ledger: keeps the blocks.
-        verifier: checks them.
+        checks: checks their proofs.
         metrics: is told of everything.
         clock_ns: monotonic time in nanoseconds.
         responses_max: how many responses may wait for one publisher.
@@ -154,7 +112,7 @@ class Conductor:
         self,
         arbiter: Arbiter,
         ledger: Ledger,
-        verifier: BlockVerifier,
+        checks: ProofChecks,
         metrics: Metrics,
         *,
         clock_ns: Callable[[], int] = time.monotonic_ns,
@@ -167,7 +125,7 @@ class Conductor:
         self.broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Ends with the error if the race cannot go on because of a bug: the node has to stop."""
         self._ledger = ledger
-        self._verifier = verifier
+        self._checks = checks
         self._metrics = metrics
         self._now_ns = clock_ns
         self._responses_max = responses_max
@@ -311,13 +269,19 @@ class Conductor:
             log.warning("blocks in flight were not finished", extra=fields(grace_seconds=grace_seconds))
         if self._commit_task is not None:
             await asyncio.wait({self._commit_task})
-        for task in (self._probe_task, *(attempt.hashing for attempt in self._attempts.values())):
+        attempts = self._attempts.values()
+        for task in (
+            self._probe_task,
+            *(attempt.hashing for attempt in attempts),
+            *(attempt.proving for attempt in attempts),
+        ):
             if task is not None:
                 task.cancel()
         if self._timer is not None:
             self._timer.cancel()
         self._commit_thread.shutdown()
         self._hash_threads.shutdown()
+        self._checks.close()
 
     def _spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
         """Start a task; if it dies of an error, which would be our bug, `broken` says so."""
@@ -393,7 +357,7 @@ class Conductor:
     def _begin(self, action: Begin) -> None:
         publisher = self._outboxes[action.publisher_id].name
         self._attempts[action.attempt_id] = _Attempt(
-            action.attempt_id, action.block_number, publisher, self._verifier.hasher(), self._now_ns()
+            action.attempt_id, action.block_number, publisher, self._checks.hasher(), self._now_ns()
         )
         self._metrics.blocks_received.inc()
 
@@ -436,10 +400,30 @@ class Conductor:
 
     def _verify(self, attempt: _Attempt) -> Sequence[Action]:
         try:
-            attempt.summary = self._verifier.verify(attempt.hasher)
+            summary = attempt.hasher.finish()
+            if self._checks.at_once(summary):
+                attempt.summary = self._checks.check_now(summary)
+                return self.arbiter.verified(attempt.attempt_id, self._now_ns())
         except BlockRefused as refused:
             return self._refused(attempt, refused)
-        return self.arbiter.verified(attempt.attempt_id, self._now_ns())
+        attempt.proving = self._spawn(self._verify_apart(attempt, summary))
+        return ()
+
+    async def _verify_apart(self, attempt: _Attempt, summary: BlockSummary) -> None:
+        """Wait for the check of the proofs; dropping the attempt ends this."""
+        try:
+            verdict = await self._checks.check(summary, attempt.items, block_0_comes=self._awaits_block_0)
+        except BlockRefused as refused:
+            attempt.proving = None
+            self.perform(self._refused(attempt, refused))
+            return
+        attempt.proving = None
+        attempt.summary, attempt.published = verdict
+        self.perform(self.arbiter.verified(attempt.attempt_id, self._now_ns()))
+
+    def _awaits_block_0(self) -> bool:
+        """Whether the chain here is still to begin, with block 0."""
+        return self._ledger.last_number is None and self.arbiter.next_number == 0
 
     def _check_link(self, action: CheckLink) -> Sequence[Action]:
         attempt = self._attempts[action.attempt_id]
@@ -476,6 +460,8 @@ class Conductor:
 
     def _drop(self, action: Drop) -> None:
         attempt = self._attempts.pop(action.attempt_id)
+        if attempt.proving is not None:
+            attempt.proving.cancel()
         if action.failure is Failure.REFUSED:
             return  # said in _refused
         log.log(
@@ -530,6 +516,8 @@ class Conductor:
         except Exception as error:  # the edge of a shell: whatever it was, nothing was committed
             self._commit_failed(group[0], error)
             return
+        if group[0].number == 0:
+            await self._checks.block_0_committed(group[0].published)
         now_ns = self._now_ns()
         self._metrics.flush_seconds.observe((now_ns - started_ns) / 1e9)
         for attempt, block in zip(group, blocks, strict=True):

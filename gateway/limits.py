@@ -38,6 +38,8 @@ __all__ = [
     "PEER_POLL_SECONDS",
     "PEER_STATUS_SECONDS_MAX",
     "PROOFS_PER_BLOCK_MAX",
+    "PROOF_CHECK_SECONDS_MAX",
+    "PUBLICATION_FILE_BYTES_MAX",
     "PUBLISHER_NAME_CHARACTERS_MAX",
     "RECORD_FILE_FIELDS_MAX",
     "RECORD_FILE_SIGNATURES_MAX",
@@ -84,6 +86,12 @@ STATE_PROOF_PATHS_MAX: Final = 64
 STATE_PROOF_SIBLINGS_MAX: Final = 20_000
 """Siblings of one state proof in all its paths. A proof has five for each block up to the signed one, so this
 is enough for a network that signs one block of 4,000; reading and hashing them takes some 0.1 s."""
+PUBLICATION_FILE_BYTES_MAX: Final = 256 * 1024 * 1024
+"""Bytes of a file that `tss:FILE` names, decompressed: a block 0 with some margin."""
+
+PROOF_CHECK_SECONDS_MAX: Final = 30.0
+"""How long the proofs of one block may be checked. Real ones take 50 ms; what takes that long hangs, and its
+process is replaced."""
 
 STORED_BLOCK_BYTES_MAX: Final = 1 << 30
 """Bytes of items that a reader of stored entries gathers before it gives a block up. Far above any block that

@@ -15,6 +15,7 @@ import logging
 import signal
 from collections.abc import Callable
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import Any
 
 import uvloop
@@ -35,11 +36,13 @@ from gateway.following import Following
 from gateway.grpc_server import ServerPlan, not_free, start_server
 from gateway.http import start_http
 from gateway.ledger import Ledger
+from gateway.ledger_files import given_address_book, given_ledger, keep_ledger, ledger_to_start_with
 from gateway.ledger_keys import LedgerKeys
 from gateway.limits import HARD_MESSAGE_FACTOR, HEALTH_CHECK_SECONDS
 from gateway.logs import fields
 from gateway.metrics import Metrics
 from gateway.node_service import BlockAccessService, BlockNodeService
+from gateway.proof_checks import ProofChecks
 from gateway.proofs import ProofVerifier
 from gateway.publish_service import PublishService
 from gateway.race import Arbiter
@@ -80,8 +83,10 @@ class Node:
             )
         self.settings = settings
         self.metrics = Metrics(verification_mode=settings.verification_mode)
-        keys = LedgerKeys.parse(settings.ledger_keys)
-        self._proofs = ProofVerifier(keys, settings.verification_mode)
+        self._keys = LedgerKeys.parse(settings.ledger_keys)
+        mode = settings.verification_mode
+        self._given_ledger = given_ledger(self._keys, mode)
+        self._rsa_book = given_address_book(self._keys, mode, settings.verification_rsa_threshold)
         self.ledger: Ledger
         self.conductor: Conductor
         self.grpc_address = settings.grpc_address
@@ -183,7 +188,7 @@ class Node:
         self.conductor = Conductor(
             Arbiter(self.ledger.last_number, self._first_number(), rules),
             self.ledger,
-            BlockVerifier(self._proofs, settings.verification_root_layout),
+            self._make_checks(),
             self.metrics,
             responses_max=settings.publish_send_queue_max,
             group_blocks_max=settings.commit_max_blocks_per_group,
@@ -206,6 +211,32 @@ class Node:
             stall_seconds=settings.catchup_stall_seconds,
             message_bytes_max=settings.grpc_max_message_bytes * HARD_MESSAGE_FACTOR,
         )
+
+    def _make_checks(self) -> ProofChecks:
+        """Find the ledger data. Raises LedgerKeyError, Fatal: they are missing, or not of the blocks here."""
+        settings, keys = self.settings, self._keys
+        known = ledger_to_start_with(
+            keys,
+            settings.verification_mode,
+            self.ledger,
+            given=self._given_ledger,
+            rsa_book=self._rsa_book,
+            first_number=self._first_number(),
+            root_layout=settings.verification_root_layout,
+        )
+        proofs = ProofVerifier(keys, settings.verification_mode, known, self._rsa_book)
+        verifier = BlockVerifier(proofs, settings.verification_root_layout)
+        if known is not None:
+            log.info("TSS ledger", extra=fields(ledger_id=known.ledger_id.hex(), nodes=len(known.nodes)))
+        elif verifier.awaits_block_0 and keys.tss_id is None:
+            log.warning(
+                "no ledger key: the ledger id that block 0 publishes will be believed, whatever it is",
+                extra=fields(pin_it_with="--ledger-key tss:id=HEX"),
+            )
+        checks = ProofChecks(verifier, partial(keep_ledger, self.ledger.data_dir))
+        self._cleanup.callback(checks.close)
+        checks.warm_up()
+        return checks
 
     def _first_number(self) -> int | None:
         """Where an empty node begins; None: with whatever comes."""

@@ -22,11 +22,12 @@ from grpc import aio
 
 from gateway.api import subscribe_pb2, subscribe_pb2_grpc
 from gateway.catch_up import Outcome, Range
-from gateway.conductor import Conductor, Outbox
+from gateway.conductor import Conductor
 from gateway.errors import SubscriptionError
 from gateway.item_set import ItemSet
 from gateway.limits import PEER_POLL_FAILURES_MAX, PEER_POLL_SECONDS
 from gateway.logs import fields
+from gateway.outbox import Outbox
 from gateway.race_actions import Behind, EndOfStream, Resend, Response, Skip
 from gateway.race_tables import EndStatus
 from gateway.subscription import U64_MAX, SubscriptionOrder, status_name

@@ -30,11 +30,12 @@ from grpc import aio
 
 from gateway.admission import Admission, AdmissionLimits, DenialKind, MessagePace, address_of
 from gateway.api import publish_pb2
-from gateway.conductor import Conductor, Outbox
+from gateway.conductor import Conductor
 from gateway.errors import ItemError
 from gateway.item_set import inspect
 from gateway.limits import DRAIN_SECONDS, DRAIN_SECONDS_MAX, HALF_CLOSE_SECONDS, PUBLISHER_NAME_CHARACTERS_MAX
 from gateway.logs import fields
+from gateway.outbox import Outbox
 from gateway.race_actions import Acknowledgement, Action, Behind, EndOfStream, Resend, Response, Skip
 from gateway.race_tables import EndStatus
 

@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from gateway.addresses import Address
+from gateway.limits import ADDRESS_BOOK_NODES_MAX
 from gateway.setting_kinds import (
     GIB,
     KIB,
@@ -146,7 +147,8 @@ class Settings:
         "ledger_keys",
         Listed(Text("KIND:KEY")),
         (),
-        "Public key that block proofs are checked with, such as ed25519:HEX. Repeatable.",
+        "What block proofs are checked with: ed25519:HEX, tss:FILE, tss:id=HEX, tss:block0 or "
+        "rsa:ADDRESS_BOOK.json. Repeatable; none at all means tss:block0.",
         flag="--ledger-key",
     )
     block_time_seconds: float = _row(
@@ -180,6 +182,14 @@ class Settings:
         "auto",
         "Leaves of a block's top hash tree; auto goes by the block's HAPI version.",
         unit="leaves",
+    )
+
+    verification_rsa_threshold: int = _row(
+        "verification.rsa_threshold",
+        WholeNumber(0, ADDRESS_BOOK_NODES_MAX),
+        0,
+        "Nodes of the address book that must have signed a record file; 0 means more than a third.",
+        unit="nodes",
     )
 
     # --- stream ---------------------------------------------------------------------------------------------

@@ -2,16 +2,40 @@
 
 Pure. The root hash is what a proof signs, and an older block does not say surely which layout its root has.
 Where the proofs refuse the root of the layout that the header suggests, the other layout's root is tried.
-Source: wire.md section 7, proofs.md sections 3.4 and 7.
+
+Block 0 of a TSS network brings the ledger data that its own proof, and every later one, is checked with:
+
+    ledger data known     block 0 publishes     then
+    yes                   the same, or none     its proof is checked with what is known
+    yes                   others                refused: block 0 of another network
+    no                    any, and keys allow   checked in themselves, then its proof is checked with them
+    no                    none                  its proof is checked with the other keys
+
+The ledger data of an accepted block 0 are in the verdict; to believe them from then on is up to the caller.
+Source: wire.md section 7, proofs.md sections 3.4 and 7, tss.md section 1.1.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import NamedTuple
+
 from gateway.errors import BlockRefused
 from gateway.proofs import ProofVerifier
+from gateway.proofs.ledger_data import LedgerData, published_ledger
 from gateway.root_hash import BlockHasher, BlockSummary, RootLayout
+from gateway.verdict import Refusal, RefusalKind
 
-__all__ = ["BlockVerifier"]
+__all__ = ["BlockVerifier", "Verdict"]
+
+
+class Verdict(NamedTuple):
+    """An accepted block."""
+
+    summary: BlockSummary
+    """Its summary, with the root that the proofs fit."""
+    published: LedgerData | None
+    """The ledger data that it publishes and that its proof was checked with; of a block 0 alone."""
 
 
 class BlockVerifier:
@@ -23,24 +47,77 @@ class BlockVerifier:
     """
 
     def __init__(self, proofs: ProofVerifier, root_layout: RootLayout = "auto") -> None:
-        self._proofs = proofs
+        self.proofs = proofs
+        """Checks the proofs; another one once the ledger data are known, see `believe`."""
         self._root_layout: RootLayout = root_layout
+
+    @property
+    def awaits_block_0(self) -> bool:
+        """Whether the ledger data are still to come, from block 0."""
+        proofs = self.proofs
+        return proofs.mode == "full" and proofs.ledger is None and proofs.keys.takes_tss_from_block_0
+
+    def believe(self, ledger: LedgerData) -> None:
+        """Check proofs with these ledger data from now on."""
+        self.proofs = self.proofs.with_ledger(ledger)
 
     def hasher(self) -> BlockHasher:
         """Make the hasher that a block's items are added to as they come."""
         return BlockHasher(self._root_layout)
 
-    def verify(self, hasher: BlockHasher) -> BlockSummary:
+    def verify(self, hasher: BlockHasher, items: Iterable[bytes] = ()) -> BlockSummary:
         """Finish the block and check its proofs; return its summary, with the root that the proofs fit.
+
+        Args:
+            hasher: has taken all items.
+            items: of a block 0, its items; of others they are not needed.
 
         Raises:
             BlockRefused: something is missing or wrong.
         """
-        summary = hasher.finish()
-        refusal = self._proofs.verify(summary)
+        return self.check(hasher.finish(), items).summary
+
+    def check(self, summary: BlockSummary, items: Iterable[bytes] = ()) -> Verdict:
+        """Check the proofs of a block.
+
+        Args:
+            summary: what the block comes to.
+            items: of a block 0, its items, or those that `ledger_data.may_publish`.
+
+        Raises:
+            BlockRefused: they do not hold.
+        """
+        proofs, published = self.proofs, None
+        if summary.number == 0 and proofs.mode == "full":
+            published = self._published(items)
+            if published is not None and proofs.ledger is None:
+                proofs = proofs.with_ledger(published)
+        refusal = proofs.verify(summary)
         if refusal is None:
-            return summary
+            return Verdict(summary, published)
         other = summary.in_other_layout()
-        if other is not None and self._proofs.verify(other) is None:
-            return other
+        if other is not None and proofs.verify(other) is None:
+            return Verdict(other, published)
         raise BlockRefused(refusal)
+
+    def _published(self, items: Iterable[bytes]) -> LedgerData | None:
+        """Return the ledger data that block 0 publishes, if they matter here.
+
+        Raises:
+            BlockRefused: they are not to be believed, or are not those that are known.
+        """
+        known, keys = self.proofs.ledger, self.proofs.keys
+        if known is None and not keys.takes_tss_from_block_0:
+            return None
+        published = published_ledger(items, keys.tss_id)
+        if known is None or published is None or published == known:
+            return published
+        difference = "ledger id" if published.ledger_id != known.ledger_id else "WRAPS key"
+        raise BlockRefused(
+            Refusal(
+                RefusalKind.BAD_PROOF,
+                f"ledger id publication in block 0: {difference}",
+                f"one other than that of ledger {known.ledger_id.hex()}",
+                "the ledger data that this node has",
+            )
+        )

@@ -2,35 +2,39 @@
 
 Pure. The content of a `BlockProof` decides who checks it:
 
-    BlockProof field            size of the signature     kind
-    2 signed_block_proof        64                        Ed25519 over the root hash
-    2 signed_block_proof        2,920 or 3,432            TSS: known, not verified by this version
-    3 block_state_proof                                   state proof: known, not verified by this version
-    4 signed_record_file_proof                            RSA record file: known, not verified by this version
+    BlockProof field            size of the signature     kind                         module
+    2 signed_block_proof        64                        Ed25519 over the root hash   ed25519
+    2 signed_block_proof        2,920 or 3,432            TSS over the root hash       tss
+    3 block_state_proof                                   state proof, ends in TSS     state_proof
+    4 signed_record_file_proof                            RSA over the record file     record_file
     any other field                                       unknown, passed over
 
 Rules
-  - Every proof of a known kind must hold; a proof that cannot be verified here does not hold.
+  - Every proof of a known kind must hold; a proof whose key is not configured does not hold.
   - A block without a proof of a known kind is refused.
   - In mode `hash` a proof is there (`BlockHasher` sees to that) and nothing of it is checked.
 Source: design.md, "Verification"; wire.md section 6 (BlockProof); proofs.md sections 2 and 7.
 """
 
+from dataclasses import dataclass
 from enum import StrEnum
+from fractions import Fraction
 from typing import Final
 
 from gateway.api import block_pb2
 from gateway.errors import ItemError
 from gateway.items import proof_of
 from gateway.ledger_keys import LedgerKeys, VerificationMode
+from gateway.proofs.address_book import read_address_book
 from gateway.proofs.ed25519 import SIGNATURE_SIZE, Ed25519Check
+from gateway.proofs.ledger_data import LedgerData
+from gateway.proofs.record_file import DEFAULT_THRESHOLD, RecordFileCheck
+from gateway.proofs.state_proof import StateProofCheck
+from gateway.proofs.tss import TSS_SIGNATURE_SIZES, TssCheck
 from gateway.root_hash import BlockSummary
 from gateway.verdict import Refusal, RefusalKind
 
-__all__ = ["TSS_SIGNATURE_SIZES", "ProofKind", "ProofVerifier", "kind_of_proof"]
-
-TSS_SIGNATURE_SIZES: Final = (2920, 3432)
-"""Bytes of the TSS signatures that exist: with a Schnorr and with a WRAPS address-book proof."""
+__all__ = ["TSS_SIGNATURE_SIZES", "ProofKind", "ProofVerifier", "RsaBook", "kind_of_proof"]
 
 
 class ProofKind(StrEnum):
@@ -42,6 +46,9 @@ class ProofKind(StrEnum):
     RECORD_FILE = "RSA record-file proof"
     UNKNOWN_SIGNATURE = "signed block proof"
     UNKNOWN = "block proof of an unknown kind"
+
+
+_NEED_NO_PROCESS: Final = frozenset((ProofKind.ED25519, ProofKind.UNKNOWN_SIGNATURE, ProofKind.UNKNOWN))
 
 
 def kind_of_proof(proof: block_pb2.BlockProof) -> ProofKind:
@@ -59,23 +66,82 @@ def kind_of_proof(proof: block_pb2.BlockProof) -> ProofKind:
     return ProofKind.TSS if signature_size in TSS_SIGNATURE_SIZES else ProofKind.UNKNOWN_SIGNATURE
 
 
-class ProofVerifier:
-    """Checks the proofs of blocks with the keys of this node. Several threads may call it at once."""
+@dataclass(frozen=True, slots=True)
+class RsaBook:
+    """The address book that record files are checked with, as an operator gave it."""
 
-    def __init__(self, keys: LedgerKeys, mode: VerificationMode = "full") -> None:
-        """Take the keys.
+    serialized: bytes
+    """The book, JSON; it has been read once, so it can be."""
+    needed_count: int = 0
+    """Nodes that must have signed; 0: more than a third of the book's."""
+
+    def check(self) -> RecordFileCheck:
+        """Make the check of record-file proofs.
 
         Raises:
-            LedgerKeyError: mode `full` needs a key and has none. This is an error at start.
+            ProofDataError: the book cannot be read.
         """
-        keys.require_for(mode)
+        book = read_address_book(self.serialized)
+        if not self.needed_count:
+            return RecordFileCheck(book, DEFAULT_THRESHOLD)
+        return RecordFileCheck(book, Fraction(self.needed_count - 1, book.node_count))
+
+
+class ProofVerifier:
+    """Checks the proofs of blocks with the keys of this node. Several threads may call it at once.
+
+    Args:
+        keys: what the operator configured.
+        mode: `full` or `hash`.
+        ledger: the ledger data of the TSS network, checked; None while they are not known.
+        rsa_book: the address book that the keys name; None: none.
+    """
+
+    def __init__(
+        self,
+        keys: LedgerKeys,
+        mode: VerificationMode = "full",
+        ledger: LedgerData | None = None,
+        rsa_book: RsaBook | None = None,
+    ) -> None:
+        self.keys = keys
+        """What the operator configured."""
+        self.ledger = ledger
+        """The ledger data of the TSS network, None while they are not known."""
         self._mode: VerificationMode = mode
         self._ed25519 = Ed25519Check(keys.ed25519)
+        self._tss = None if ledger is None else TssCheck(ledger)
+        self._state_proofs = StateProofCheck(self._check_tss)
+        self._rsa_book = rsa_book
+        self._record_files = None if rsa_book is None else rsa_book.check()
+
+    def __reduce__(self) -> tuple[type["ProofVerifier"], tuple[object, ...]]:
+        """Pickle what it was made from; what it remembers stays behind."""
+        return ProofVerifier, (self.keys, self._mode, self.ledger, self._rsa_book)
 
     @property
     def mode(self) -> VerificationMode:
         """`full` or `hash`."""
         return self._mode
+
+    @property
+    def needs_process(self) -> bool:
+        """Whether there are keys for proofs that are not quick."""
+        return self.ledger is not None or self._rsa_book is not None
+
+    def with_ledger(self, ledger: LedgerData) -> "ProofVerifier":
+        """Return the same with these ledger data."""
+        return ProofVerifier(self.keys, self._mode, ledger, self._rsa_book)
+
+    def is_quick(self, summary: BlockSummary) -> bool:
+        """Tell whether `verify` takes well under a millisecond, so that it may run in an event loop."""
+        if self._mode == "hash":
+            return True
+        try:
+            kinds = [kind_of_proof(proof_of(item)) for item in summary.proofs]
+        except ItemError:
+            return True
+        return _NEED_NO_PROCESS.issuperset(kinds)
 
     def verify(self, summary: BlockSummary) -> Refusal | None:
         """Return why the proofs do not hold for the summary's root hash, or None if they do.
@@ -112,12 +178,28 @@ class ProofVerifier:
         signature = proof.signed_block_proof.block_signature
         if kind is ProofKind.ED25519:
             return self._ed25519.check(signature, summary.root_hash)
+        if kind is ProofKind.TSS:
+            return self._check_tss(signature, summary.root_hash)
         if kind is ProofKind.UNKNOWN_SIGNATURE:
             sizes = f"{SIGNATURE_SIZE} (Ed25519), {' or '.join(map(str, TSS_SIGNATURE_SIZES))} (TSS)"
             return Refusal(RefusalKind.BAD_PROOF, kind.value, f"a signature of {len(signature)} bytes", sizes)
+        if kind is ProofKind.STATE:
+            return self._state_proofs.check(proof.block_state_proof, summary)
+        if self._record_files is not None:
+            return self._record_files.check(proof.signed_record_file_proof, summary)
         return Refusal(
-            RefusalKind.UNSUPPORTED,
+            RefusalKind.MISSING_VERIFICATION_DATA,
             kind.value,
-            "a proof that this version cannot verify",
-            "an Ed25519 block proof, or verification mode hash",
+            "no address book",
+            "a --ledger-key rsa:ADDRESS_BOOK.json",
+        )
+
+    def _check_tss(self, signature: bytes, root_hash: bytes) -> Refusal | None:
+        if self._tss is not None:
+            return self._tss.check(signature, root_hash)
+        return Refusal(
+            RefusalKind.MISSING_VERIFICATION_DATA,
+            ProofKind.TSS.value,
+            "no ledger data",
+            "a --ledger-key tss:FILE, or a publication in block 0 and --ledger-key tss:block0 or tss:id=HEX",
         )

@@ -23,8 +23,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from gateway.errors import ItemError, ProofDataError
+from gateway.errors import BlockRefused, ItemError, ProofDataError
 from gateway.items import Field, ItemKind, WireType, fields_of, kind_of, payload_of, varint
+from gateway.ledger_keys import LEDGER_ID_SIZE
 from gateway.proofs.baby_jubjub import FIELD_PRIME, Point
 from gateway.proofs.encoding import scalar_bytes
 from gateway.proofs.poseidon import poseidon
@@ -35,28 +36,25 @@ from gateway.proofs.schnorr import (
     knows_secret,
     read_attested_key,
 )
+from gateway.proofs.wraps import WRAPS_KEY_SIZE
 from gateway.verdict import Refusal, RefusalKind
 
 __all__ = [
-    "LEDGER_ID_SIZE",
     "PADDING_KEY",
     "PUBLICATION_FIELD",
     "PUBLICATION_SIZE_MAX",
     "SENTINEL_KEY",
-    "WRAPS_KEY_SIZE",
     "LedgerData",
     "LedgerNode",
     "address_book_hash",
+    "may_publish",
     "publication_bytes",
     "publications_in",
+    "published_ledger",
     "read_publication",
     "refusal_of",
 ]
 
-LEDGER_ID_SIZE: Final = 32
-"""Bytes of a ledger id."""
-WRAPS_KEY_SIZE: Final = 1768
-"""Bytes of a WRAPS verification key."""
 PUBLICATION_FIELD: Final = 77
 """Field of `TransactionBody` that is a publication of a ledger id."""
 PUBLICATION_SIZE_MAX: Final = 64 * 1024
@@ -117,6 +115,11 @@ class LedgerData:
         return sum(node.weight for node in self.nodes)
 
 
+def may_publish(item: bytes) -> bool:
+    """Tell whether an item can hold a publication; nearly none does, and the others need no second look."""
+    return _PUBLICATION_TAG in item and kind_of(item) == ItemKind.SIGNED_TRANSACTION
+
+
 def publications_in(items: Iterable[bytes]) -> list[bytes]:
     """Return the publications in the transactions of a block, each once, in order, unchecked.
 
@@ -127,7 +130,7 @@ def publications_in(items: Iterable[bytes]) -> list[bytes]:
     """
     found: dict[bytes, None] = {}
     for item in items:
-        if _PUBLICATION_TAG not in item or kind_of(item) != ItemKind.SIGNED_TRANSACTION:
+        if not may_publish(item):
             continue
         try:
             for body in _messages(payload_of(item), 1):
@@ -135,6 +138,36 @@ def publications_in(items: Iterable[bytes]) -> list[bytes]:
         except ItemError:
             continue
     return list(found)
+
+
+def published_ledger(items: Iterable[bytes], ledger_id: bytes | None = None) -> LedgerData | None:
+    """Return the ledger data that a block 0 publishes, checked, or None if it publishes none.
+
+    Args:
+        items: serialized items of block 0, or those that `may_publish`.
+        ledger_id: the id that it has to have, 32 bytes; None: any.
+
+    Raises:
+        BlockRefused: what is published is malformed, not to be believed, or of another id; or there are two.
+    """
+    found = publications_in(items)
+    if not found:
+        return None
+    if len(found) > 1:
+        what = f"{_WHAT} in block 0"
+        raise BlockRefused(Refusal(RefusalKind.BAD_PROOF, what, f"{len(found)} that differ", "one"))
+    try:
+        ledger = read_publication(found[0])
+    except ProofDataError as error:
+        refusal = Refusal(RefusalKind.CANNOT_PARSE, error.what, error.got, error.expected)
+        raise BlockRefused(refusal) from error
+    if ledger_id is not None and ledger.ledger_id != ledger_id:
+        got, expected = ledger.ledger_id.hex(), f"{ledger_id.hex()}, the ledger key"
+        raise BlockRefused(Refusal(RefusalKind.BAD_PROOF, f"{_WHAT}: ledger id", got, expected))
+    refused = refusal_of(ledger)
+    if refused is not None:
+        raise BlockRefused(refused)
+    return ledger
 
 
 def read_publication(publication: bytes) -> LedgerData:

@@ -23,18 +23,15 @@ from typing import Final
 
 from gateway.errors import BlockRefused, ProofDataError
 from gateway.merkle import HASH_SIZE
-from gateway.proofs import hints, schnorr
+from gateway.proofs import hints, schnorr, wraps
 from gateway.proofs.ledger_data import LedgerData
-from gateway.proofs.poseidon import hash_array
+from gateway.proofs.poseidon import hash_array, hash_array_number
 from gateway.verdict import Refusal, RefusalKind
 
 __all__ = ["TSS_SIGNATURE_SIZES", "TssCheck"]
 
-WRAPS_PROOF_SIZE: Final = 704
-"""Bytes of a WRAPS address-book proof."""
-
 _PROOF_OFFSET: Final = hints.VK_SIZE + hints.PI_SIZE
-TSS_SIGNATURE_SIZES: Final = (_PROOF_OFFSET + schnorr.SIGNATURE_SIZE, _PROOF_OFFSET + WRAPS_PROOF_SIZE)
+TSS_SIGNATURE_SIZES: Final = (_PROOF_OFFSET + schnorr.SIGNATURE_SIZE, _PROOF_OFFSET + wraps.WRAPS_PROOF_SIZE)
 """Bytes of a signature with a Schnorr and with a WRAPS address-book proof."""
 assert TSS_SIGNATURE_SIZES == (2920, 3432)
 
@@ -60,6 +57,7 @@ class TssCheck:
         self._random_bits = random_bits
         # Errors are not remembered: nobody fills these with what does not hold.
         self._vouched_key = lru_cache(VOUCHED_KEYS_MAX)(self._check_key)
+        self._wraps_key = lru_cache(1)(wraps.prepare)
 
     def check(self, signature: bytes, root_hash: bytes) -> Refusal | None:
         """Return why the signature is no proof of a block with this root, or None if it is one.
@@ -89,7 +87,7 @@ class TssCheck:
             ProofDataError: key or proof cannot be decoded.
             BlockRefused: the proof does not hold.
         """
-        if len(proof) == WRAPS_PROOF_SIZE:
+        if len(proof) == wraps.WRAPS_PROOF_SIZE:
             refusal = self._check_wraps(vk, proof)
         else:
             message = schnorr.signed_message(self.ledger.ledger_id, hash_array(vk))
@@ -99,9 +97,13 @@ class TssCheck:
         return hints.read_key(vk)
 
     def _check_wraps(self, vk: bytes, proof: bytes) -> Refusal | None:
-        return Refusal(
-            RefusalKind.UNSUPPORTED,
-            f"{_WHAT}: WRAPS address-book proof",
-            "a proof that this version cannot verify",
-            "a Schnorr address-book proof",
-        )
+        if not self.ledger.wraps_vk:
+            return Refusal(
+                RefusalKind.MISSING_VERIFICATION_DATA,
+                f"{_WHAT}: WRAPS address-book proof",
+                "no WRAPS key in the ledger data",
+                "one, to check the proof with",
+            )
+        key = self._wraps_key(self.ledger.wraps_vk)
+        ledger_id, vk_hash = self.ledger.ledger_id, hash_array_number(vk)
+        return wraps.check(key, proof, ledger_id, vk_hash, random_bits=self._random_bits)

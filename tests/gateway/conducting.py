@@ -18,6 +18,7 @@ from gateway.item_set import inspect
 from gateway.ledger import Ledger
 from gateway.ledger_keys import LedgerKeys
 from gateway.metrics import Metrics
+from gateway.proof_checks import ProofChecks
 from gateway.proofs import ProofVerifier
 from gateway.race import Arbiter
 from gateway.race_actions import Response
@@ -90,7 +91,7 @@ class Stage:
         proofs = ProofVerifier(LedgerKeys.parse((ledger_key(),)), "full")
         self.metrics = Metrics(verification_mode="full")
         self.conductor = Conductor(
-            Arbiter(None, 0, rules), self.ledger, BlockVerifier(proofs), self.metrics, **options
+            Arbiter(None, 0, rules), self.ledger, ProofChecks(BlockVerifier(proofs)), self.metrics, **options
         )
 
     def publisher(self, name: str) -> Hand:

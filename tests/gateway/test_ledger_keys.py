@@ -22,22 +22,63 @@ def test_a_key_that_is_given_twice_counts_once() -> None:
     assert LedgerKeys.parse([ed25519_text(ONE)] * 3) == LedgerKeys((ONE,))
 
 
+KINDS = "ed25519:HEX, tss:FILE, tss:id=HEX, tss:block0 or rsa:ADDRESS_BOOK.json"
+
+
+def test_each_kind_of_key() -> None:
+    keys = LedgerKeys.parse(
+        [ed25519_text(ONE), " tss:a:b.bin ", f"tss:id={TWO.hex().upper()}", "rsa:book.json", "tss:block0"]
+    )
+    assert keys == LedgerKeys((ONE,), "a:b.bin", TWO, True, "book.json")
+
+
+def test_block_0_is_believed_where_no_key_is_given_or_the_operator_says_so() -> None:
+    table = {
+        (): (True, True),
+        ("tss:block0",): (True, True),
+        ("tss:block0", ed25519_text(ONE)): (True, True),
+        (f"tss:id={TWO.hex()}",): (False, True),
+        ("tss:file",): (False, False),
+        ("tss:file", "tss:block0"): (True, False),
+        ("tss:file", f"tss:id={TWO.hex()}"): (False, False),
+        (ed25519_text(ONE),): (False, False),
+        ("rsa:book.json",): (False, False),
+    }
+    for texts, (any_block_0, from_block_0) in table.items():
+        keys = LedgerKeys.parse(texts)
+        assert (keys.trusts_any_block_0, keys.takes_tss_from_block_0) == (any_block_0, from_block_0), texts
+
+
+@pytest.mark.parametrize(
+    ("texts", "got"),
+    [
+        (("tss:a", "tss:b"), "2 different tss:FILE"),
+        (("rsa:a", "rsa:b", "rsa:c"), "3 different rsa:ADDRESS_BOOK.json"),
+        ((f"tss:id={ONE.hex()}", f"tss:id={TWO.hex()}"), "2 different tss:id=HEX"),
+    ],
+)
+def test_there_is_one_network_and_one_address_book(texts: tuple[str, ...], got: str) -> None:
+    assert LedgerKeys.parse((texts[0], texts[0])) == LedgerKeys.parse(texts[:1])
+    with pytest.raises(LedgerKeyError) as caught:
+        LedgerKeys.parse(texts)
+    assert str(caught.value) == f"ledger keys: got {got}, expected one at most"
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "ledger key '': got no kind, expected ed25519:HEX"),
-        ("00ff", "ledger key '00ff': got no kind, expected ed25519:HEX"),
-        ("ed25519", "ledger key 'ed25519': got no kind, expected ed25519:HEX"),
-        ("ED25519:00", "ledger key 'ED25519:00': got unknown kind 'ED25519', expected ed25519:HEX"),
-        ("x25519:00", "ledger key 'x25519:00': got unknown kind 'x25519', expected ed25519:HEX"),
+        ("", f"ledger key '': got no kind, expected {KINDS}"),
+        ("00ff", f"ledger key '00ff': got no kind, expected {KINDS}"),
+        ("ed25519", f"ledger key 'ed25519': got no kind, expected {KINDS}"),
+        ("ED25519:00", f"ledger key 'ED25519:00': got unknown kind 'ED25519', expected {KINDS}"),
+        ("x25519:00", f"ledger key 'x25519:00': got unknown kind 'x25519', expected {KINDS}"),
+        ("rsa:", f"ledger key 'rsa:': got no value, expected {KINDS}"),
+        ("tss:", f"ledger key 'tss:': got no value, expected {KINDS}"),
         (
-            "rsa:book.json",
-            "ledger key 'rsa:book.json': got kind 'rsa', which is not supported yet, expected ed25519:HEX",
+            "tss:id=00",
+            "ledger key 'tss:id=00': got 2 hex digits, expected 64, the 32 bytes of the ledger id",
         ),
-        (
-            "tss:block0",
-            "ledger key 'tss:block0': got kind 'tss', which is not supported yet, expected ed25519:HEX",
-        ),
+        ("tss:id=0x", "ledger key 'tss:id=0x': got a value that is not hex, expected hex digits only"),
         (
             "ed25519:",
             "ledger key 'ed25519:': got 0 hex digits, expected 64, the 32 bytes of the public key",
@@ -69,14 +110,3 @@ def test_the_count_of_keys_is_limited() -> None:
     with pytest.raises(LedgerKeyError) as caught:
         LedgerKeys.parse(texts)
     assert str(caught.value) == "ledger keys: got 65, expected at most 64"
-
-
-def test_mode_full_needs_a_key_and_mode_hash_none() -> None:
-    LedgerKeys().require_for("hash")
-    LedgerKeys((ONE,)).require_for("full")
-    with pytest.raises(LedgerKeyError) as caught:
-        LedgerKeys().require_for("full")
-    assert str(caught.value) == (
-        "ledger keys: got none, expected at least one --ledger-key for verification mode full "
-        "(`sluice keygen` makes a key; --verify hash checks no signatures)"
-    )

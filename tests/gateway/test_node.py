@@ -501,8 +501,10 @@ def test_what_this_node_cannot_do_is_refused(tmp_path: Path) -> None:
         Node(node_settings(data_dir, role="standby"))
     assert str(standby.value) == ("role: got standby, expected active: this version has no standby (role)")
     with pytest.raises(LedgerKeyError) as keys:
-        Node(node_settings(data_dir, ledger_keys=()))
-    assert str(keys.value).startswith("ledger keys: got none, expected at least one --ledger-key")
+        Node(node_settings(data_dir, ledger_keys=(f"tss:{tmp_path / 'none'}",)))
+    assert str(keys.value) == (
+        f"ledger key tss:{tmp_path / 'none'}: got No such file or directory, expected a file that can be read"
+    )
     assert not data_dir.exists()
 
 

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import pytest
 
+from gateway.block import Block
 from gateway.errors import BlockRefused
 from gateway.items import field_item
 from gateway.ledger_keys import LedgerKeys, VerificationMode
 from gateway.proofs import ProofVerifier
+from gateway.proofs.ledger_data import LedgerData
 from gateway.root_hash import BlockSummary, RootLayout
-from gateway.verdict import RefusalKind
-from gateway.verification import BlockVerifier
-from tests.gateway.blocks import PUBLIC_KEY, block_items, proof_item
+from gateway.verdict import Refusal, RefusalKind
+from gateway.verification import BlockVerifier, Verdict
+from tests.gateway.blocks import PUBLIC_KEY, block_items, proof_item, summary_of
+from tests.gateway.proofs.tss_chain import TssChain
+from tests.gateway.proofs.tss_network import TssNetwork
+
+NETWORK, OTHER = TssNetwork((1, 1, 1)), TssNetwork((1, 1, 1), seed=2)
+CHAIN = TssChain(NETWORK)
 
 
 def verify(
@@ -90,3 +97,100 @@ def test_hashers_do_not_know_each_other() -> None:
         first.add([item])
         second.add([item])
     assert verifier.verify(first) == verifier.verify(second)
+
+
+# --- block 0 of a TSS network -------------------------------------------------------------------------------
+
+
+def verdict_on(
+    block: Block, keys: LedgerKeys, known: LedgerData | None = None, mode: VerificationMode = "full"
+) -> Verdict:
+    """Check a block of a TSS network with these keys."""
+    return BlockVerifier(ProofVerifier(keys, mode, known)).check(summary_of(list(block.items)), block.items)
+
+
+@pytest.mark.parametrize(
+    "keys", [LedgerKeys(), LedgerKeys(tss_block0=True), LedgerKeys(tss_id=NETWORK.ledger.ledger_id)]
+)
+def test_block_0_brings_the_ledger_data(keys: LedgerKeys) -> None:
+    verifier = BlockVerifier(ProofVerifier(keys, "full"))
+    assert verifier.awaits_block_0
+    assert verdict_on(CHAIN.block(0), keys).published == NETWORK.ledger
+    with pytest.raises(BlockRefused) as caught:
+        verdict_on(CHAIN.block(1), keys)
+    assert caught.value.refusal.kind is RefusalKind.MISSING_VERIFICATION_DATA
+    verifier.believe(NETWORK.ledger)
+    assert not verifier.awaits_block_0
+    assert verifier.check(summary_of(list(CHAIN.block(1).items))).published is None
+
+
+@pytest.mark.parametrize(
+    "keys", [LedgerKeys((PUBLIC_KEY,)), LedgerKeys(rsa_file="book"), LedgerKeys(tss_file="f")]
+)
+def test_block_0_is_not_asked_where_other_keys_are_given(keys: LedgerKeys) -> None:
+    assert not BlockVerifier(ProofVerifier(keys, "full")).awaits_block_0
+    with pytest.raises(BlockRefused) as caught:
+        verdict_on(CHAIN.block(0), keys)
+    assert caught.value.refusal.kind is RefusalKind.MISSING_VERIFICATION_DATA
+
+
+def test_block_0_of_another_network_is_refused() -> None:
+    pinned = LedgerKeys(tss_id=OTHER.ledger.ledger_id)
+    with pytest.raises(BlockRefused) as caught:
+        verdict_on(CHAIN.block(0), pinned)
+    assert caught.value.refusal == Refusal(
+        RefusalKind.BAD_PROOF,
+        "ledger id publication: ledger id",
+        NETWORK.ledger.ledger_id.hex(),
+        f"{OTHER.ledger.ledger_id.hex()}, the ledger key",
+    )
+    with pytest.raises(BlockRefused) as caught:
+        verdict_on(CHAIN.block(0), LedgerKeys(tss_file="file"), OTHER.ledger)
+    assert caught.value.refusal == Refusal(
+        RefusalKind.BAD_PROOF,
+        "ledger id publication in block 0: ledger id",
+        f"one other than that of ledger {OTHER.ledger.ledger_id.hex()}",
+        "the ledger data that this node has",
+    )
+    twin = TssNetwork((1, 1, 1), wraps_vk=bytes(1768))
+    with pytest.raises(BlockRefused, match="ledger id publication in block 0: WRAPS key"):
+        verdict_on(CHAIN.block(0), LedgerKeys(tss_file="file"), twin.ledger)
+    assert verdict_on(CHAIN.block(0), LedgerKeys(tss_file="file"), NETWORK.ledger).published == NETWORK.ledger
+
+
+def test_a_block_0_signed_by_others_than_it_publishes_is_refused() -> None:
+    with pytest.raises(BlockRefused, match="Schnorr address-book proof: challenge"):
+        verdict_on(CHAIN.block(0, signed_by=OTHER), LedgerKeys())
+
+
+@pytest.mark.parametrize(
+    ("publishes", "kind", "what"),
+    [
+        ((), RefusalKind.MISSING_VERIFICATION_DATA, "TSS block proof"),
+        ((b"x",), RefusalKind.CANNOT_PARSE, "ledger id publication: value of field at byte 0"),
+        (
+            (NETWORK.publication, OTHER.publication),
+            RefusalKind.BAD_PROOF,
+            "ledger id publication in block 0",
+        ),
+        (
+            (NETWORK.publication[:2] + bytes(32) + NETWORK.publication[34:],),
+            RefusalKind.BAD_PROOF,
+            "ledger id publication: ledger id (tss.md 7.2)",
+        ),
+    ],
+)
+def test_a_block_0_has_to_publish_one_ledger(
+    publishes: tuple[bytes, ...], kind: RefusalKind, what: str
+) -> None:
+    block = TssChain(NETWORK, publishes=publishes).block(0)
+    with pytest.raises(BlockRefused) as caught:
+        verdict_on(block, LedgerKeys())
+    assert (caught.value.refusal.kind, caught.value.refusal.what) == (kind, what)
+    known = LedgerKeys(tss_file="file")
+    if publishes:
+        with pytest.raises(BlockRefused):
+            verdict_on(block, known, NETWORK.ledger)
+    else:
+        assert verdict_on(block, known, NETWORK.ledger).published is None
+    assert verdict_on(block, LedgerKeys(), mode="hash").published is None

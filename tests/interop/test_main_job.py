@@ -1,6 +1,7 @@
 """The main job on real blocks: files, Spark, gRPC, a node, its stream file, a TCP client, and back.
 
-A real Spark session, a real node in a process of its own, real sockets. The chains are in `../shared/data`.
+A real Spark session, a real node in a process of its own, real sockets; every block is verified in full, TSS
+signatures, state proofs and record-file signatures. The chains are in `../shared/data`.
 """
 
 from __future__ import annotations
@@ -37,7 +38,15 @@ pytestmark = [
 ]
 
 
-@pytest.fixture(params=["signed-chain", "record-file-chain"])
+# Chain -> what the node is told: nothing but block 0, or the address book of its nodes.
+KEYS = {
+    "signed-chain": [],
+    "layout-8-chain": [],
+    "record-file-chain": ["--ledger-key", f"rsa:{CHAINS / 'record-file-chain' / 'address-book.json'}"],
+}
+
+
+@pytest.fixture(params=list(KEYS))
 def chain(request: pytest.FixtureRequest) -> Path:
     """The folder of a real chain."""
     return CHAINS / str(request.param)
@@ -97,20 +106,20 @@ def check_blocks(published: list[Block], stored: list[StoredBlock]) -> None:
 def test_a_real_chain_goes_through_and_comes_back(spark: SparkSession, chain: Path, tmp_path: Path) -> None:
     published = list(read_chain(chain))
     count, last = len(published), published[-1].number
-    data_dir, log = tmp_path / "node", tmp_path / "node.log"
+    data_dir, log, keys = tmp_path / "node", tmp_path / "node.log", KEYS[chain.name]
 
     # The first blocks, then SIGKILL: the node goes on where it was.
     first = tmp_path / "first"
     first.mkdir()
     for _, path in list_block_files(chain)[:2]:
         shutil.copy(path, first)
-    with NodeProcess(data_dir, log, ["--verify", "hash"]) as node:
+    with NodeProcess(data_dir, log, keys) as node:
         report = publish(spark, first, [node.grpc], 1, deadline_seconds=60)
         assert report.is_complete, report.failures
         assert status(node).last_available_block == 1
         node.kill()
 
-    with NodeProcess(data_dir, log, ["--verify", "hash"]) as node:
+    with NodeProcess(data_dir, log, keys) as node:
         assert status(node).last_available_block == 1
         report = publish(spark, chain, [node.grpc], 2, deadline_seconds=60)
         assert report.is_complete, report.failures
@@ -133,6 +142,6 @@ def test_a_real_chain_goes_through_and_comes_back(spark: SparkSession, chain: Pa
         assert status(node).last_available_block == last
         node.kill()
 
-    with NodeProcess(data_dir, log, ["--verify", "hash"]) as node:
+    with NodeProcess(data_dir, log, keys) as node:
         assert total_entries(node) == entries
         check_blocks(published, read_stream(node, last))

@@ -40,7 +40,7 @@ def test_a_killed_node_leaves_a_folder_that_another_can_use(tmp_path: Path) -> N
 
 def test_a_node_that_does_not_start_says_why(tmp_path: Path) -> None:
     with pytest.raises(NodeNotStarted) as caught:
-        NodeProcess(tmp_path / "node", tmp_path / "log")
+        NodeProcess(tmp_path / "node", tmp_path / "log", ["--ledger-key", "dsa:00"])
     assert caught.value.got == "exit status 2"
-    assert "at least one --ledger-key for verification mode full" in caught.value.last_words
+    assert "ledger key 'dsa:00': got unknown kind 'dsa'" in caught.value.last_words
     assert "\n" not in str(caught.value)

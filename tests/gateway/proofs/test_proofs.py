@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
+import pickle
 from dataclasses import replace
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from gateway.api import block_pb2
-from gateway.errors import LedgerKeyError
-from gateway.items import ItemKind, field_item
+from gateway.items import ItemKind, field_item, proof_of
 from gateway.ledger_keys import LedgerKeys
-from gateway.proofs import ProofKind, ProofVerifier, kind_of_proof
+from gateway.proofs import ProofKind, ProofVerifier, RsaBook, kind_of_proof
 from gateway.root_hash import BlockSummary
 from gateway.verdict import Refusal, RefusalKind
 from tests.gateway.blocks import KEY, PUBLIC_KEY, block_items, proof_item, summary_of
+from tests.gateway.proofs import real, record_files
+from tests.gateway.proofs.tss_chain import TssChain
+from tests.gateway.proofs.tss_network import TssNetwork
 
 KEYS = LedgerKeys((PUBLIC_KEY,))
 FULL = ProofVerifier(KEYS, "full")
+NO_LEDGER = Refusal(
+    RefusalKind.MISSING_VERIFICATION_DATA,
+    "TSS block proof",
+    "no ledger data",
+    "a --ledger-key tss:FILE, or a publication in block 0 and --ledger-key tss:block0 or tss:id=HEX",
+)
 
 
 def with_proofs(*proofs: bytes) -> BlockSummary:
@@ -84,22 +93,74 @@ def test_every_known_proof_must_hold_and_one_must_be_there() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("proof", "name"),
-    [
-        (proof_item(3, bytes(2920)), "TSS block proof"),
-        (proof_item(3, bytes(3432)), "TSS block proof"),
-        (state_proof(), "state proof"),
-        (record_file_proof(), "RSA record-file proof"),
-    ],
-)
-def test_kinds_that_cannot_be_verified_yet_are_refused_by_name(proof: bytes, name: str) -> None:
-    assert FULL.verify(with_proofs(proof)) == Refusal(
-        RefusalKind.UNSUPPORTED,
-        name,
-        "a proof that this version cannot verify",
-        "an Ed25519 block proof, or verification mode hash",
+def test_record_files_need_an_address_book() -> None:
+    assert FULL.verify(with_proofs(record_file_proof())) == Refusal(
+        RefusalKind.MISSING_VERIFICATION_DATA,
+        "RSA record-file proof",
+        "no address book",
+        "a --ledger-key rsa:ADDRESS_BOOK.json",
     )
+
+
+def test_record_files_are_checked_with_the_address_book() -> None:
+    proof, summary = record_files.signed([0, 1])
+    assert verifier_with_book(0).verify(summary) is None
+    assert verifier_with_book(2).verify(summary) is None
+    refusal = verifier_with_book(3).verify(summary)
+    assert refusal is not None
+    assert (refusal.got, refusal.expected) == ("2 nodes that signed", "at least 3")
+    assert proof_of(summary.proofs[0]).signed_record_file_proof == proof
+
+
+def verifier_with_book(needed_count: int) -> ProofVerifier:
+    book = RsaBook(record_files.book_bytes(4), needed_count)
+    return ProofVerifier(LedgerKeys(rsa_file="book"), "full", None, book)
+
+
+def test_tss_signatures_are_checked_with_the_ledger_data() -> None:
+    network = TssNetwork((1, 1, 1))
+    summary = summary_of(list(TssChain(network).block(1).items))
+    knowing = FULL.with_ledger(network.ledger)
+    assert FULL.ledger is None
+    assert FULL.verify(summary) == NO_LEDGER
+    assert knowing.ledger == network.ledger
+    assert knowing.verify(summary) is None
+    assert knowing.verify(summary_of(block_items(3))) is None
+    assert FULL.with_ledger(TssNetwork((1, 1, 1), seed=2).ledger).verify(summary) is not None
+
+
+@real.needs_real_blocks
+def test_real_state_proofs_need_the_ledger_data() -> None:
+    for chain, numbers in (("signed-chain", range(1, 5)), ("layout-8-chain", range(1, 4))):
+        knowing = FULL.with_ledger(real.ledger(chain))
+        for number in numbers:
+            assert knowing.verify(real.summary(chain, number)) is None
+            refusal = FULL.verify(real.summary(chain, number))
+            assert refusal is not None
+            assert refusal.kind is RefusalKind.MISSING_VERIFICATION_DATA
+            assert refusal.what == "state proof: TSS block proof"
+
+
+def test_which_proofs_are_quick() -> None:
+    quick = [good_proof(), LATER_KIND, proof_item(3, bytes(63)), field_item(ItemKind.BLOCK_PROOF, b"\xff")]
+    slow = [proof_item(3, bytes(2920)), proof_item(3, bytes(3432)), state_proof(), record_file_proof()]
+    for proof in quick:
+        assert FULL.is_quick(with_proofs(proof))
+    for proof in slow:
+        assert not FULL.is_quick(with_proofs(good_proof(), proof))
+        assert ProofVerifier(LedgerKeys(), "hash").is_quick(with_proofs(proof))
+    assert not FULL.needs_process
+    assert verifier_with_book(0).needs_process
+    assert FULL.with_ledger(TssNetwork((1,)).ledger).needs_process
+
+
+def test_it_can_be_sent_to_another_process() -> None:
+    ledger = TssNetwork((1, 1)).ledger
+    sent = verifier_with_book(2).with_ledger(ledger)
+    there = pickle.loads(pickle.dumps(sent))
+    assert isinstance(there, ProofVerifier)
+    assert (there.keys, there.mode, there.ledger) == (sent.keys, sent.mode, ledger)
+    assert there.verify(record_files.signed([0, 1])[1]) is None
 
 
 def test_a_signature_of_no_known_size_is_refused_not_passed_over() -> None:
@@ -126,9 +187,16 @@ def test_mode_hash_checks_no_signature() -> None:
         assert verifier.verify(with_proofs(proof)) is None
 
 
-def test_mode_full_without_a_key_is_an_error_at_start() -> None:
-    with pytest.raises(LedgerKeyError, match=r"^ledger keys: got none, expected at least one --ledger-key "):
-        ProofVerifier(LedgerKeys(), "full")
+def test_mode_full_without_a_key_verifies_nothing() -> None:
+    verifier = ProofVerifier(LedgerKeys(), "full")
+    assert verifier.verify(with_proofs(good_proof())) == Refusal(
+        RefusalKind.MISSING_VERIFICATION_DATA,
+        "Ed25519 block proof",
+        "no Ed25519 ledger key",
+        "at least one --ledger-key ed25519:HEX",
+    )
+    for signature in (bytes(2920), bytes(3432)):
+        assert verifier.verify(with_proofs(proof_item(3, signature))) == NO_LEDGER
 
 
 def test_the_signature_decides_between_the_layouts() -> None:

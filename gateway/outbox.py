@@ -1,0 +1,57 @@
+"""The responses that wait for one publisher to read them, on their way from the race to its gRPC stream."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+
+from gateway.race_actions import PublisherId, Response
+
+__all__ = ["Outbox"]
+
+
+class Outbox:
+    """The responses that wait for one publisher to read them.
+
+    Args:
+        publisher_id: whose they are.
+        name: who that is, for people.
+        responses_max: how many may wait; one more and `overflow` is set.
+    """
+
+    def __init__(self, publisher_id: PublisherId, name: str, responses_max: int) -> None:
+        self.publisher_id = publisher_id
+        self.name = name
+        self.closed = False
+        """Nothing more will be put in."""
+        self.said_goodbye = False
+        """The publisher has sent EndStream: nothing more is to come from it."""
+        self.dropped_count = 0
+        """Messages that came after the node had ended the stream."""
+        self.overflow = asyncio.Event()
+        """Set when the publisher does not read: its stream is to be broken off."""
+        self._responses: deque[Response] = deque()
+        self._responses_max = responses_max
+        self._changed = asyncio.Event()
+
+    def put(self, response: Response) -> None:
+        """Queue a response."""
+        if len(self._responses) >= self._responses_max:
+            self.overflow.set()
+        else:
+            self._responses.append(response)
+        self._changed.set()
+
+    def close(self) -> None:
+        """Say that nothing more comes."""
+        self.closed = True
+        self._changed.set()
+
+    async def get(self) -> list[Response]:
+        """Wait for responses and take all that are there; none means that the stream is over."""
+        while not self._responses and not self.closed:
+            self._changed.clear()
+            await self._changed.wait()
+        taken = list(self._responses)
+        self._responses.clear()
+        return taken

@@ -1,0 +1,278 @@
+"""Tests of `gateway.ledger_files`."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import zstandard
+
+from gateway import ledger_files
+from gateway.block import Block
+from gateway.errors import Fatal, LedgerKeyError
+from gateway.ledger import Ledger, VerifiedBlock
+from gateway.ledger_files import (
+    KEPT_NAME,
+    given_address_book,
+    given_ledger,
+    keep_ledger,
+    kept_ledger,
+    ledger_of_file,
+    ledger_to_start_with,
+)
+from gateway.ledger_keys import LedgerKeys
+from gateway.proofs.ledger_data import LedgerData
+from tests.gateway.blocks import summary_of
+from tests.gateway.proofs.record_files import book_bytes
+from tests.gateway.proofs.tss_chain import TssChain
+from tests.gateway.proofs.tss_network import TssNetwork
+
+NETWORK, OTHER = TssNetwork((1, 1, 1)), TssNetwork((1, 1, 1), seed=2)
+CHAIN = TssChain(NETWORK)
+ID = NETWORK.ledger.ledger_id
+NO_KEYS = LedgerKeys()
+
+
+def stored(data_dir: Path, blocks: Sequence[Block]) -> Ledger:
+    """A ledger with blocks that nobody verified."""
+    ledger = Ledger.open(data_dir)
+    verified = [
+        VerifiedBlock(block.number, block.items, summary_of(list(block.items)).root_hash) for block in blocks
+    ]
+    if verified:
+        ledger.append(verified)
+        for each in verified:
+            ledger.advance(each)
+    return ledger
+
+
+def start(
+    data_dir: Path, keys: LedgerKeys = NO_KEYS, *blocks: Block, first: int | None = 0
+) -> LedgerData | None:
+    """What a node with these blocks would start with."""
+    ledger = stored(data_dir, blocks)
+    try:
+        return ledger_to_start_with(
+            keys, "full", ledger, given=given_ledger(keys, "full"), first_number=first
+        )
+    finally:
+        ledger.close()
+
+
+# --- files of the operator ----------------------------------------------------------------------------------
+
+
+def test_a_publication_may_be_bare_or_in_a_file_of_block_0(tmp_path: Path) -> None:
+    block_0 = CHAIN.block(0).to_bytes()
+    contents = {
+        "bare": NETWORK.publication,
+        "bare.gz": gzip.compress(NETWORK.publication),
+        "0.blk": block_0,
+        "0.blk.gz": gzip.compress(block_0),
+        "0.blk.zst": zstandard.compress(block_0),
+    }
+    for name, content in contents.items():
+        path = tmp_path / name
+        path.write_bytes(content)
+        assert ledger_of_file(path) == ledger_of_file(path, ID) == NETWORK.ledger
+
+
+def test_what_is_no_publication_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    plain = Block.from_items([CHAIN.block(0).items[0], *CHAIN.block(0).items[2:]])
+    spoiled = bytearray(NETWORK.publication)
+    spoiled[10] ^= 1
+    cases = {
+        b"": (
+            "got ledger id publication: ledger id: got 0 bytes, expected 32, expected a ledger id "
+            "publication, or a file of block 0"
+        ),
+        CHAIN.block(1).to_bytes(): "got block 1, expected block 0, which has the publication",
+        plain.to_bytes(): "got a block 0 that publishes no ledger id, expected block 0 of a TSS network",
+        gzip.compress(b"x" * 100)[:-9]: (
+            "got Compressed file ended before the end-of-stream marker was reached, "
+            "expected a whole compressed file"
+        ),
+    }
+    for content, message in cases.items():
+        path.write_bytes(content)
+        with pytest.raises(LedgerKeyError) as caught:
+            ledger_of_file(path)
+        assert str(caught.value) == f"ledger key tss:{path}: {message}"
+    path.write_bytes(spoiled)
+    with pytest.raises(LedgerKeyError, match=r"ledger id \(tss.md 7.2\): got .*, the address book's hash$"):
+        ledger_of_file(path)
+    with pytest.raises(LedgerKeyError, match=r": got No such file or directory, expected a file that can be"):
+        ledger_of_file(tmp_path / "none")
+
+
+@pytest.mark.parametrize("content", [NETWORK.publication, CHAIN.block(0).to_bytes()])
+def test_a_file_has_to_match_the_id(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(content)
+    keys = LedgerKeys(tss_file=str(path), tss_id=OTHER.ledger.ledger_id)
+    with pytest.raises(LedgerKeyError) as caught:
+        given_ledger(keys, "full")
+    assert str(caught.value).startswith(f"ledger key tss:{path}: got ")
+    assert OTHER.ledger.ledger_id.hex() in str(caught.value)
+    assert given_ledger(keys, "hash") is None
+    assert given_ledger(NO_KEYS, "full") is None
+
+
+def test_a_file_that_unpacks_to_too_much_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ledger_files, "PUBLICATION_FILE_BYTES_MAX", 1000)
+    for name, compress in (("gz", gzip.compress), ("zst", zstandard.compress), ("plain", bytes)):
+        path = tmp_path / name
+        path.write_bytes(compress(bytes(100_000)))
+        with pytest.raises(LedgerKeyError, match=r": got a longer file, expected at most 1000 bytes$"):
+            ledger_of_file(path)
+
+
+def test_an_address_book(tmp_path: Path) -> None:
+    path = tmp_path / "book.json"
+    path.write_bytes(book_bytes(4))
+    node_count = 4
+    keys = LedgerKeys(rsa_file=str(path))
+    for needed in (0, 1, node_count):
+        book = given_address_book(keys, "full", needed)
+        assert book is not None
+        assert book.check().needed_count == (needed or node_count // 3 + 1)
+    assert given_address_book(keys, "hash", 0) is None
+    assert given_address_book(NO_KEYS, "full", 0) is None
+    with pytest.raises(LedgerKeyError) as caught:
+        given_address_book(keys, "full", node_count + 1)
+    assert str(caught.value) == (
+        f"ledger key rsa:{path}: got {node_count} nodes, expected at least {node_count + 1}, "
+        "the setting verification.rsa_threshold"
+    )
+    path.write_bytes(b"[]")
+    with pytest.raises(LedgerKeyError) as caught:
+        given_address_book(keys, "full", 0)
+    assert str(caught.value) == (
+        f"ledger key rsa:{path}: address book: got no array `nodeAddress`, expected the JSON form of a "
+        "network's address book"
+    )
+
+
+# --- what is kept -------------------------------------------------------------------------------------------
+
+
+def test_what_is_kept_is_never_replaced(tmp_path: Path) -> None:
+    assert kept_ledger(tmp_path) is None
+    keep_ledger(tmp_path, NETWORK.ledger)
+    assert (tmp_path / KEPT_NAME).read_bytes() == NETWORK.publication
+    keep_ledger(tmp_path, OTHER.ledger)
+    assert kept_ledger(tmp_path) == NETWORK.ledger
+    assert [path.name for path in tmp_path.iterdir()] == [KEPT_NAME]
+
+
+def test_what_is_kept_and_spoiled_stops_the_node(tmp_path: Path) -> None:
+    keep_ledger(tmp_path, NETWORK.ledger)
+    path = tmp_path / KEPT_NAME
+    path.write_bytes(NETWORK.publication[:-1])
+    with pytest.raises(Fatal, match=r"it may be deleted if block 0 is in the stream$"):
+        kept_ledger(tmp_path)
+    assert path.read_bytes() == NETWORK.publication[:-1]
+
+
+def test_a_folder_that_cannot_be_written_is_no_reason_to_stop(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    keep_ledger(tmp_path / "none", NETWORK.ledger)
+    assert [record.message for record in caplog.records] == ["ledger data could not be kept"]
+
+
+# --- starting -----------------------------------------------------------------------------------------------
+
+
+def test_a_fresh_node_awaits_block_0(tmp_path: Path) -> None:
+    for index, keys in enumerate((NO_KEYS, LedgerKeys(tss_block0=True), LedgerKeys(tss_id=ID))):
+        for first in (0, None):
+            assert start(tmp_path / f"{index}{first}", keys, first=first) is None
+
+
+def test_keys_of_other_kinds_need_no_ledger_data(tmp_path: Path) -> None:
+    keys = LedgerKeys((bytes(32),))
+    assert start(tmp_path / "empty", keys, first=7) is None
+    assert start(tmp_path / "blocks", keys, CHAIN.block(0), CHAIN.block(1)) is None
+    assert not (tmp_path / "blocks" / KEPT_NAME).exists()
+
+
+def test_mode_hash_needs_none(tmp_path: Path) -> None:
+    ledger = stored(tmp_path, [CHAIN.block(0)])
+    assert ledger_to_start_with(NO_KEYS, "hash", ledger, first_number=0) is None
+    ledger.close()
+
+
+def test_block_0_in_the_stream_gives_them(tmp_path: Path) -> None:
+    assert start(tmp_path, NO_KEYS, CHAIN.block(0), CHAIN.block(1)) == NETWORK.ledger
+    assert kept_ledger(tmp_path) == NETWORK.ledger
+    assert start(tmp_path) == NETWORK.ledger
+    assert start(tmp_path, LedgerKeys(tss_id=ID)) == NETWORK.ledger
+
+
+def test_a_block_0_whose_proof_does_not_hold_gives_none(tmp_path: Path) -> None:
+    """It was taken in mode hash."""
+    forged = CHAIN.block(0, signed_by=OTHER)
+    with pytest.raises(
+        LedgerKeyError, match=r"^ledger keys: got none, expected tss:FILE, or a key of another"
+    ):
+        start(tmp_path, NO_KEYS, forged)
+    assert kept_ledger(tmp_path) is None
+
+
+def test_a_chain_that_begins_later_needs_a_file(tmp_path: Path) -> None:
+    expected = (
+        "expected tss:FILE, or a key of another kind alone: {}, and only block 0 publishes ledger data "
+        "(`sluice keygen` makes a key of one's own; --verify hash checks no signatures)"
+    )
+    for keys, got in ((NO_KEYS, "none"), (LedgerKeys(tss_id=ID), "no tss:FILE")):
+        with pytest.raises(LedgerKeyError) as caught:
+            start(tmp_path / got, keys, first=391)
+        where = "the chain is to begin with block 391"
+        assert str(caught.value) == f"ledger keys: got {got}, {expected.format(where)}"
+        with pytest.raises(LedgerKeyError) as caught:
+            start(tmp_path / got, keys, CHAIN.block(1), CHAIN.block(2), first=1)
+        where = "blocks 1 to 2 are here without ledger data"
+        assert str(caught.value) == f"ledger keys: got {got}, {expected.format(where)}"
+    path = tmp_path / "publication"
+    path.write_bytes(NETWORK.publication)
+    assert start(tmp_path / "file", LedgerKeys(tss_file=str(path)), first=391) == NETWORK.ledger
+
+
+def test_what_the_operator_names_has_to_be_what_is_here(tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.write_bytes(OTHER.publication)
+    data_dir = tmp_path / "data"
+    assert start(data_dir, NO_KEYS, CHAIN.block(0)) == NETWORK.ledger
+    with pytest.raises(LedgerKeyError) as caught:
+        start(data_dir, LedgerKeys(tss_file=str(other)))
+    assert str(caught.value) == (
+        f"ledger key tss:{other}: got the data of ledger {OTHER.ledger.ledger_id.hex()}, "
+        f"expected those that the blocks in {data_dir} were checked with, or that block 0 has"
+    )
+    with pytest.raises(LedgerKeyError) as caught:
+        start(data_dir, LedgerKeys(tss_id=OTHER.ledger.ledger_id))
+    assert str(caught.value) == (
+        f"ledger key tss:id={OTHER.ledger.ledger_id.hex()}: got another id than that of the ledger data "
+        f"here, expected {ID.hex()}, of {data_dir / KEPT_NAME}"
+    )
+    (data_dir / KEPT_NAME).unlink()
+    with pytest.raises(LedgerKeyError, match=r"or that block 0 has$"):
+        start(data_dir, LedgerKeys(tss_file=str(other)))
+    (data_dir / KEPT_NAME).write_bytes(OTHER.publication)
+    with pytest.raises(LedgerKeyError, match=rf"^{data_dir / KEPT_NAME}: got the data of ledger "):
+        start(data_dir)
+
+
+def test_another_wraps_key_is_other_data(tmp_path: Path) -> None:
+    """The ledger id does not cover it."""
+    twin = TssNetwork((1, 1, 1), wraps_vk=bytes(1768))
+    assert twin.ledger.ledger_id == ID
+    path = tmp_path / "twin"
+    path.write_bytes(twin.publication)
+    assert start(tmp_path / "data", NO_KEYS, CHAIN.block(0)) == NETWORK.ledger
+    with pytest.raises(LedgerKeyError, match=": got the data of ledger "):
+        start(tmp_path / "data", LedgerKeys(tss_file=str(path), tss_id=ID))

@@ -1,0 +1,147 @@
+"""Tests of `gateway.proof_checks`: what is checked at once, what waits, and for what."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from gateway import proof_checks
+from gateway.errors import BlockRefused
+from gateway.ledger_keys import LedgerKeys
+from gateway.proof_checks import ProofChecks
+from gateway.proofs import ProofVerifier
+from gateway.proofs.ledger_data import LedgerData
+from gateway.verification import BlockVerifier
+from tests.gateway.blocks import PUBLIC_KEY, block_items, summary_of
+from tests.gateway.proofs.tss_chain import TssChain
+from tests.gateway.proofs.tss_network import TssNetwork
+
+NETWORK = TssNetwork((1, 1, 1))
+CHAIN = TssChain(NETWORK)
+SUMMARIES = [summary_of(list(block.items)) for block in CHAIN.blocks(3)]
+NO_KEYS = LedgerKeys()
+OWN_KEY = LedgerKeys((PUBLIC_KEY,))
+
+
+def yes() -> bool:
+    return True
+
+
+def no() -> bool:
+    return False
+
+
+def with_checks(
+    play: Callable[[ProofChecks], Awaitable[None]],
+    keys: LedgerKeys = NO_KEYS,
+    ledger: LedgerData | None = None,
+    keep: Callable[[LedgerData], None] | None = None,
+) -> None:
+    """Play a scene with the checks of a node that has these keys."""
+
+    async def main() -> None:
+        checks = ProofChecks(BlockVerifier(ProofVerifier(keys, "full", ledger)), keep)
+        try:
+            await asyncio.wait_for(play(checks), 60)
+        finally:
+            checks.close()
+
+    asyncio.run(main())
+
+
+def test_what_is_quick_is_checked_at_once() -> None:
+    async def play(checks: ProofChecks) -> None:
+        own = summary_of(block_items(3))
+        assert checks.at_once(own)
+        assert checks.check_now(own) == own
+        assert not checks.at_once(SUMMARIES[1])
+        assert checks.at_once(summary_of(block_items(0)))
+        checks.warm_up()
+        assert checks.process_id is None  # keys of one's own need none
+
+    with_checks(play, OWN_KEY)
+
+
+def test_block_0_is_looked_at_where_it_may_publish() -> None:
+    own = summary_of(block_items(0))
+
+    async def awaiting(checks: ProofChecks) -> None:
+        assert not checks.at_once(own)
+
+    async def knowing(checks: ProofChecks) -> None:
+        assert not checks.at_once(own)
+        assert checks.at_once(summary_of(block_items(1)))
+
+    with_checks(awaiting)
+    with_checks(knowing, OWN_KEY, NETWORK.ledger)
+
+
+def test_later_blocks_wait_for_block_0() -> None:
+    kept: list[LedgerData] = []
+
+    async def play(checks: ProofChecks) -> None:
+        later = [
+            asyncio.create_task(checks.check(SUMMARIES[number], (), block_0_comes=yes)) for number in (2, 1)
+        ]
+        verdict = await checks.check(SUMMARIES[0], CHAIN.block(0).items, block_0_comes=yes)
+        assert verdict.published == NETWORK.ledger
+        assert checks.ledger is None
+        assert not any(task.done() for task in later)
+        await checks.block_0_committed(verdict.published)
+        assert checks.ledger == NETWORK.ledger
+        assert kept == [NETWORK.ledger]
+        assert [(await task).summary.number for task in later] == [2, 1]
+        await checks.block_0_committed(TssNetwork((1, 1, 1), seed=2).ledger)  # never replaced
+        assert checks.ledger == NETWORK.ledger
+        assert kept == [NETWORK.ledger]
+
+    with_checks(play, keep=kept.append)
+
+
+def test_a_chain_without_block_0_has_nothing_to_wait_for() -> None:
+    async def play(checks: ProofChecks) -> None:
+        with pytest.raises(BlockRefused) as caught:
+            await checks.check(SUMMARIES[1], (), block_0_comes=no)
+        assert str(caught.value.refusal) == (
+            "missing verification data: TSS block proof: got no ledger data, expected a --ledger-key "
+            "tss:FILE, or a publication in block 0 and --ledger-key tss:block0 or tss:id=HEX"
+        )
+
+    with_checks(play)
+
+
+def test_a_block_0_that_publishes_nothing_ends_the_waiting() -> None:
+    async def play(checks: ProofChecks) -> None:
+        waiting = asyncio.create_task(checks.check(SUMMARIES[1], (), block_0_comes=yes))
+        await asyncio.sleep(0)
+        await checks.block_0_committed(None)
+        with pytest.raises(BlockRefused, match="no ledger data"):
+            await waiting
+        assert checks.ledger is None
+
+    with_checks(play, LedgerKeys((PUBLIC_KEY,), tss_block0=True))
+
+
+def test_a_check_that_takes_too_long_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process is killed before it can even have started, each time."""
+    monkeypatch.setattr(proof_checks, "PROOF_CHECK_SECONDS_MAX", 0.0)
+
+    async def play(checks: ProofChecks) -> None:
+        with pytest.raises(BlockRefused, match="got 2 checks that did not come to an end"):
+            await checks.check(SUMMARIES[1], (), block_0_comes=no)
+
+    with_checks(play, ledger=NETWORK.ledger)
+
+
+def test_closing_fails_a_check_that_is_under_way() -> None:
+    async def play(checks: ProofChecks) -> None:
+        checks.warm_up()
+        task = asyncio.create_task(checks.check(SUMMARIES[1], (), block_0_comes=no))
+        await asyncio.sleep(0)
+        checks.close()
+        with pytest.raises(BlockRefused, match="checks that did not come to an end"):
+            await task
+
+    with_checks(play, ledger=NETWORK.ledger)
