@@ -41,6 +41,8 @@ __all__ = [
     "failure_rules",
     "header_rules",
     "mermaid",
+    "reaction_legend",
+    "stream_rules",
 ]
 
 
@@ -67,7 +69,7 @@ class Standing(Enum):
     STREAMING = "another publisher is sending it"
     HELD = "received whole, not yet acknowledged"
     WANTED = "N <= U, and nobody is sending it"
-    WANTED_BUT_LOST_BY_P = "N <= U, nobody is sending it, P failed it, and somebody else is connected"
+    WANTED_BUT_LOST_BY_P = "N <= U, nobody is sending it, P failed it, and somebody else may bring it"
     AHEAD = "N > U"
 
 
@@ -289,10 +291,27 @@ def failure_rules() -> str:
     for failure, consequence in CONSEQUENCES.items():
         status = consequence.end_status
         hears = "nothing" if status is None else f"EndOfStream({status.name}, L, N)"
-        again = "only if nobody else is connected" if consequence.blamed else "yes"
+        again = "only if nobody else brings it" if consequence.blamed else "yes"
         lines.append(f"| {failure.value} | {hears} | {again} |")
     return "\n".join(lines) + "\n"
 
 
+def stream_rules() -> str:
+    """Return STREAM_TABLE as a markdown table: states down, events across, reactions in the cells."""
+    lines = ["| stream | " + " | ".join(event.value for event in StreamEvent) + " |"]
+    lines.append("|---" * (len(StreamEvent) + 1) + "|")
+    for state, row in STREAM_TABLE.items():
+        cells = [" + ".join(reaction.name for reaction in row[event]) or "·" for event in StreamEvent]
+        lines.append(f"| {state.name}: {state.value} | " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def reaction_legend() -> str:
+    """Return what the reactions of `stream_rules` are, as a markdown list."""
+    lines = [f"- {reaction.name}: {reaction.value}" for reaction in Reaction]
+    return "\n".join([*lines, "- ·: nothing; what came is dropped"]) + "\n"
+
+
 if __name__ == "__main__":
-    sys.stdout.write("\n".join((mermaid(), header_rules(), failure_rules())))
+    parts = (mermaid(), header_rules(), failure_rules(), stream_rules(), reaction_legend())
+    sys.stdout.write("\n".join(parts))

@@ -14,13 +14,26 @@ Source: publish-block-stream.md, "Base Protocol", "Multiple Publisher Extension"
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
 from publishers.signals import EndCode, EventKind
 
-__all__ = ["ENDINGS", "FINAL_STATES", "TABLE", "Ending", "Gateway", "Pace", "State", "Step"]
+__all__ = [
+    "ADVICE",
+    "ENDINGS",
+    "FINAL_STATES",
+    "TABLE",
+    "Ending",
+    "Gateway",
+    "Pace",
+    "State",
+    "Step",
+    "advice_table",
+    "endings_table",
+]
 
 
 class State(Enum):
@@ -227,3 +240,76 @@ ENDINGS: Final[dict[EndCode, Ending]] = {
     EndCode.PERSISTENCE_FAILED: Ending(Gateway.NEXT, Pace.BACKOFF, "the gateway cannot store blocks now"),
     EndCode.UNKNOWN: Ending(Gateway.NEXT, Pace.BACKOFF, "the gateway gave no reason"),
 }
+
+
+# --- for the documents -----------------------------------------------------------------------------------
+
+ADVICE: Final[dict[Step, tuple[str, str]]] = {
+    Step.COUNT_SAFE: (
+        "BlockAcknowledgement(N)",
+        """
+        N and all blocks before it are verified and on disk: let go of them. If you are in the middle of one,
+        send no more of it and go on with the first that is not acknowledged.
+        """,
+    ),
+    Step.SKIP: (
+        "SkipBlock(N)",
+        """
+        Somebody else sends N. Send no more of it, go on with the header of N + 1 as soon as you have it, and
+        keep N until it is acknowledged.
+        """,
+    ),
+    Step.RESEND: (
+        "ResendBlock(N)",
+        """
+        Break off what you are sending and go on from the header of N, with all blocks after it. You may hear
+        SkipBlock for any of them. If you have N no more: EndStream(TOO_FAR_BEHIND, earliest, latest).
+        """,
+    ),
+    Step.BEHIND: (
+        "BehindPublisher(L)",
+        """
+        The node has blocks up to L only. If you hold L + 1, go on from its header at once, on this stream. If
+        not: EndStream(TOO_FAR_BEHIND, earliest, latest), and try again with growing waits.
+        """,
+    ),
+    Step.OBEY_END: (
+        "EndOfStream(code, L, N)",
+        """
+        The stream is over: stop sending and close your side. L is the node's last stored block; N is the
+        block that the code is about, 0 where there is none. What to do next: the table below.
+        """,
+    ),
+}
+"""Step that an answer leads to while blocks go out -> the answer, and what any publisher should do on it."""
+
+
+def advice_table() -> str:
+    """Return ADVICE as a markdown table."""
+    lines = ["| the node says | what to do |", "|---|---|"]
+    lines += [f"| `{answer}` | {' '.join(advice.split())} |" for answer, advice in ADVICE.values()]
+    return "\n".join(lines) + "\n"
+
+
+def endings_table() -> str:
+    """Return ENDINGS as a markdown table."""
+    lines = ["| code | | meaning | go on at | when |", "|---|---|---|---|---|"]
+    for code, ending in sorted(ENDINGS.items()):
+        lines.append(
+            f"| {int(code)} | {code.name} | {ending.why} | {_WHERE[ending.gateway]} | {_WHEN[ending.pace]} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+_WHERE: Final = {
+    Gateway.SAME: "the same node",
+    Gateway.NEXT: "another node, or the same one where there is no other",
+}
+_WHEN: Final = {
+    Pace.AT_ONCE: "at once",
+    Pace.BACKOFF: "after a growing wait, unless another node was not tried yet",
+}
+
+
+if __name__ == "__main__":
+    sys.stdout.write(advice_table() + "\n" + endings_table())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -484,6 +485,27 @@ def test_a_stream_that_said_goodbye_is_closed_in_time() -> None:
     assert race.closed == ["Alice"]
     race.commit(9)
     race.expect("Alice")
+
+
+@pytest.mark.parametrize(
+    "say",
+    [
+        lambda race: race.header("Alice", 10),
+        lambda race: race.items("Alice", ITEM),
+        lambda race: race.items("Alice", PROOF),
+        lambda race: race.end("Alice", 9),
+        lambda race: race.end("Alice", 10),
+        lambda race: race.half_close("Alice"),
+    ],
+)
+def test_what_comes_after_goodbye_gives_no_more_time(say: Callable[[Race], None]) -> None:
+    race = Race(8, hold="committed")
+    race.connect("Alice")
+    race.block("Alice", 9)
+    race.end_stream("Alice")
+    say(race)
+    race.wait(1.1)
+    assert race.closed == ["Alice"]
 
 
 # --- the node's own trouble ---------------------------------------------------------------------------------

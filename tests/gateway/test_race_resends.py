@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from tests.gateway.racing import PROOF, Race
+from collections.abc import Callable
+
+import pytest
+
+from gateway.race_facts import RaceRules
+from tests.gateway.racing import ITEM, PROOF, Race
 from tests.gateway.test_race import race_of_three
 
 
@@ -196,3 +201,76 @@ def test_a_winner_above_an_open_block_has_its_time_from_when_that_failed() -> No
     race.expect("Bob")
     race.wait(0.2)
     race.expect("Bob", "end TIMEOUT last 8 about 10")
+
+
+# --- who is blamed ------------------------------------------------------------------------------------------
+
+
+def _too_many_items(race: Race) -> None:
+    race.items("Alice", *[ITEM] * 3)
+
+
+def _timed_out(race: Race) -> None:
+    race.wait(6)
+
+
+def _stalled(race: Race) -> None:
+    race.header("Bob", 9)
+    race.block("Bob", 10)
+
+
+def _leave(race: Race) -> None:
+    race.leave("Alice")
+
+
+def _begin_another(race: Race) -> None:
+    race.header("Alice", 10)
+
+
+def _bad_block(race: Race) -> None:
+    race.end("Alice", 9)
+    race.refused(9)
+
+
+BLAMED: list[tuple[Callable[[Race], None], str]] = [
+    (lambda race: race.bad_request("Alice"), "BAD_REQUEST"),
+    (_too_many_items, "TOO_LARGE"),
+    (_timed_out, "TIMED_OUT"),
+    (_stalled, "STALLED"),
+    (_leave, "LEFT"),
+    (_begin_another, "ABANDONED"),
+    (_bad_block, "REFUSED"),
+]
+
+
+@pytest.mark.parametrize(("fail", "failure"), BLAMED, ids=[failure for _, failure in BLAMED])
+def test_who_failed_a_block_does_not_win_it_again_while_others_may(
+    fail: Callable[[Race], None], failure: str
+) -> None:
+    race = Race(8, rules=RaceRules(block_items_max=3, stall_blocks=1), hold="verified")
+    race.connect("Alice", "Bob")
+    race.header("Alice", 9)
+    fail(race)
+    assert race.dropped == [(9, failure)]
+    race.connect("Alice")
+    race.header("Alice", 9)
+    race.expect("Alice", "skip 9")
+
+
+def test_who_was_not_at_fault_may_win_the_block_again() -> None:
+    race = Race(8)
+    race.connect("Alice", "Bob")
+    race.header("Alice", 9)
+    race._do(race.arbiter.publisher_failed(race.ids["Alice"], "a bug of ours", race.now_ns))
+    race.connect("Alice")
+    race.block("Alice", 9)
+    race.expect("Alice", "ack 9")
+
+
+def test_a_block_that_does_not_continue_the_chain_is_open_again() -> None:
+    race = race_of_three(hold="linked")
+    race.block("Alice", 9)
+    race.refused(9)  # the link
+    race.expect("Alice", "end BAD_BLOCK_PROOF last 8 about 9")
+    race.header("Bob", 9)
+    assert race.winner_of[9] == "Bob"

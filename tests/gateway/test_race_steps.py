@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import pytest
 
 from gateway.limits import ITEM_OVERHEAD_BYTES
-from gateway.race_actions import AttemptId, PublisherId
+from gateway.race_actions import Action, AttemptId, PublisherId
 from gateway.race_facts import RaceError, RaceRules
 from gateway.race_tables import BlockState
-from tests.gateway.racing import HEADER, ITEM
+from tests.gateway.racing import HEADER, ITEM, Race
 from tests.gateway.test_race import race_of_three
 
 # --- memory -------------------------------------------------------------------------------------------------
@@ -86,6 +88,41 @@ def test_misuse_is_refused_and_changes_nothing() -> None:
         arbiter.committed(AttemptId(99), 0)
     assert arbiter.blocks[9].state is BlockState.STREAMING
     arbiter.check()
+
+
+REPORTS: dict[str, Callable[[Race], Sequence[Action]]] = {
+    "VERIFIED": lambda race: race.arbiter.verified(race.attempt_of[9], 0),
+    "LINKED": lambda race: race.arbiter.linked(race.attempt_of[9], 0),
+    "COMMITTED": lambda race: race.arbiter.committed(race.attempt_of[9], 0),
+}
+STATES = (BlockState.STREAMING, BlockState.COMPLETE, BlockState.VERIFIED, BlockState.COMMITTING)
+ALLOWED = {
+    (BlockState.COMPLETE, "VERIFIED"),
+    (BlockState.VERIFIED, "LINKED"),
+    (BlockState.COMMITTING, "COMMITTED"),
+}
+
+
+@pytest.mark.parametrize("report", REPORTS)
+@pytest.mark.parametrize("state", STATES)
+def test_a_report_that_does_not_fit_the_state_of_its_block_is_refused(state: BlockState, report: str) -> None:
+    race = race_of_three(hold="verified linked committed")
+    race.header("Alice", 9)
+    steps: list[Callable[[], None]] = [
+        lambda: race.end("Alice", 9),
+        lambda: race.verified(9),
+        lambda: race._do(race.arbiter.linked(race.attempt_of[9], 0)),
+    ]
+    for step in steps[: STATES.index(state)]:
+        step()
+    assert race.arbiter.blocks[9].state is state
+    if (state, report) in ALLOWED:
+        race._do(REPORTS[report](race))
+        return
+    with pytest.raises(RaceError) as caught:
+        REPORTS[report](race)
+    assert str(caught.value) == f"block 9: cannot take {report} in state {state.name}"
+    assert race.arbiter.blocks[9].state is state
 
 
 def test_late_verdicts_of_dropped_attempts_are_ignored() -> None:

@@ -2,9 +2,35 @@
 
 from __future__ import annotations
 
+from gateway.race_tables import EndStatus
+
 __all__ = ["UNREACHABLE", "reason_of"]
 
-UNREACHABLE: dict[str, str] = {}
+_OTHER_END = "a stream without a block hears every end_of_block as that of another block"
+_ONE_STEP = "ON_HEADER accepts no live block, and only one that is being sent can be ended"
+_NO_ATTEMPT = "an open block has no attempt that anybody could report of"
+_FORGOTTEN = "the block is forgotten in the same step"
+_LAST_WORD = "its winner has heard the last word already"
+
+UNREACHABLE: dict[str, str] = {
+    "STREAM_TABLE[FRESH][BLOCK_END]": _OTHER_END,
+    "BLOCK_TABLE[OPEN][ENDED]": _ONE_STEP,
+    "BLOCK_TABLE[OPEN][VERIFIED]": _NO_ATTEMPT,
+    "BLOCK_TABLE[OPEN][LINKED]": _NO_ATTEMPT,
+    "BLOCK_TABLE[OPEN][COMMITTED]": _NO_ATTEMPT,
+    "BLOCK_TABLE[OPEN][FAILED]": _NO_ATTEMPT,
+    "BLOCK_TABLE[STREAMING][HEADER_ACCEPTED]": _ONE_STEP,
+    "BLOCK_TABLE[COMPLETE][HEADER_ACCEPTED]": _ONE_STEP,
+    "BLOCK_TABLE[COMPLETE][ENDED]": _ONE_STEP,
+    "BLOCK_TABLE[VERIFIED][HEADER_ACCEPTED]": _ONE_STEP,
+    "BLOCK_TABLE[VERIFIED][ENDED]": _ONE_STEP,
+    "BLOCK_TABLE[COMMITTING][HEADER_ACCEPTED]": _ONE_STEP,
+    "BLOCK_TABLE[COMMITTING][ENDED]": _ONE_STEP,
+    "BLOCK_TABLE[COMMITTING][COMMITTED] =": _FORGOTTEN,
+    "BLOCK_TABLE[COMMITTING][FAILED] =": _FORGOTTEN,
+    "BLOCK_TABLE[COMMITTED]": _FORGOTTEN,
+    **{f"CONSEQUENCES[STREAM_ENDED] = {status.name}": _LAST_WORD for status in EndStatus},
+}
 """How the mutant's name begins -> why nobody can notice."""
 
 
