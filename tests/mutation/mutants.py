@@ -20,7 +20,9 @@ __all__ = ["TESTS", "Mutant", "mutants"]
 RACE_TESTS = tuple(
     f"tests/gateway/test_race{name}.py" for name in ("_streams", "", "_resends", "_steps", "_roles", "_facts")
 )
-MACHINE_TESTS = tuple(f"tests/publishers/test_{name}.py" for name in ("machine", "machine_trouble"))
+MACHINE_TESTS = tuple(
+    f"tests/publishers/test_{name}.py" for name in ("machine", "machine_trouble", "machine_cells")
+)
 TESTS = {"race": RACE_TESTS, "machine": MACHINE_TESTS}
 """The tests that have to notice; not those that only compare a table with itself or with the documents."""
 

@@ -10,6 +10,10 @@ _OTHER_END = "a stream without a block hears every end_of_block as that of anoth
 _ONE_STEP = "ON_HEADER accepts no live block, and only one that is being sent can be ended"
 _NO_ATTEMPT = "an open block has no attempt that anybody could report of"
 _FORGOTTEN = "the block is forgotten in the same step"
+_NOTHING_HELD = "nothing is held then, so there is nothing to do"
+_ALL_SAFE = "all is safe and the source has ended: every way leads to DONE"
+_STOPS_ANYWAY = "a publisher that stops ends in the same way with or without a source"
+_NOTHING_TO_SAY = "nothing is left to say, and nobody asks the time any more"
 _LAST_WORD = "its winner has heard the last word already"
 
 UNREACHABLE: dict[str, str] = {
@@ -29,6 +33,17 @@ UNREACHABLE: dict[str, str] = {
     "BLOCK_TABLE[COMMITTING][COMMITTED] =": _FORGOTTEN,
     "BLOCK_TABLE[COMMITTING][FAILED] =": _FORGOTTEN,
     "BLOCK_TABLE[COMMITTED]": _FORGOTTEN,
+    "TABLE[RESTING][CLOCK] = WATCH": _NOTHING_HELD,
+    "TABLE[STOPPING][SOURCE_ENDED] = END_SOURCE": _STOPS_ANYWAY,
+    "TABLE[FINISHING][DISCONNECTED] = RETRY": _ALL_SAFE,
+    "TABLE[FINISHING][DISCONNECTED] = DEPART": _ALL_SAFE,
+    "TABLE[FINISHING][SKIPPED] = SKIP": _NOTHING_HELD,
+    "TABLE[DONE][WRITABLE] = SEND": _NOTHING_HELD,
+    "TABLE[DONE][SOURCE_ENDED] = END_SOURCE": _NOTHING_HELD,
+    "TABLE[DONE][SKIPPED] = SKIP": _NOTHING_HELD,
+    **{f"TABLE[{state}][SOURCE_ENDED] = END_SOURCE": _STOPS_ANYWAY for state in ("FAILED", "STOPPED")},
+    **{f"TABLE[{state}][WRITABLE] = SEND_PARTING": _NOTHING_TO_SAY for state in ("FAILED", "STOPPED")},
+    **{f"TABLE[{state}][CLOCK]": _NOTHING_TO_SAY for state in ("DONE", "FAILED", "STOPPED")},
     **{f"CONSEQUENCES[STREAM_ENDED] = {status.name}": _LAST_WORD for status in EndStatus},
 }
 """How the mutant's name begins -> why nobody can notice."""
