@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from pathlib import Path
 
 import pytest
@@ -23,8 +24,11 @@ from gateway.race_tables import (
     StreamEvent,
     StreamState,
 )
+from gateway.settings import SETTINGS
 
-README = Path(__file__).parents[2] / "gateway" / "README.md"
+ROOT = Path(__file__).parents[2]
+README = ROOT / "gateway" / "README.md"
+PROTOCOL = ROOT / "docs" / "protocol.md"
 
 
 def test_every_standing_has_an_answer() -> None:
@@ -67,6 +71,22 @@ def test_every_block_state_leads_to_the_end_or_back() -> None:
 @pytest.mark.parametrize("status", EndStatus)
 def test_statuses_are_the_wires(status: EndStatus) -> None:
     assert publish_pb2.PublishStreamResponse.EndOfStream.Code.Value(status.name) == status.value
+
+
+def test_the_protocols_page_shows_the_tables() -> None:
+    page = PROTOCOL.read_text("utf-8")
+    parts = (race_tables.mermaid(), race_tables.header_rules(), race_tables.failure_rules())
+    for text in (*parts, race_tables.stream_rules(), race_tables.reaction_legend()):
+        assert text in page, "docs/protocol.md is stale: python -m gateway.race_tables prints its tables"
+
+
+def test_the_protocols_page_has_the_settings_as_they_are() -> None:
+    rows = re.findall(
+        r"^\| [^|]+ \| `(publish\.\w+)` \| ([^|]+) \|", PROTOCOL.read_text("utf-8"), re.MULTILINE
+    )
+    assert len(rows) >= 9
+    defaults = {setting.name: setting.default_text for setting in SETTINGS}
+    assert dict(rows) == {name: defaults[name] for name, _ in rows}
 
 
 def test_readme_shows_the_tables() -> None:

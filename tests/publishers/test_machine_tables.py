@@ -2,9 +2,25 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from gateway.api import publish_pb2
-from publishers.machine_tables import ENDINGS, FINAL_STATES, TABLE, Gateway, Pace, State, Step
+from publishers import machine_tables
+from publishers.machine_tables import (
+    ADVICE,
+    ENDINGS,
+    FINAL_STATES,
+    TABLE,
+    Gateway,
+    Pace,
+    State,
+    Step,
+    advice_table,
+    endings_table,
+)
 from publishers.signals import EndCode, EventKind
+
+PROTOCOL = Path(__file__).parents[2] / "docs" / "protocol.md"
 
 
 def test_every_state_answers_every_event() -> None:
@@ -32,6 +48,20 @@ def test_every_code_of_the_wire_has_an_ending() -> None:
     codes = publish_pb2.PublishStreamResponse.EndOfStream.Code
     assert {code.name: int(code) for code in ENDINGS} == dict(codes.items())
     assert set(ENDINGS) == set(EndCode)
+
+
+def test_the_protocols_page_shows_what_to_do_on_every_answer() -> None:
+    page = PROTOCOL.read_text("utf-8")
+    for text in (advice_table(), endings_table()):
+        assert text in page, (
+            "docs/protocol.md is stale: python -m publishers.machine_tables prints its tables"
+        )
+    diagram = [line for line in (machine_tables.__doc__ or "").splitlines() if line.startswith("    ")]
+    assert len(diagram) > 3
+    assert "\n".join(diagram) in page
+    answers = [EventKind.ACKNOWLEDGED, EventKind.SKIPPED, EventKind.RESEND_ASKED, EventKind.NODE_BEHIND]
+    streaming = TABLE[State.STREAMING]
+    assert list(ADVICE) == [streaming[kind] for kind in (*answers, EventKind.STREAM_ENDED)]
 
 
 def test_only_a_duplicate_goes_on_at_once_at_the_same_gateway() -> None:
