@@ -4,8 +4,9 @@
 
 An operation has two bookmarks of 9 bytes and three entries of 20 bytes, as in the measurement of the Go
 reference. The bare loop makes one `pwrite` of the same bytes and one `pwrite` of the header an operation, and
-nothing else. *Not flushed* commits each operation so that every reader sees it; *group of 64* seals 64 and
-commits them under one pair of flushes, against a bare loop of the same two writes and two flushes a group.
+nothing else. The bytes of bookmarks and entries are made before the clock starts, in both. *Not flushed*
+commits each operation so that every reader sees it; *group of 64* seals 64 and commits them under one pair of
+flushes, against a bare loop of the same two writes and two flushes a group.
 """
 
 from __future__ import annotations
@@ -69,13 +70,14 @@ def _ours(folder: Path, count: int, group: int | None) -> float:
             streamer.add_stream_entry,
         )
         commit, seal = streamer.commit_atomic_op, streamer.seal_atomic_op
+        names = [number.to_bytes(8, "big") for number in range(count)]
+        bookmarks = [(b"\0" + name, b"\1" + name) for name in names]
 
         def append() -> None:
-            for number in range(1, count + 1):
-                name = number.to_bytes(8, "big")
+            for number, (first, second) in enumerate(bookmarks, 1):
                 start()
-                bookmark(b"\0" + name)
-                bookmark(b"\1" + name)
+                bookmark(first)
+                bookmark(second)
                 entry(1, _EVENT)
                 entry(2, _EVENT)
                 entry(3, _EVENT)

@@ -10,13 +10,13 @@ page cache, as after `pwrite`: it survives the end of this process, `pread` and 
 process (SIGBUS). So a page is mapped only when nothing is left that could go wrong:
 
   - it has its room on the disk (`fallocate`), on a file system that overwrites a page where it is;
-  - it is in memory, has been made writable there (MADV_POPULATE_WRITE), and stays (MAP_LOCKED);
+  - it is in memory, has been made writable there (MADV_POPULATE_WRITE), and stays (`mlock`);
   - whoever cuts the file, or makes a hole in it, forgets the window before.
 
 Where one of these is not to be had, there is no window, and `pwrite` does the work. A window ends with its
 data page, so that no page of the file beyond the one in use looks written.
 
-Source: mmap(2), madvise(2), fallocate(2), fstatfs(2).
+Source: mmap(2), madvise(2), mlock(2), fallocate(2), fstatfs(2).
 """
 
 from __future__ import annotations
@@ -36,8 +36,6 @@ _logger = logging.getLogger(__name__)
 _libc = ctypes.CDLL(None, use_errno=True)
 _KEEP_SIZE = 0x01
 """FALLOC_FL_KEEP_SIZE of <linux/falloc.h>."""
-_MAP_LOCKED = 0x2000
-"""Of <asm-generic/mman.h>."""
 _MADV_POPULATE_WRITE = 23
 """Of <asm-generic/mman-common.h>, since Linux 5.14."""
 _STATFS_SIZE = 256
@@ -127,13 +125,25 @@ def _map_range(fd: int, start: int, size: int) -> mmap.mmap:
     Raises:
         OSError: no room on the disk, too much locked memory, or a kernel that does not know how.
     """
-    if _libc.fallocate(fd, _KEEP_SIZE, ctypes.c_int64(start), ctypes.c_int64(size)):
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number))
-    mapped = mmap.mmap(fd, size, mmap.MAP_SHARED | _MAP_LOCKED, offset=start)
+    _check(_libc.fallocate(fd, _KEEP_SIZE, ctypes.c_int64(start), ctypes.c_int64(size)))
+    mapped = mmap.mmap(fd, size, mmap.MAP_SHARED, offset=start)
     try:
         mapped.madvise(_MADV_POPULATE_WRITE)
+        # Last: locking pages that are not there yet has them read first.
+        _check(_libc.mlock(ctypes.c_void_p(_address_of(mapped)), ctypes.c_size_t(size)))
     except OSError:
         mapped.close()
         raise
     return mapped
+
+
+def _address_of(mapped: mmap.mmap) -> int:
+    """Return where in memory a range is mapped."""
+    return ctypes.addressof(ctypes.c_char.from_buffer(mapped))
+
+
+def _check(status: int) -> None:
+    """Raise OSError for a call of the C library that failed."""
+    if status:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))

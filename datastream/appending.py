@@ -41,7 +41,6 @@ _logger = logging.getLogger(__name__)
 _TOTALS = struct.Struct(">QQ")
 _pack_header = struct.Struct(f">{HEADER_SIZE - _TOTALS.size}s{_TOTALS.format[1:]}").pack
 _pack_totals = _TOTALS.pack
-_new_tuple = tuple.__new__
 _BLOCK_SIZE = 4096
 _COPY_SIZE = PAGE_SIZE
 
@@ -115,16 +114,16 @@ class Appender:
         self._disk = file.disk
         self._growth_pages = growth_pages
         self._size = file.disk.size()
-        self._flushed = file.committed
+        self._flushed = file.totals
         self._damage: _Damage | None = None
         self._header_prefix = file.header_bytes(file.committed)[: -_TOTALS.size]
 
     @property
     def is_flushed(self) -> bool:
         """Whether everything that is committed was flushed."""
-        return self._flushed == self._file.committed
+        return self._flushed == self._file.totals
 
-    def write(self, group: OperationGroup, *, flush: bool) -> Committed:
+    def write(self, group: OperationGroup, *, flush: bool) -> tuple[int, int]:
         """Do steps 0 to 4 of a commit; return the new totals, which the caller then publishes.
 
         Args:
@@ -135,10 +134,8 @@ class Appender:
             CommitFailed: the disk refused a step. On disk, the old stream was restored as far as it let us.
         """
         buffer = group.buffer
-        offset = group.base.total_length
-        total_length = offset + len(buffer)
-        total_entries = group.number_next
-        new = _new_tuple(Committed, (total_length, total_entries))
+        offset, _ = group.base
+        total_length, total_entries = new = offset + len(buffer), group.number_next
         step = _REPAIR
         try:
             if self._damage is not None:
@@ -204,13 +201,13 @@ class Appender:
         """
         if self._damage is not None:
             self._repair(self._damage)
-        if self._flushed != self._file.committed:
+        if self._flushed != self._file.totals:
             try:
                 self._disk.fdatasync()
             except OSError:
                 self._damage = _Damage(self._file.committed.total_length, header=False, rewrite=True)
                 raise
-            self._flushed = self._file.committed
+            self._flushed = self._file.totals
 
     def adopt(self, group: OperationGroup) -> None:
         """Tell the page index about the pages and checkpoints of a group that was written."""
@@ -253,11 +250,11 @@ class Appender:
         self._disk.truncate(size)
         self._size = size
 
-    def _restore(self, step: CommitStep, new: Committed) -> None:
+    def _restore(self, step: CommitStep, new: tuple[int, int]) -> None:
         """Remember what a failed commit left, and put it right now if the disk lets us."""
         before = self._damage
         self._damage = _Damage(
-            dirty_end=max(new.total_length, before.dirty_end if before else 0),
+            dirty_end=max(new[0], before.dirty_end if before else 0),
             header=step in (CommitStep.HEADER, CommitStep.FLUSH_HEADER)
             or (before is not None and before.header),
             rewrite=step in (CommitStep.FLUSH_ENTRIES, CommitStep.FLUSH_HEADER)
@@ -281,7 +278,7 @@ class Appender:
             self._disk.fdatasync()
         self._zero(committed.total_length, min(damage.dirty_end, self._size))
         if damage.rewrite:
-            self._write_again(self._flushed.total_length, committed.total_length)
+            self._write_again(self._flushed[0], committed.total_length)
         self._damage = None
 
     def _zero(self, start: int, end: int) -> None:

@@ -254,14 +254,14 @@ class OperationGroup:
     )
 
     def __init__(
-        self, base: Committed, size_max: int = OPERATION_GROUP_BYTES_MAX, state: State = State.IDLE
+        self, base: tuple[int, int], size_max: int = OPERATION_GROUP_BYTES_MAX, state: State = State.IDLE
     ) -> None:
         self.state = state
         self.base = base
-        """What is committed before the group."""
+        """(total_length, total_entries) of what is committed before the group."""
         self.buffer = bytearray()
-        """The bytes from `base.total_length` on, padding included, as they will lie in the file."""
-        self.number_next = base.total_entries
+        """The bytes from `base[0]` on, padding included, as they will lie in the file."""
+        self.number_next = base[1]
         self.page_starts: list[tuple[int, int]] = []
         """(page number, number of its first entry) of the pages begun here."""
         self.page_ends: list[tuple[int, int]] = []
@@ -277,12 +277,12 @@ class OperationGroup:
         self._room = 0
         self.restart(base)
 
-    def restart(self, base: Committed) -> None:
+    def restart(self, base: tuple[int, int]) -> None:
         """Drop everything, and begin anew after what is committed now."""
         self.base = base
-        self.number_next = base.total_entries
+        self.number_next = base[1]
         # 0 on a page border: the first entry then takes the slow way, which begins a page.
-        self._room_kept = (HEADER_PAGE_SIZE - base.total_length) % PAGE_SIZE
+        self._room_kept = (HEADER_PAGE_SIZE - base[0]) % PAGE_SIZE
         self._room = self._room_kept if self.state in ADDING else 0
         self._mark = None
         self.buffer.clear()
@@ -295,7 +295,7 @@ class OperationGroup:
     @property
     def end(self) -> Committed:
         """What will be committed once this group is."""
-        return Committed(self.base.total_length + len(self.buffer), self.number_next)
+        return Committed(self.base[0] + len(self.buffer), self.number_next)
 
     # --- the state ---------------------------------------------------------------------------------------
 
@@ -339,7 +339,7 @@ class OperationGroup:
         self.state = _COMMITTING
         self._room_kept, self._room = self._room, 0
 
-    def end_commit(self, committed: Committed) -> None:
+    def end_commit(self, committed: tuple[int, int]) -> None:
         """Begin anew after what was committed, which is this group."""
         assert self.state is _COMMITTING
         self.state = _IDLE
@@ -399,7 +399,7 @@ class OperationGroup:
         if size > self._room or entry_type in _RESERVED:
             self._admit(Call.ADD_ENTRY, entry_type, size)
         if not number & _CHECKPOINT_MASK:
-            self.checkpoints.append(self.base.total_length + len(self.buffer))
+            self.checkpoints.append(self.base[0] + len(self.buffer))
         self.buffer += entry
         self._room -= size
         self.number_next = number + 1
@@ -445,7 +445,7 @@ class OperationGroup:
         parts[::2] = map(_pack_head, repeat(PACKET_DATA), sizes, entry_types, range(first, first + count))
         parts[1::2] = data
         run = b"".join(parts)
-        offset = self.base.total_length + len(self.buffer) - starts[0]
+        offset = self.base[0] + len(self.buffer) - starts[0]
         self.checkpoints += [
             offset + start for start in starts[-first % CHECKPOINT_INTERVAL :: CHECKPOINT_INTERVAL]
         ]
@@ -467,7 +467,7 @@ class OperationGroup:
         if size > self._room or not ENTRY_HEAD_SIZE < size <= _BOOKMARK_ENTRY_SIZE_MAX:
             self._admit(Call.ADD_BOOKMARK, BOOKMARK_TYPE, size)
         if not number & _CHECKPOINT_MASK:
-            self.checkpoints.append(self.base.total_length + len(self.buffer))
+            self.checkpoints.append(self.base[0] + len(self.buffer))
         self.buffer += entry
         self._room -= size
         self.number_next = number + 1
@@ -498,7 +498,7 @@ class OperationGroup:
         # Looked at once a page, not once an entry: the limit may be passed by less than one page.
         if len(self.buffer) + self._room + size > self._size_max:
             raise OperationTooLarge(len(self.buffer) + self._room + size, self._size_max)
-        offset = self.base.total_length + len(self.buffer)
+        offset = self.base[0] + len(self.buffer)
         page_next = page_number_of(offset + self._room)
         # At a border that the group did not write itself, where the data ended is the file's to know.
         if self._room or self.buffer:
@@ -529,7 +529,7 @@ class OperationGroup:
         """
         next_state(self.state, Call.UPDATE)
         mark = self._mark
-        first_number = self.base.total_entries if mark is None else mark.number
+        first_number = self.base[1] if mark is None else mark.number
         if number >= self.number_next:
             raise EntryNotFound(number, self.number_next)
         if number < first_number:
@@ -556,7 +556,7 @@ class OperationGroup:
         """Return (entry type, data) of the open operation's entries, read back from the buffer."""
         mark = self._mark
         position = 0 if mark is None else mark.size
-        offset = self.base.total_length
+        offset = self.base[0]
         entries = []
         while position < len(self.buffer):
             if len(self.buffer) - position < ENTRY_HEAD_SIZE or self.buffer[position] != PACKET_DATA:

@@ -217,14 +217,14 @@ class DataStreamer:
                 self._write_bookmarks(flush=flush)  # step 5
             if group.checkpoints or group.page_starts:
                 self._appender.adopt(group)
-            self._file.committed = committed  # step 6: from here on, readers see it
+            self._file.totals = committed  # step 6: from here on, readers see it
         except BaseException:
             group.move(_COMMIT_DONE)
             group.restart(self._file.committed)
             raise
         group.end_commit(committed)
         if self._callbacks:
-            self._tell(committed)
+            self._tell(Committed(*committed))
 
     def recover(self) -> None:
         """Put right what an earlier failure left in file or bookmark DB, as the next commit would do first.

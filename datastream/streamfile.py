@@ -146,13 +146,19 @@ class StreamFile:
         self.version = header.version
         self.system_id = header.system_id
         self.stream_type = header.stream_type
-        self.committed = Committed(header.total_length, header.total_entries)
+        self.totals: tuple[int, int] = (header.total_length, header.total_entries)
+        """What is committed, as `committed` tells it: swapped in one assignment."""
         self.index = PageIndex()
         self.changes = Changes()
         self.refusal: EntriesDisagree | None = None
         """Why opening would refuse the file, until it is known whether an unfinished update is the reason."""
         self.tables: PageTables = NoPageTables()
         """What earlier openings learned of pages; set once the folder beside the file is open."""
+
+    @property
+    def committed(self) -> Committed:
+        """What is committed; made when asked for, which is less often than there are small commits."""
+        return Committed(*self.totals)
 
     @staticmethod
     def inspect(path: Path, disk: Disk, stream_type: int) -> StreamHeader:

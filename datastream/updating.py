@@ -235,7 +235,7 @@ class Changer:
         except BookmarksUnavailable as error:
             _logger.error("%s; the stream is truncated, the index is put right before the next commit", error)
         with file.changes.lock:  # step 5; sendfile uses the lock, too
-            file.committed = new
+            file.totals = new
             file.index = file.index.cut(pages_kept, table)
             file.changes.note_truncation(new.total_length)
         self._appender.clear_dropped(old.total_length)  # step 6

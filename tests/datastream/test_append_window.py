@@ -28,6 +28,17 @@ fd = os.open(sys.argv[1], os.O_RDWR)
 AppendWindow(fd, lambda data, offset: os.pwrite(fd, data, offset)).write(b"written", 5000)
 os.kill(os.getpid(), signal.SIGKILL)
 """
+UNLOCKED_WRITER = """
+import os, resource, sys
+from datastream.append_window import AppendWindow
+resource.setrlimit(resource.RLIMIT_MEMLOCK, (4096, 4096))
+if os.geteuid() == 0:
+    os.setresuid(65534, 65534, 65534)  # root may lock whatever it likes
+fd = int(sys.argv[1])
+window = AppendWindow(fd, lambda data, offset: os.pwrite(fd, data, offset))
+window.write(b"written", 5000)
+assert window.range == (0, 0)
+"""
 
 
 class Written:
@@ -146,8 +157,21 @@ def test_refusals_of_the_kernel(file: Written, monkeypatch: pytest.MonkeyPatch) 
         append_window._map_range(-1, 0, 4096)
     no_such_advice = 9999
     monkeypatch.setattr(append_window, "_MADV_POPULATE_WRITE", no_such_advice)
+    with pytest.raises(OSError, match="Invalid argument"):
+        append_window._map_range(file.fd, BLOCK, APPEND_WINDOW_BYTES)
     file.window.write(b"abc", 5000)
     assert file.without == [(5000, 3)]
+
+
+def test_memory_that_may_not_be_locked(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(bytes(file_size_of(1)))
+    fd = os.open(path, os.O_RDWR)
+    command = [sys.executable, "-c", UNLOCKED_WRITER, str(fd)]
+    done = subprocess.run(command, stderr=subprocess.PIPE, check=False, timeout=60, pass_fds=(fd,))
+    os.close(fd)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert path.read_bytes()[5000:5007] == b"written"
 
 
 def test_a_file_that_is_cut_or_gets_a_hole(tmp_path: Path) -> None:
