@@ -18,6 +18,7 @@ Source: design.md "From block to stream", "Durability and speed".
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import logging
@@ -28,8 +29,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from datastream import DataStreamer, Entry
-from datastream.disk import Disk
+from datastream.bookmarks import bookmarks_folder
+from datastream.disk import Disk, RealDisk
 from datastream.layout import BOOKMARK_TYPE
+from datastream.streamfile import StreamFile
 from gateway.block_layout import (
     BLOCK_END_TYPE,
     BOOKMARK_COUNT,
@@ -105,8 +108,11 @@ class Ledger:
         """
         try:
             data_dir.mkdir(parents=True, exist_ok=True)
+            path = data_dir / STREAM_FILE_NAME
+            if disk is None and not bookmarks_folder(path).exists():
+                _look_before_opening(path, stream_type)
             streamer = DataStreamer.open(
-                data_dir / STREAM_FILE_NAME,
+                path,
                 stream_type=stream_type,
                 system_id=system_id,
                 version=version,
@@ -226,7 +232,7 @@ class Ledger:
         total_entries = self.streamer.committed.total_entries
         if total_entries == 0:
             return
-        last = self._block_end(self.streamer.get_entry(total_entries - 1))
+        last = _block_end(self.streamer.path, self.streamer.get_entry(total_entries - 1))
         self.first_number = self._first_block_number()
         self.chain = self._snapshot(last[0])
         start_number = self.first_number if self.chain.last_number is None else self.chain.last_number + 1
@@ -242,16 +248,6 @@ class Ledger:
             "ledger opened",
             extra=fields(first_block=self.first_number, last_block=last[0], entries=total_entries),
         )
-
-    def _block_end(self, entry: Entry) -> tuple[int, bytes]:
-        """Return (block number, root hash) of a block's last entry."""
-        if entry.type != BLOCK_END_TYPE or len(entry.data) != 8 + HASH_SIZE:
-            raise Fatal(
-                f"stream file {self.data_dir / STREAM_FILE_NAME}, entry {entry.number}",
-                got=f"an entry of type {entry.type:#x} with {len(entry.data)} bytes",
-                expected=f"a block's end (type {BLOCK_END_TYPE:#x}, 56 bytes): does the stream hold blocks?",
-            )
-        return int.from_bytes(entry.data[:8], "big"), entry.data[8:]
 
     def _first_block_number(self) -> int:
         """Return the number of the block that the stream begins with, from its second bookmark."""
@@ -290,14 +286,14 @@ class Ledger:
             end = self.streamer.committed.total_entries - 1
         else:
             end = self.streamer.get_bookmark(bookmark_of(number + 1)) - 1
-        return self._block_end(self.streamer.get_entry(end))[1]
+        return _block_end(self.streamer.path, self.streamer.get_entry(end))[1]
 
     def _roll_forward(self, start_number: int, last_number: int) -> None:
         """Take the root hashes from block `start_number` on into the chain."""
         start_entry = self.streamer.get_bookmark(bookmark_of(start_number))
         for entry in self.streamer.read_entries(start_entry):
             if entry.type == BLOCK_END_TYPE:
-                number, root_hash = self._block_end(entry)
+                number, root_hash = _block_end(self.streamer.path, entry)
                 if number != self.chain.next_number:
                     raise Fatal(
                         f"stream file {self.data_dir / STREAM_FILE_NAME}, entry {entry.number}",
@@ -324,6 +320,38 @@ class Ledger:
 def _pack(state: Mapping[str, object]) -> str:
     """Write the text of a snapshot."""
     return json.dumps({"chain": state, "sha256": _digest(state)})
+
+
+def _block_end(path: Path, entry: Entry) -> tuple[int, bytes]:
+    """Return (block number, root hash) of a block's last entry.
+
+    Args:
+        path: of the stream file.
+        entry: the one that has to be it.
+    """
+    if entry.type != BLOCK_END_TYPE or len(entry.data) != 8 + HASH_SIZE:
+        raise Fatal(
+            f"stream file {path}, entry {entry.number}",
+            got=f"an entry of type {entry.type:#x} with {len(entry.data)} bytes",
+            expected=f"a block's end (type {BLOCK_END_TYPE:#x}, 56 bytes): does the stream hold blocks?",
+        )
+    return int.from_bytes(entry.data[:8], "big"), entry.data[8:]
+
+
+def _look_before_opening(path: Path, stream_type: int) -> None:
+    """Refuse a stream that ends otherwise than with a block, before an index of it is made beside it.
+
+    Raises:
+        Fatal: it does.
+        datastream.DatastreamError: the file is no stream file, or damaged.
+    """
+    with contextlib.suppress(OSError), contextlib.closing(RealDisk(path, writable=False)) as disk:
+        if disk.size():
+            file = StreamFile(path, disk, StreamFile.inspect(path, disk, stream_type))
+            file.load()
+            total_entries = file.committed.total_entries
+            if total_entries:
+                _block_end(path, file.read_entry(total_entries - 1))
 
 
 def _unpack(text: str) -> Mapping[str, object]:

@@ -485,6 +485,7 @@ def test_a_stream_of_another_use_is_refused(tmp_path: Path) -> None:
         "expected a block's end (type 0xb1, 56 bytes): does the stream hold blocks?"
     )
     assert (tmp_path / "datastream.bin").read_bytes() == content
+    assert [path.name for path in tmp_path.iterdir()] == ["datastream.bin"]
 
 
 def test_a_file_that_is_no_stream_file_is_refused(tmp_path: Path) -> None:
