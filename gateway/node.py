@@ -338,12 +338,24 @@ class Node:
     def _add_status(self, server: aio.Server) -> None:
         """Add what every server has: status, health, reflection."""
         node_pb2_grpc.add_BlockNodeServiceServicer_to_server(
-            BlockNodeService(self.ledger, self._first_number()), server
+            BlockNodeService(self.ledger, self._first_number(), self._facts), server
         )
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         if self.settings.grpc_reflection:
             names = (*SERVICE_NAMES, health_pb2.DESCRIPTOR.services_by_name["Health"].full_name)
             reflection.enable_server_reflection((*names, reflection.SERVICE_NAME), server)
+
+    def _facts(self) -> dict[str, object]:
+        """What `sluice status` shows beside the blocks."""
+        return {
+            "role": self.settings.role,
+            "verification_mode": self.settings.verification_mode,
+            "ready": not self.readiness(),
+            "publishers": self.conductor.arbiter.publisher_count,
+            "subscribers": self.subscribe_service.stream_count,
+            "tcp_clients": self._tcp_server.client_count,
+            "missing_blocks": self.following.distance or 0,
+        }
 
     def _add_reading(self, server: aio.Server) -> None:
         """Add what gives blocks away."""

@@ -1,13 +1,19 @@
 """What a node holds, over gRPC: `BlockNodeService` and `BlockAccessService`.
 
 A shell around the ledger; reads run in a thread. Both serve committed blocks only.
+
+`sluice status` asks for more than the protocol has: with the request's metadata `sluice-status: N` the answer
+to `serverStatus` carries trailing metadata of the same name, a JSON object of the node's `facts` and the root
+hash of block N (null where it does not hold that). Other clients see nothing of it.
 Source: wire.md section 6.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
+from collections.abc import Callable
 from typing import Any
 
 from grpc import aio
@@ -17,11 +23,16 @@ from gateway.api import block_pb2, node_pb2, node_pb2_grpc
 from gateway.ledger import Ledger
 from gateway.logs import fields
 
-__all__ = ["BlockAccessService", "BlockNodeService"]
+__all__ = ["STATUS_KEY", "BlockAccessService", "BlockNodeService", "Facts"]
 
 log = logging.getLogger(__name__)
 
 U64_MAX = (1 << 64) - 1
+STATUS_KEY = "sluice-status"
+"""The metadata that asks for facts, and that carries them."""
+
+Facts = Callable[[], dict[str, object]]
+"""Gives what `sluice status` shows beside the blocks: role, verification_mode, ready, publishers, …"""
 _Code = node_pb2.BlockResponse.Code
 _STREAM_PROTO_VERSION = block_pb2.SemanticVersion(minor=78)
 """The HAPI version whose blocks this node knows: layouts 8 and 16 (wire.md section 7)."""
@@ -30,15 +41,19 @@ _STREAM_PROTO_VERSION = block_pb2.SemanticVersion(minor=78)
 class BlockNodeService(node_pb2_grpc.BlockNodeServiceServicer):
     """Serves `serverStatus` and `serverStatusDetail`."""
 
-    def __init__(self, ledger: Ledger, first_number: int | None) -> None:
+    def __init__(self, ledger: Ledger, first_number: int | None, facts: Facts = dict) -> None:
         """`first_number` is where an empty node begins; None: with whatever comes."""
         self._ledger = ledger
         self._first_number = first_number
+        self._facts = facts
 
     async def serverStatus(
-        self, request: node_pb2.ServerStatusRequest, context: object
+        self, request: node_pb2.ServerStatusRequest, context: aio.ServicerContext[Any, Any]
     ) -> node_pb2.ServerStatusResponse:
         """The first and last block that can be had, and the next one expected."""
+        for key, value in context.invocation_metadata() or ():
+            if key == STATUS_KEY:
+                context.set_trailing_metadata(((STATUS_KEY, await self._more(str(value))),))
         first, last = self._ledger.first_number, self._ledger.last_number
         if first is None or last is None:
             return node_pb2.ServerStatusResponse(
@@ -47,6 +62,14 @@ class BlockNodeService(node_pb2_grpc.BlockNodeServiceServicer):
         return node_pb2.ServerStatusResponse(
             first_available_block=first, last_available_block=last, next_expected_block=last + 1
         )
+
+    async def _more(self, asked: str) -> str:
+        """Write the facts, with the root hash of the block that was asked for, if one was."""
+        facts = self._facts()
+        if asked.isascii() and asked.isdecimal() and len(asked) <= len(str(U64_MAX)):
+            root_hash = await asyncio.to_thread(self._ledger.root_hash_at, int(asked))
+            facts["root_hash"] = None if root_hash is None else root_hash.hex()
+        return json.dumps(facts)
 
     async def serverStatusDetail(
         self, request: node_pb2.ServerStatusRequest, context: object

@@ -29,6 +29,7 @@ __all__ = [
     "BlockFormat",
     "block_file_name",
     "check_no_gaps",
+    "encode_block_file",
     "list_block_files",
     "numbered_block_files",
     "read_block_file",
@@ -191,7 +192,7 @@ def write_block_file(path: Path, block: Block) -> None:
     parsed = _parse_name(path.name)
     if parsed is None or parsed[0] != block.number:
         raise BlockFileError(str(path), f"not a name for block {block.number}")
-    data = _compress(block.to_bytes(), parsed[1])
+    data = encode_block_file(block, parsed[1])
     temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         temporary.write_bytes(data)
@@ -199,6 +200,11 @@ def write_block_file(path: Path, block: Block) -> None:
     except OSError as error:
         temporary.unlink(missing_ok=True)
         raise BlockFileError(str(path), error.strerror or str(error)) from error
+
+
+def encode_block_file(block: Block, block_format: BlockFormat) -> bytes:
+    """Return the bytes of a block file; the same block gives the same bytes."""
+    return _compress(block.to_bytes(), block_format)
 
 
 def _parse_name(name: str) -> tuple[int, BlockFormat] | None:

@@ -9,6 +9,7 @@
     ├── OptionError             an option of a Spark data source cannot be used
     ├── SchemaError             a DataFrame does not have the columns of blocks
     ├── PublishFailed           a publisher gave up; holds the report
+    ├── SourceRefused           a source that is read over the network does not have what is wanted
     ├── SourceUnreachable       a source that is read over the network gave nothing in time
     ├── SparkUnavailable        Spark cannot start here: no Java, an old Java, no PySpark
     └── MachineError            a misuse of the publish machine by its shell: our bug
@@ -34,6 +35,7 @@ __all__ = [
     "PublishFailed",
     "PublisherError",
     "SchemaError",
+    "SourceRefused",
     "SourceUnreachable",
     "SparkUnavailable",
 ]
@@ -179,6 +181,21 @@ class PublishFailed(PublisherError):
 
     def __str__(self) -> str:
         return f"publisher {self.report.publisher_id}: {self.reason}"
+
+
+class SourceRefused(PublisherError):
+    """A source that is read over the network says that it cannot give what is wanted.
+
+    Fields: `wanted`: what was asked for; `answer`: what the source said.
+    """
+
+    def __init__(self, wanted: str, answer: str) -> None:
+        super().__init__(wanted, answer)
+        self.wanted = wanted
+        self.answer = answer
+
+    def __str__(self) -> str:
+        return f"{self.wanted} cannot be had: {self.answer}"
 
 
 class SourceUnreachable(PublisherError):

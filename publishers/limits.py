@@ -32,6 +32,12 @@ for a skip to stop a block early."""
 ANSWER_BYTES_MAX: Final = 4 * MESSAGE_BYTES_MAX
 """Largest message taken from a gateway that blocks are read from; other nodes may have a larger limit."""
 
+STATUS_SECONDS: Final = 5.0
+"""How long a gateway may take to say what it holds."""
+
+BLOCK_SECONDS: Final = 60.0
+"""How long a gateway may take to send one whole block, which may have hundreds of megabytes."""
+
 # --- one publisher ---------------------------------------------------------------------------------------
 
 CACHE_BYTES_DEFAULT: Final = 256 * MIB

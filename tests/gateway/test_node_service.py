@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from gateway.api import node_pb2, node_pb2_grpc
 from gateway.block import Block
 from gateway.errors import LayoutError
 from gateway.ledger import Ledger
+from gateway.node_service import STATUS_KEY
 from publishers.maker import BlockMaker, MakerOptions
 from tests.nodes import ANSWER_SECONDS, KEY, Wire, make_blocks, running_node, wire_to
 
@@ -183,3 +185,32 @@ def test_the_detail_tells_versions(tmp_path: Path) -> None:
         assert (proto.major, proto.minor, proto.patch) == (0, 78, 0)
 
     with_blocks(tmp_path, [], scenario)
+
+
+# --- what sluice status asks for ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("asked", "root_number"),
+    [("", None), ("2", 2), ("9", None), ("-1", None), ("9" * 30, None)],
+)
+def test_facts_are_told_to_who_asks_for_them(tmp_path: Path, asked: str, root_number: int | None) -> None:
+    async def scenario(wire: Wire) -> None:
+        stub = node_pb2_grpc.BlockNodeServiceStub(wire.channel())
+        metadata = ((STATUS_KEY, asked.encode("ascii", "ignore").decode()),)
+        call: Any = stub.serverStatus(node_pb2.ServerStatusRequest(), metadata=metadata)
+        assert (await call).last_available_block == 5
+        [text] = [value for key, value in await call.trailing_metadata() if key == STATUS_KEY]
+        facts = json.loads(text)
+        assert (facts["role"], facts["publishers"]) == ("active", 1)
+        expected = None
+        if root_number is not None:
+            root_hash = wire.node.ledger.root_hash_at(root_number)
+            assert root_hash is not None
+            expected = root_hash.hex()
+        assert facts.get("root_hash") == expected
+        plain: Any = stub.serverStatus(node_pb2.ServerStatusRequest())
+        await plain
+        assert STATUS_KEY not in dict(await plain.trailing_metadata() or ())
+
+    with_blocks(tmp_path, BLOCKS, scenario)

@@ -25,6 +25,10 @@ CASES = [
         "option 'gateways': got nothing, expected host:port",
     ),
     (
+        errors.SourceRefused("block 5", "a:1 says NOT_AVAILABLE"),
+        "block 5 cannot be had: a:1 says NOT_AVAILABLE",
+    ),
+    (
         errors.SchemaError("items", "string", "ARRAY<BINARY>"),
         "column 'items': got string, expected ARRAY<BINARY>",
     ),

@@ -1,0 +1,82 @@
+"""`sluice status`: several nodes side by side, and whether they hold the same chain."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+
+import click
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from gateway.addresses import parse_address
+from gateway.channels import ClientTls
+from gateway.errors import AddressError
+from gateway.node_status import NodesView, collect
+
+__all__ = ["command"]
+
+
+def _addresses(context: click.Context, parameter: click.Parameter, texts: tuple[str, ...]) -> tuple[str, ...]:
+    try:
+        return tuple(str(parse_address(text, port_min=1)) for text in texts)
+    except AddressError as error:
+        raise click.BadParameter(str(error), context, parameter) from error
+
+
+@click.command("status")
+@click.argument("addresses", nargs=-1, required=True, callback=_addresses, metavar="HOST:PORT...")
+@click.option("--watch", is_flag=True, help="Ask again and again, until Ctrl-C.")
+@click.option(
+    "--interval",
+    "interval_seconds",
+    type=click.FloatRange(min=0.1),
+    default=2.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Time between two looks with --watch.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object, with --watch one each time.")
+@click.option("--tls-ca", metavar="FILE", help="TLS: PEM file of the authorities of the nodes' certificates.")
+@click.option("--tls-cert", metavar="FILE", help="TLS: PEM file of a certificate of your own.")
+@click.option("--tls-key", metavar="FILE", help="TLS: PEM file of its private key.")
+def command(
+    addresses: tuple[str, ...],
+    watch: bool,
+    interval_seconds: float,
+    as_json: bool,
+    tls_ca: str | None,
+    tls_cert: str | None,
+    tls_key: str | None,
+) -> None:
+    """Show what nodes hold, and whether they agree; HOST:PORT is where a node answers status requests.
+
+    The root hash is that of the last block that all of them have. "behind" counts the blocks that another of
+    the nodes has and this one has not, "missing" those that the node itself has heard of. The exit status is
+    1 when a node does not answer or has another root hash.
+    """
+    tls = ClientTls(tls_ca, tls_cert, tls_key) if tls_ca or tls_cert or tls_key else None
+    view = asyncio.run(collect(addresses, tls))
+    if not watch:
+        _print(view, as_json=as_json)
+    elif sys.stdout.isatty() and not as_json:
+        with Live(Text("\n".join(view.lines())), console=Console(), auto_refresh=False) as live:
+            while True:
+                time.sleep(interval_seconds)
+                view = asyncio.run(collect(addresses, tls))
+                live.update(Text("\n".join(view.lines())), refresh=True)
+    else:
+        while True:
+            _print(view, as_json=as_json)
+            sys.stdout.flush()
+            time.sleep(interval_seconds)
+            view = asyncio.run(collect(addresses, tls))
+    if not view.healthy:
+        click.get_current_context().exit(1)
+
+
+def _print(view: NodesView, *, as_json: bool) -> None:
+    click.echo(json.dumps(view.as_json()) if as_json else "\n".join(view.lines()))

@@ -1,0 +1,206 @@
+"""What several nodes say of themselves, side by side: asked over gRPC, compared, and laid out as a table.
+
+`NodeReport` and what is made of it are plain values; `collect` asks the nodes.
+
+    node             role    ready  first  last  root hash     publishers  tcp  subscribers  behind  missing
+    127.0.0.1:40840  active  yes    0      41    5d0a7c3e9b21  3           10   5            0       0
+
+Any block node can be asked; what only Sluice tells (`gateway.node_service`) is left blank for others, and
+their root hash is computed from the block.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from grpc import aio
+
+from gateway.api import node_pb2, node_pb2_grpc
+from gateway.channels import ClientTls, open_channel
+from gateway.errors import BlockRefused, TlsError
+from gateway.limits import PEER_STATUS_SECONDS_MAX
+from gateway.node_service import STATUS_KEY
+from gateway.root_hash import BlockHasher
+from gateway.subscription import U64_MAX
+
+__all__ = ["NodeReport", "NodesView", "collect"]
+
+_ROOT_CHARACTERS = 12
+
+
+@dataclass(slots=True)
+class NodeReport:
+    """One node."""
+
+    address: str
+    first: int | None = None
+    """Its first block; None: it holds none, or did not answer."""
+    last: int | None = None
+    facts: dict[str, Any] = field(default_factory=dict)
+    """What a Sluice node says beside the protocol; empty for others."""
+    root_hash: str | None = None
+    """Hex, of the last block that all nodes have."""
+    error: str | None = None
+    """Why it did not answer."""
+
+    def as_json(self) -> dict[str, Any]:
+        """The object that `--json` prints for it."""
+        return {
+            **self.facts,
+            "node": self.address,
+            "first_block": self.first,
+            "last_block": self.last,
+            "root_hash": self.root_hash,
+            "error": self.error,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class NodesView:
+    """Several nodes, compared."""
+
+    reports: Sequence[NodeReport]
+    common: int | None
+    """The last block that every node which answered and holds blocks has; None where there is none."""
+
+    @property
+    def agree(self) -> bool | None:
+        """Whether the nodes have the same root hash for that block; None if there are not two to compare."""
+        hashes = [report.root_hash for report in self.reports if report.root_hash is not None]
+        return None if len(hashes) < 2 else len(set(hashes)) == 1
+
+    @property
+    def healthy(self) -> bool:
+        """Whether every node answered, and no two differ."""
+        return self.agree is not False and all(report.error is None for report in self.reports)
+
+    def as_json(self) -> dict[str, Any]:
+        """The object that `--json` prints."""
+        return {
+            "nodes": [report.as_json() for report in self.reports],
+            "common_block": self.common,
+            "agree": self.agree,
+        }
+
+    def lines(self) -> list[str]:
+        """The table, and what it comes to in words."""
+        head = ("node", "role", "ready", "first", "last", "root hash", "publishers", "tcp", "subscribers")
+        rows: list[tuple[str, ...]] = [(*head, "behind", "missing", "verify")]
+        highest = max((report.last for report in self.reports if report.last is not None), default=None)
+        rows += [self._row(report, highest) for report in self.reports]
+        widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+        lines = [
+            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+            for row in rows
+        ]
+        lines += [f"{report.address}: {report.error}" for report in self.reports if report.error is not None]
+        if self.agree is not None:
+            verdict = "agree" if self.agree else "DO NOT AGREE"
+            lines.append(f"the nodes {verdict} on block {self.common}")
+        return lines
+
+    def _row(self, report: NodeReport, highest: int | None) -> tuple[str, ...]:
+        facts = report.facts
+        if report.error is not None:
+            return (report.address, "no answer", *("",) * 10)
+        ready = "yes" if facts.get("ready") is True else "no" if facts.get("ready") is False else ""
+        behind = "" if highest is None or report.last is None else str(highest - report.last)
+        return (
+            report.address,
+            str(facts.get("role", "")),
+            ready,
+            "none" if report.first is None else str(report.first),
+            "none" if report.last is None else str(report.last),
+            (report.root_hash or "")[:_ROOT_CHARACTERS],
+            *(str(facts.get(name, "")) for name in ("publishers", "tcp_clients", "subscribers")),
+            behind,
+            str(facts.get("missing_blocks", "")),
+            str(facts.get("verification_mode", "")),
+        )
+
+
+async def collect(addresses: Sequence[str], tls: ClientTls | None = None) -> NodesView:
+    """Ask the nodes, all at once; one that does not answer has its reason in its report.
+
+    Raises:
+        TlsError: a file of `tls` cannot be read.
+    """
+    reports = [NodeReport(address) for address in addresses]
+    channels = [open_channel(address, tls, _OPTIONS) for address in addresses]
+    try:
+        pairs = list(zip(reports, channels, strict=True))
+        await asyncio.gather(*(_ask(report, channel) for report, channel in pairs))
+        lasts = [report.last for report in reports if report.last is not None]
+        common = min(lasts, default=None)
+        firsts = [report.first for report in reports if report.first is not None]
+        if common is None or max(firsts) > common:
+            return NodesView(reports, None)
+        held = [(report, channel) for report, channel in pairs if report.last is not None]
+        await asyncio.gather(*(_ask_root(report, channel, common) for report, channel in held))
+        return NodesView(reports, common)
+    finally:
+        for channel in channels:
+            await channel.close()
+
+
+_OPTIONS = (("grpc.max_receive_message_length", -1), ("grpc.use_local_subchannel_pool", 1))
+
+
+async def _ask(report: NodeReport, channel: aio.Channel) -> None:
+    """Ask one node what it holds."""
+    try:
+        status = await _status(report, channel, "")
+    except (aio.AioRpcError, TlsError) as error:
+        report.error = _reason(error)
+        return
+    if status.last_available_block != U64_MAX:
+        report.first, report.last = status.first_available_block, status.last_available_block
+
+
+async def _ask_root(report: NodeReport, channel: aio.Channel, number: int) -> None:
+    """Ask one node for the root hash of a block, or compute it from the block."""
+    try:
+        if report.facts:
+            await _status(report, channel, str(number))
+            report.root_hash = report.facts.pop("root_hash", None)
+            return
+        response = await node_pb2_grpc.BlockAccessServiceStub(channel).getBlock(
+            node_pb2.BlockRequest(block_number=number), timeout=PEER_STATUS_SECONDS_MAX
+        )
+        hasher = BlockHasher()
+        hasher.add(list(response.block.items))
+        report.root_hash = hasher.finish().root_hash.hex()
+    except aio.AioRpcError as error:
+        report.error = _reason(error)
+    except BlockRefused as refused:
+        report.error = f"block {number}: {refused}"
+
+
+async def _status(report: NodeReport, channel: aio.Channel, asked: str) -> node_pb2.ServerStatusResponse:
+    call: Any = node_pb2_grpc.BlockNodeServiceStub(channel).serverStatus(
+        node_pb2.ServerStatusRequest(), metadata=((STATUS_KEY, asked),), timeout=PEER_STATUS_SECONDS_MAX
+    )
+    status: node_pb2.ServerStatusResponse = await call
+    for key, value in await call.trailing_metadata() or ():
+        if key == STATUS_KEY:
+            report.facts = _facts(value)
+    return status
+
+
+def _facts(text: str) -> dict[str, Any]:
+    """Read the facts; what is not the object that it should be is as good as nothing."""
+    try:
+        facts = json.loads(text)
+    except ValueError:
+        return {}
+    return facts if isinstance(facts, dict) else {}
+
+
+def _reason(error: aio.AioRpcError | TlsError) -> str:
+    if isinstance(error, aio.AioRpcError):
+        return f"{error.code().name}: {error.details() or 'no details'}"
+    return str(error)

@@ -1,0 +1,187 @@
+"""Follows a chain over `subscribeBlockStream`, with several gateways in turn: never a gap, never a repeat.
+
+A shell around `gateway.catch_up` (which gateway is tried next) and `gateway.subscription` (what it may send).
+Where to begin is made a block number before the first subscription, so that a connection that breaks before
+the first block loses none either.
+Source: wire.md section 6.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from grpc import aio
+
+from gateway.api import node_pb2, node_pb2_grpc, subscribe_pb2, subscribe_pb2_grpc
+from gateway.block import Block
+from gateway.catch_up import CatchUp, CatchUpRules, Outcome, Try
+from gateway.channels import ClientTls, open_channel
+from gateway.errors import SubscriptionError
+from gateway.subscription import U64_MAX, BlockAssembler, status_name
+from publishers import limits
+from publishers.errors import SourceRefused, SourceUnreachable
+
+__all__ = ["BlockFollower", "Received", "Start"]
+
+log = logging.getLogger(__name__)
+
+Start = int | Literal["first", "new"]
+"""A block number; the first block that the gateway has; the first one that is committed from now on."""
+
+_Code = subscribe_pb2.SubscribeStreamResponse.Code
+_REFUSALS: Final = frozenset(
+    {
+        _Code.INVALID_REQUEST,
+        _Code.INVALID_START_BLOCK_NUMBER,
+        _Code.INVALID_END_BLOCK_NUMBER,
+        _Code.NOT_AVAILABLE,
+    }
+)
+_RULES: Final = CatchUpRules(rest_ns=250_000_000, rest_max_ns=5_000_000_000)
+_CHANNEL_OPTIONS: Final = (
+    ("grpc.max_receive_message_length", limits.ANSWER_BYTES_MAX),
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.use_local_subchannel_pool", 1),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """A block, and who sent it."""
+
+    block: Block
+    address: str
+
+
+class BlockFollower:
+    """One subscription that outlives its connections.
+
+    Args:
+        addresses: the gateways, `host:port` each, the preferred one first.
+        start: where to begin.
+        end: the last block wanted; None without end.
+        tls: None: connect without.
+        patience_seconds: give up when no gateway could be subscribed to for so long; 0: never.
+        on_trouble: is told in one line why a gateway was left.
+    """
+
+    def __init__(
+        self,
+        addresses: Sequence[str],
+        start: Start,
+        end: int | None = None,
+        *,
+        tls: ClientTls | None = None,
+        patience_seconds: float = 30.0,
+        on_trouble: Callable[[str], None] = lambda line: None,
+    ) -> None:
+        self.next_number = start if isinstance(start, int) else None
+        """The block that comes next; None before it is known."""
+        self._start = start
+        self._end = end
+        self._tls = tls
+        self._patience_seconds = patience_seconds
+        self._on_trouble = on_trouble
+        self._machine = CatchUp(tuple(addresses), _RULES, live=True)
+        self._refusals: dict[str, str] = {}
+        self._has_begun = False
+        self._heard_at = time.monotonic()
+
+    async def blocks(self) -> AsyncIterator[Received]:
+        """Give the blocks in order, up to the last one wanted.
+
+        Raises:
+            SourceRefused: every gateway says that it cannot serve what is asked for.
+            SourceUnreachable: no gateway could be subscribed to for `patience_seconds`.
+            TlsError: a file of `tls` cannot be read.
+        """
+        machine = self._machine
+        self._heard_at = time.monotonic()
+        while True:
+            now_ns = time.monotonic_ns()
+            step = machine.step(self.next_number or 0, now_ns)
+            if not isinstance(step, Try):
+                until_ns = getattr(step, "until_ns", None) or now_ns
+                await asyncio.sleep(max(0.01, (until_ns - now_ns) / 1e9))
+                continue
+            outcome, reason = Outcome.UNREACHABLE, "gone"
+            try:
+                async for received in self._subscribe(step.address):
+                    yield received
+                    self._heard_at = time.monotonic()
+                return
+            except SubscriptionError as error:
+                outcome, reason = Outcome.LIED, str(error)
+            except aio.AioRpcError as error:
+                reason = f"{error.code().name}: {error.details() or 'no details'}"
+            except _Ended as ended:
+                outcome, reason = Outcome.BROKE_OFF, str(ended)
+            machine.ended(step.address, outcome, reason, self.next_number or 0, time.monotonic_ns())
+            self._on_trouble(f"{step.address}: {reason}")
+            self._check_patience(machine, f"{step.address}: {reason}")
+
+    def _check_patience(self, machine: CatchUp, trouble: str) -> None:
+        """Give up if everybody has refused from the beginning, or nobody was there for too long."""
+        if not self._has_begun and set(self._refusals) == set(machine.addresses):
+            raise SourceRefused(self._what(), "; ".join(sorted(self._refusals.values())))
+        if self._patience_seconds and time.monotonic() - self._heard_at >= self._patience_seconds:
+            raise SourceUnreachable(self._what(), self._patience_seconds, trouble)
+
+    def _what(self) -> str:
+        return f"the {self._start} block" if self.next_number is None else f"block {self.next_number}"
+
+    async def _subscribe(self, address: str) -> AsyncIterator[Received]:
+        """Give the blocks of one subscription; it returns after the last one wanted."""
+        channel = open_channel(address, self._tls, _CHANNEL_OPTIONS)
+        try:
+            if self.next_number is None:
+                self.next_number = await self._resolve_start(channel)
+            start, end = self.next_number, self._end
+            if end is not None and start > end:
+                return
+            assembler = BlockAssembler(start, end)
+            call: Any = subscribe_pb2_grpc.BlockStreamSubscribeServiceStub(channel).subscribeBlockStream(
+                subscribe_pb2.SubscribeStreamRequest(
+                    start_block_number=start, end_block_number=U64_MAX if end is None else end
+                )
+            )
+            await call.wait_for_connection()
+            async for response in call:
+                block = assembler.feed(response)
+                self._heard_at = time.monotonic()
+                if block is not None:
+                    self._has_begun = True
+                    self.next_number = block.number + 1
+                    yield Received(block, address)
+                elif assembler.status in _REFUSALS:
+                    assert assembler.status is not None
+                    self._refusals[address] = f"{address} says {status_name(assembler.status)}"
+            if assembler.complete:
+                return
+            raise _Ended("no status" if assembler.status is None else status_name(assembler.status))
+        finally:
+            await channel.close()
+
+    async def _resolve_start(self, channel: aio.Channel) -> int:
+        """Ask a gateway where its first block is, or its next."""
+        status = await node_pb2_grpc.BlockNodeServiceStub(channel).serverStatus(
+            node_pb2.ServerStatusRequest(), timeout=limits.STATUS_SECONDS
+        )
+        if status.last_available_block == U64_MAX:
+            return status.next_expected_block
+        if self._start == "first":
+            return status.first_available_block
+        return status.last_available_block + 1
+
+
+class _Ended(Exception):
+    """A gateway has ended the subscription before the last block wanted; the text is its status."""
+
+    def __str__(self) -> str:
+        return f"the subscription ended with {self.args[0]}"

@@ -1,0 +1,134 @@
+"""`sluice block`: one block of a node, to a file or as a summary."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import click
+import grpc
+
+from gateway.addresses import parse_address
+from gateway.api import node_pb2, node_pb2_grpc
+from gateway.block import Block
+from gateway.channels import ClientTls, open_blocking_channel
+from gateway.errors import AddressError
+from gateway.subscription import U64_MAX
+from publishers import limits
+from publishers.block_files import BlockFormat, encode_block_file
+from publishers.block_summary import size_text, summarize
+from publishers.errors import BlockFileError, SourceRefused, SourceUnreachable
+
+__all__ = ["command"]
+
+_NUMBER_MAX = U64_MAX - 1
+_ENDINGS: tuple[tuple[str, BlockFormat], ...] = ((".gz", "blk.gz"), (".zst", "blk.zst"))
+
+
+def _address(context: click.Context, parameter: click.Parameter, text: str) -> str:
+    try:
+        return str(parse_address(text, port_min=1))
+    except AddressError as error:
+        raise click.BadParameter(str(error), context, parameter) from error
+
+
+def _number(context: click.Context, parameter: click.Parameter, text: str) -> int | None:
+    if text == "latest":
+        return None
+    if not (text.isascii() and text.isdecimal()) or int(text) > _NUMBER_MAX:
+        raise click.BadParameter(f"{text!r} is not a block number or 'latest'", context, parameter)
+    return int(text)
+
+
+@click.command("block")
+@click.argument("number", callback=_number, metavar="N|latest")
+@click.option(
+    "--gateway",
+    "address",
+    required=True,
+    callback=_address,
+    metavar="HOST:PORT",
+    help="gRPC address of a node.",
+)
+@click.option(
+    "--out",
+    "path",
+    type=click.Path(dir_okay=False, path_type=Path, allow_dash=True),
+    metavar="FILE",
+    help="Write the block there; .gz and .zst are compressed, - is standard output.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
+@click.option("--tls-ca", metavar="FILE", help="TLS: PEM file of the authorities of the node's certificate.")
+@click.option("--tls-cert", metavar="FILE", help="TLS: PEM file of a certificate of your own.")
+@click.option("--tls-key", metavar="FILE", help="TLS: PEM file of its private key.")
+def command(
+    number: int | None,
+    address: str,
+    path: Path | None,
+    as_json: bool,
+    tls_ca: str | None,
+    tls_cert: str | None,
+    tls_key: str | None,
+) -> None:
+    """Get one committed block of a node: what is in it, or the block itself.
+
+    The root hash is computed from the block; its proof is not checked.
+    """
+    tls = ClientTls(tls_ca, tls_cert, tls_key) if tls_ca or tls_cert or tls_key else None
+    block = _get(address, number, tls)
+    if path is not None:
+        _write(path, block)
+        if str(path) == "-":
+            return
+    summary = summarize(block)
+    if as_json:
+        click.echo(json.dumps(summary.as_json()))
+        return
+    click.echo(f"block      {summary.number}")
+    click.echo(f"timestamp  {summary.timestamp or 'none'}")
+    click.echo(f"root hash  {summary.root_hash or summary.problem}")
+    click.echo(f"size       {size_text(summary.size_bytes)}, {summary.items_count} items")
+    for kind, count in summary.kinds.items():
+        click.echo(f"           {count} {kind.replace('_', ' ')}")
+
+
+def _get(address: str, number: int | None, tls: ClientTls | None) -> Block:
+    """Ask the node.
+
+    Raises:
+        SourceUnreachable: it does not answer.
+        SourceRefused: it does not have the block, or cannot read it.
+        BlockRefused: what it sent is not a block.
+    """
+    wanted = "the latest block" if number is None else f"block {number}"
+    request = node_pb2.BlockRequest(block_number=U64_MAX if number is None else number)
+    options = (("grpc.max_receive_message_length", -1),)
+    with open_blocking_channel(address, tls, options) as channel:
+        try:
+            response = node_pb2_grpc.BlockAccessServiceStub(channel).getBlock(
+                request, timeout=limits.BLOCK_SECONDS
+            )
+        except grpc.RpcError as error:
+            trouble = str(error)
+            if isinstance(error, grpc.Call):
+                trouble = f"{address}: {error.code().name}: {error.details()}"
+            raise SourceUnreachable(wanted, limits.BLOCK_SECONDS, trouble) from error
+    code = node_pb2.BlockResponse.Code
+    if response.status != code.SUCCESS:
+        name = code.Name(response.status) if response.status in code.values() else str(response.status)
+        raise SourceRefused(wanted, f"{address} says {name}")
+    return Block.from_items(response.block.items)
+
+
+def _write(path: Path, block: Block) -> None:
+    block_format: BlockFormat = next((form for ending, form in _ENDINGS if path.name.endswith(ending)), "blk")
+    data = encode_block_file(block, block_format)
+    if str(path) == "-":
+        sys.stdout.buffer.write(data)
+        sys.stdout.buffer.flush()
+        return
+    try:
+        path.write_bytes(data)
+    except OSError as error:
+        raise BlockFileError(str(path), error.strerror or str(error)) from error

@@ -1,0 +1,274 @@
+"""`sluice subscribe`: follow a chain, to block files, JSON lines, or a table on a terminal."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+import time
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import get_args
+
+import click
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from gateway.addresses import parse_addresses
+from gateway.channels import ClientTls
+from gateway.errors import AddressError
+from publishers.block_files import BlockFormat, block_file_name, write_block_file
+from publishers.block_follower import BlockFollower, Received, Start
+from publishers.block_summary import size_text, summarize
+from publishers.errors import BlockFileError
+
+__all__ = ["command"]
+
+_TABLE_ROWS = 12
+_TABLE_REFRESHES_PER_SECOND = 4
+_NUMBER_MAX = 2**64 - 2
+
+
+def _addresses(context: click.Context, parameter: click.Parameter, text: str) -> tuple[str, ...]:
+    try:
+        return tuple(str(address) for address in parse_addresses(text, port_min=1))
+    except AddressError as error:
+        raise click.BadParameter(str(error), context, parameter) from error
+
+
+def _start(context: click.Context, parameter: click.Parameter, text: str) -> Start:
+    if text == "first":
+        return "first"
+    if text == "new":
+        return "new"
+    if not (text.isascii() and text.isdecimal()) or int(text) > _NUMBER_MAX:
+        raise click.BadParameter(f"{text!r} is not a block number, 'first' or 'new'", context, parameter)
+    return int(text)
+
+
+@click.command("subscribe")
+@click.option(
+    "--gateway",
+    "addresses",
+    required=True,
+    callback=_addresses,
+    metavar="HOST:PORT[,HOST:PORT…]",
+    help="The nodes, the preferred one first; when one is lost, the next goes on where it was.",
+)
+@click.option(
+    "--from",
+    "start",
+    default="new",
+    show_default=True,
+    callback=_start,
+    metavar="N|first|new",
+    help="Where to begin: a block number, the first block that the node has, or those that come from now on.",
+)
+@click.option(
+    "--to", "end", type=click.IntRange(0, _NUMBER_MAX), metavar="M", help="The last block; without, no end."
+)
+@click.option(
+    "--out",
+    "folder",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="Write each block to a file; the folder is made if it is not there.",
+)
+@click.option(
+    "--format",
+    "block_format",
+    type=click.Choice(get_args(BlockFormat)),
+    default="blk.gz",
+    show_default=True,
+    help="Ending of the files, and so their compression.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object for each block.")
+@click.option(
+    "--patience",
+    "patience_seconds",
+    type=click.FloatRange(min=0),
+    default=30.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Give up when no node could be reached for so long; 0: never.",
+)
+@click.option("--tls-ca", metavar="FILE", help="TLS: PEM file of the authorities of the nodes' certificates.")
+@click.option("--tls-cert", metavar="FILE", help="TLS: PEM file of a certificate of your own.")
+@click.option("--tls-key", metavar="FILE", help="TLS: PEM file of its private key.")
+def command(
+    addresses: tuple[str, ...],
+    start: Start,
+    end: int | None,
+    folder: Path | None,
+    block_format: BlockFormat,
+    as_json: bool,
+    patience_seconds: float,
+    tls_ca: str | None,
+    tls_cert: str | None,
+    tls_key: str | None,
+) -> None:
+    """Follow a chain: every committed block once, in order, over reconnects and from node to node.
+
+    Ctrl-C ends it after the block in hand; the exit status is then 0, or 130 if blocks before --to are
+    missing.
+    """
+    if isinstance(start, int) and end is not None and end < start:
+        raise click.UsageError(f"--to {end} is before --from {start}")
+    tls = ClientTls(tls_ca, tls_cert, tls_key) if tls_ca or tls_cert or tls_key else None
+    on_terminal = sys.stdout.isatty() and not as_json
+    view: _View = _TableView(end) if on_terminal else _LineView(as_json=as_json, to_files=folder is not None)
+    if folder is not None:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise BlockFileError(str(folder), error.strerror or str(error)) from error
+
+    def take(received: Received) -> None:
+        if folder is not None:
+            block = received.block
+            write_block_file(folder / block_file_name(block.number, block_format), block)
+        view.show(received)
+
+    follower = BlockFollower(
+        addresses, start, end, tls=tls, patience_seconds=patience_seconds, on_trouble=view.trouble
+    )
+    try:
+        with view:
+            interrupted = asyncio.run(_follow(follower, take))
+    except BrokenPipeError:  # whoever read our output has enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return
+    if interrupted and end is not None:
+        click.get_current_context().exit(130)
+
+
+async def _follow(follower: BlockFollower, take: Callable[[Received], None]) -> bool:
+    """Take blocks until the last one, or an interrupt; tell whether it was that."""
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+    stopping = asyncio.ensure_future(stop.wait())
+    blocks = follower.blocks()
+    try:
+        while not stop.is_set():
+            following = asyncio.ensure_future(anext(blocks, None))
+            await asyncio.wait({following, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            if not following.done():
+                following.cancel()
+                await asyncio.wait({following})
+                return True
+            received = following.result()
+            if received is None:
+                return False
+            await asyncio.to_thread(take, received)
+        return True
+    finally:
+        stopping.cancel()
+        await blocks.aclose()  # type: ignore[attr-defined]  # an async generator
+
+
+# --- what is shown ------------------------------------------------------------------------------------------
+
+
+class _View:
+    """Shows what comes, and what went wrong; `with` it."""
+
+    def __init__(self) -> None:
+        self.blocks_count = 0
+        self.size_bytes = 0
+        self.begun_at = time.monotonic()
+
+    def __enter__(self) -> _View:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        return None
+
+    def show(self, received: Received) -> None:
+        """Show a block."""
+        self.blocks_count += 1
+        self.size_bytes += received.block.size_bytes
+
+    def trouble(self, line: str) -> None:
+        """Say why a node was left."""
+        click.echo(f"sluice: {line}; going on with the next node", err=True)
+
+    def totals(self) -> str:
+        """Say how much has come."""
+        seconds = max(time.monotonic() - self.begun_at, 1e-3)
+        return (
+            f"{self.blocks_count} blocks, {size_text(self.size_bytes)}, {self.blocks_count / seconds:.1f} "
+            f"blocks/s, {size_text(self.size_bytes / seconds)}/s"
+        )
+
+
+class _LineView(_View):
+    """One line for each block, for files, pipes and scripts."""
+
+    def __init__(self, *, as_json: bool, to_files: bool) -> None:
+        super().__init__()
+        self._as_json = as_json
+        self._to_files = to_files
+
+    def show(self, received: Received) -> None:
+        """Print a line; blocks that go to files are only counted."""
+        super().show(received)
+        if self._as_json:
+            line = {**summarize(received.block).as_json(), "gateway": received.address}
+            click.echo(json.dumps(line))
+        elif not self._to_files:
+            block = received.block
+            click.echo(f"block {block.number}: {len(block.items)} items, {size_text(block.size_bytes)}")
+        sys.stdout.flush()
+
+    def __exit__(self, *error: object) -> None:
+        if not self._as_json:
+            click.echo(self.totals())
+
+
+class _TableView(_View):
+    """The last blocks as a table that renews itself, on a terminal."""
+
+    def __init__(self, end: int | None) -> None:
+        super().__init__()
+        self._end = end
+        self._rows: deque[Received] = deque(maxlen=_TABLE_ROWS)
+        self._trouble = ""
+        self._live = Live(
+            console=Console(), get_renderable=self._render, refresh_per_second=_TABLE_REFRESHES_PER_SECOND
+        )
+
+    def __enter__(self) -> _View:
+        self._live.__enter__()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._live.__exit__(None, None, None)
+
+    def show(self, received: Received) -> None:
+        """Take a block into the table."""
+        super().show(received)
+        self._rows.append(received)
+
+    def trouble(self, line: str) -> None:
+        """Show the last trouble below the table."""
+        self._trouble = line
+
+    def _render(self) -> Group:
+        table = Table("block", "items", "size", "from", box=None, pad_edge=False)
+        for received in tuple(self._rows):
+            block = received.block
+            table.add_row(
+                str(block.number), str(len(block.items)), size_text(block.size_bytes), received.address
+            )
+        goal = "" if self._end is None else f" of those up to block {self._end}"
+        lines: list[Table | Text] = [table, Text(f"{self.totals()}{goal}")]
+        if self._trouble:
+            lines.append(Text(self._trouble, style="yellow"))
+        return Group(*lines)

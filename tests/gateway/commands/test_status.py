@@ -1,0 +1,76 @@
+"""`sluice status` against real nodes."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from gateway.commands.status import command
+from gateway.node import Node
+from tests.nodes import make_blocks
+from tests.publishers.node_thread import node_thread, store
+
+BLOCKS = make_blocks(3)
+SLUICE = (sys.executable, "-m", "gateway.cli")
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
+    """A node that holds the blocks."""
+    data_dir = tmp_path_factory.mktemp("node")
+    store(data_dir, BLOCKS)
+    with node_thread(data_dir) as running:
+        yield running
+
+
+def run(*arguments: object) -> Result:
+    """Run the command."""
+    return CliRunner().invoke(command, [str(argument) for argument in arguments])
+
+
+def test_a_table(node: Node) -> None:
+    result = run(node.grpc_address, node.grpc_address)
+    assert result.exit_code == 0, result.output
+    lines = result.output.splitlines()
+    assert lines[1].split()[:5] == [str(node.grpc_address), "active", "yes", "0", "2"]
+    assert lines[-1] == "the nodes agree on block 2"
+
+
+def test_json(node: Node) -> None:
+    printed = json.loads(run(node.grpc_address, "--json").output)
+    assert printed["common_block"] == 2
+    assert printed["agree"] is None
+    assert printed["nodes"][0]["verification_mode"] == "full"
+
+
+def test_a_node_that_is_away(node: Node) -> None:
+    result = run(node.grpc_address, "127.0.0.1:1")
+    assert result.exit_code == 1
+    assert "127.0.0.1:1: UNAVAILABLE: " in result.output
+
+
+def test_an_address_that_is_none() -> None:
+    result = run("nowhere")
+    assert result.exit_code == 2
+    assert "address: got 'nowhere', expected host:port" in " ".join(result.output.split())
+
+
+def test_watching_prints_again_and_again_until_it_is_interrupted(node: Node, tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [*SLUICE, "status", str(node.grpc_address), "--json", "--watch", "--interval", "0.1"],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    lines = [json.loads(process.stdout.readline()) for _ in range(3)]
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=20)
+    assert {line["common_block"] for line in lines} == {2}
+    assert process.returncode == 130
