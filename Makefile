@@ -5,11 +5,12 @@ PYTHON ?= python3
 VENV   ?= .venv
 CASES  ?= 100000
 SECONDS ?= 60
+SEEDS  ?= 10000
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java check format test atheris fuzz bench demo proto clean
+.PHONY: help setup java check format test sim atheris fuzz bench demo proto clean
 
 help:  ## show the verbs
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -40,6 +41,9 @@ test: $(STAMP)  ## all tests
 
 atheris: $(STAMP)  ## coverage-guided fuzzers of what peers send; SECONDS=60 each
 	$(BIN)/python -m tests.fuzzing.atheris_parsers --seconds $(SECONDS) $(ARGS)
+
+sim: $(STAMP)  ## simulate the publish protocol; SEEDS=10000, or SEEDS=A-B
+	$(BIN)/python -m tests.simulation --seeds $(SEEDS) $(ARGS)
 
 fuzz: $(STAMP)  ## the long fuzzers of the data streamer; CASES=100000 each
 	@for module in $(basename $(notdir $(wildcard tests/datastream/fuzz_*.py))); do \

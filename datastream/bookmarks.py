@@ -454,7 +454,7 @@ class _Closed:
         """Refuse."""
         raise RuntimeError("the bookmark DB is closed")
 
-    def write_batch(self) -> Any:
+    def write_batch(self, *, sync: bool) -> Any:
         """Refuse."""
         raise RuntimeError("the bookmark DB is closed")
 

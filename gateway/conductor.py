@@ -205,9 +205,10 @@ class Conductor:
     def perform(self, actions: Sequence[Action]) -> None:
         """Perform actions and those that follow from them."""
         if len(actions) == 1 and type(actions[0]) is Append:  # the hot path
-            self._append(actions[0])
-            self._arm()
-            return
+            actions = self._append(actions[0])
+            if not actions:
+                self._arm()
+                return
         waiting: deque[Action] = deque(actions)
         while waiting:
             # What an action leads to goes behind what the arbiter asked for before it: a Drop that comes of a

@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from datastream import DataStreamer, Entry
-from datastream.bookmarks import bookmarks_folder
+from datastream.bookmarks import OpenDatabase, bookmarks_folder
 from datastream.disk import Disk, RealDisk
 from datastream.layout import BOOKMARK_TYPE
 from datastream.streamfile import StreamFile
@@ -92,6 +92,7 @@ class Ledger:
         system_id: int = 137,
         version: int = 1,
         disk: Disk | None = None,
+        open_database: OpenDatabase | None = None,
     ) -> Ledger:
         """Open the ledger in `data_dir`, or make an empty one there.
 
@@ -101,6 +102,7 @@ class Ledger:
             system_id: of a new stream.
             version: of a new stream.
             disk: the stream file, when it is not an ordinary one (tests).
+            open_database: opens the LevelDB of the bookmarks, when not plyvel (tests).
 
         Raises:
             Fatal: the folder cannot be used, or its stream does not hold blocks.
@@ -117,6 +119,7 @@ class Ledger:
                 system_id=system_id,
                 version=version,
                 disk=disk,
+                open_database=open_database,
             )
         except OSError as error:
             got = error.strerror or str(error)

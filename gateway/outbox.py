@@ -35,8 +35,8 @@ class Outbox:
         self._changed = asyncio.Event()
 
     def put(self, response: Response) -> None:
-        """Queue a response."""
-        if len(self._responses) >= self._responses_max:
+        """Queue a response; none after one for which there was no room, so that none is missing between."""
+        if self.overflow.is_set() or len(self._responses) >= self._responses_max:
             self.overflow.set()
         else:
             self._responses.append(response)

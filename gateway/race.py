@@ -52,7 +52,7 @@ class Arbiter(RaceSteps):
             name,
             StreamState.FRESH,
             since_ns=now_ns,
-            hears_from=self.next_number,
+            hears_from=self.next_number if self.has_beginning else 0,
             is_peer=is_peer,
         )
         self.streams[publisher_id] = stream
@@ -218,7 +218,7 @@ class Arbiter(RaceSteps):
         del self.blocks[block.number]
         for stream in self.streams.values():
             if stream.state is not StreamState.ENDED:
-                stream.owed_since_ns = None
+                stream.owed_since_ns, stream.has_heard = None, True
                 self._send(stream, Acknowledgement(block.number))
         return self._settle()
 
@@ -269,7 +269,7 @@ class Arbiter(RaceSteps):
             owed_at = self.owed_deadline(stream)
             if owed_at is not None and now_ns >= owed_at:
                 # No later block has come whose acknowledgement would have said it too.
-                stream.owed_since_ns = None
+                stream.owed_since_ns, stream.has_heard = None, True
                 self._send(stream, Acknowledgement(stream.hears_from - 1))
             at = self.stream_deadline(stream)
             if at is None or now_ns < at:

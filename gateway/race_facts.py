@@ -103,6 +103,8 @@ class StreamFacts:
     """The shell does not read it now, because too much is in flight."""
     hears_from: int = 0
     """The first block whose acknowledgement this stream gets: L + 1 when it connected."""
+    has_heard: bool = False
+    """It was sent an acknowledgement, which says of every earlier block, too, that it is safe."""
     owed_since_ns: int | None = None
     """When it was told to skip a block committed before it connected: it waits to hear that it is safe."""
     closes_at_ns: int = 0
@@ -166,6 +168,11 @@ class RaceFacts:
         return self.first_number or 0
 
     @property
+    def has_beginning(self) -> bool:
+        """Whether it is settled with which block the chain begins here."""
+        return self.last_number is not None or not self.begins_anywhere
+
+    @property
     def next_unstreamed(self) -> int:
         """U: one above the highest live block, else L + 1."""
         live = [block.number for block in self.blocks.values() if block.state in LIVE]
@@ -222,6 +229,8 @@ class RaceFacts:
         """Where block `number` stands for the publisher called `name`."""
         anywhere = self.is_unbegun()
         if number < self.next_number and not anywhere:
+            if not self.has_beginning:
+                return Standing.BEFORE_BEGINNING
             window_start = self.next_number - self.rules.duplicate_skip_window
             return Standing.COMMITTED_JUST_NOW if number >= window_start else Standing.COMMITTED
         block = self.blocks.get(number)
@@ -327,7 +336,12 @@ class RaceFacts:
         return stream.owed_since_ns + self.rules.late_acknowledgement_ns
 
     def reported_last(self) -> int | None:
-        """L as publishers hear it; an empty node that begins at block K > 0 says K - 1: go on with K."""
+        """L as publishers hear it; an empty node that begins at block K > 0 says K - 1: go on with K.
+
+        Not so where K is only the first block that was offered: it may fail, and L tells what is safe.
+        """
+        if not self.has_beginning:
+            return None
         return self.next_number - 1 if self.next_number > 0 else None
 
     def stream(self, publisher_id: PublisherId) -> StreamFacts:

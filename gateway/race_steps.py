@@ -111,12 +111,13 @@ class RaceSteps(RaceFacts):
         if answer is Answer.ACCEPT:
             self._accept(stream, said)
         elif answer is Answer.SKIP:
-            if number < stream.hears_from and stream.owed_since_ns is None:
+            if number < stream.hears_from and not stream.has_heard and stream.owed_since_ns is None:
                 stream.owed_since_ns = said.now_ns
             self._send(stream, Skip(number))
         elif answer is Answer.BEHIND:
             self._offered_ahead(number)
-            stream.next_offer = stream.behind_from = self.next_number
+            last = self.reported_last()
+            stream.next_offer = stream.behind_from = 0 if last is None else last + 1
             self._send(stream, Behind(self.reported_last()))
         else:
             reason = f"got the header of block {number}, expected {self.next_number} or later"
@@ -262,15 +263,21 @@ class RaceSteps(RaceFacts):
             self._fail(block, Failure.STALLED, f"a block {ahead} or more ahead is complete")
 
     def _send_back(self) -> None:
-        """If block L + 1 failed and nobody sends it, ask those who will not offer it by themselves."""
-        block = self.blocks.get(self.next_number)
-        if block is None or block.state is not BlockState.OPEN or self.is_closing:
+        """If nobody sends block L + 1, ask those who will not offer it by themselves.
+
+        It has failed, or others were skipped for it while the chain was about to begin with a later one.
+        """
+        number = self.next_number
+        block = self.blocks.get(number)
+        is_wanted = self.has_beginning if block is None else block.state is BlockState.OPEN
+        if self.is_closing or not is_wanted:
             return
         for stream in self.streams.values():
-            passed = stream.next_offer is not None and stream.next_offer > block.number
-            if passed and stream.state not in GONE and self.may_send(stream.name, block):
-                stream.next_offer = stream.asked_for = block.number
-                self._send(stream, Resend(block.number))
+            passed = stream.next_offer is not None and stream.next_offer > number
+            may_send = block is None or self.may_send(stream.name, block)
+            if passed and stream.state not in GONE and may_send:
+                stream.next_offer = stream.asked_for = number
+                self._send(stream, Resend(number))
 
     def _close_doors(self) -> list[Action]:
         """Give up what is not complete; `_settle` ends the streams when what is complete is finished."""

@@ -66,6 +66,7 @@ class Standing(Enum):
 
     COMMITTED = "N <= L"
     COMMITTED_JUST_NOW = "N <= L, inside the duplicate skip window"
+    BEFORE_BEGINNING = "N is below the first block of an empty node, which was offered and is not committed"
     STREAMING = "another publisher is sending it"
     HELD = "received whole, not yet acknowledged"
     WANTED = "N <= U, and nobody is sending it"
@@ -85,6 +86,8 @@ class Answer(Enum):
 ON_HEADER: Final[dict[Standing, Answer]] = {
     Standing.COMMITTED: Answer.END_DUPLICATE,
     Standing.COMMITTED_JUST_NOW: Answer.SKIP,
+    # Not a duplicate: that would tell P to forget a block, and the one that was begun with may still fail.
+    Standing.BEFORE_BEGINNING: Answer.SKIP,
     Standing.STREAMING: Answer.SKIP,
     Standing.HELD: Answer.SKIP,
     Standing.WANTED: Answer.ACCEPT,

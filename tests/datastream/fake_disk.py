@@ -72,7 +72,14 @@ class MemoryDisk:
         except OSError:
             self._unflushed.clear()
             raise
-        self._durable = bytearray(self.cache)
+        # Only what is dirty: what a failed flush forgot does not come back with the next one.
+        for offset, data in self._unflushed:
+            if data is None:
+                _resize(self._durable, offset)
+            else:
+                if len(self._durable) < offset + len(data):
+                    _resize(self._durable, offset + len(data))
+                self._durable[offset : offset + len(data)] = data
         self._unflushed.clear()
 
     def truncate(self, size: int) -> None:

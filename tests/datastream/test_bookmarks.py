@@ -244,3 +244,20 @@ def test_the_lock_file_of_a_failed_opening_is_free(tmp_path: Path) -> None:
         BookmarkIndex(tmp_path / "s.bin", lambda folder: FailingDatabase(folder, state))
     BookmarkIndex(tmp_path / "s.bin").close()
     assert list(tmp_path.iterdir()) == [tmp_path / "s.db"]
+
+
+def test_a_database_that_cannot_be_opened_again_refuses_a_batch(tmp_path: Path) -> None:
+    """It raised a TypeError, which no caller expects of a disk that is ill."""
+    state = {"open_fails": False, "write_fails": True}
+    index = BookmarkIndex(tmp_path / "s.bin", lambda folder: FailingDatabase(folder, state))
+    index.record([(b"a", 1)], 2)
+    with pytest.raises(BookmarksUnavailable):
+        index.write_pending()
+    state["open_fails"] = True
+    with pytest.raises(BookmarksUnavailable):
+        index.recover()
+    with pytest.raises(BookmarksUnavailable) as caught:
+        index.write_pending()
+    assert str(caught.value) == f"{tmp_path}/s.db: bookmark DB: the bookmark DB is closed"
+    assert index.get(b"a") == 1
+    index.close()

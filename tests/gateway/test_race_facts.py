@@ -103,8 +103,14 @@ def test_a_node_that_begins_anywhere_wants_any_block_until_it_has_one(number: in
     assert facts.standing_of(number, "P") is Standing.WANTED
     facts.blocks[7].state = BlockState.STREAMING
     facts.first_number = 7
+    expected = Standing.BEFORE_BEGINNING if number < 7 else Standing.AHEAD
+    assert facts.standing_of(number, "P") is expected
+    assert facts.reported_last() is None
+    facts.blocks.clear()
+    facts.last_number = 7
     expected = Standing.COMMITTED if number < 7 else Standing.AHEAD
     assert facts.standing_of(number, "P") is expected
+    assert facts.reported_last() == 7
 
 
 def test_who_may_send_a_block_that_failed() -> None:

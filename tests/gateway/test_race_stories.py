@@ -1,0 +1,66 @@
+"""What the simulation found in the arbiter, each as the story of who did what."""
+
+from __future__ import annotations
+
+from gateway.race_facts import RaceRules
+from tests.gateway.racing import Race
+
+RACING_CLOSELY = RaceRules(duplicate_skip_window=100)
+
+
+def test_who_has_heard_of_a_later_block_is_not_told_of_an_earlier_one() -> None:
+    """Bob comes late, hears of block 9 first, and is then skipped for the old blocks that he still offers.
+
+    He was owed a word about those, and got acknowledgement 8 after acknowledgement 9.
+    """
+    race = Race(8, rules=RACING_CLOSELY)
+    race.connect("Alice", "Bob")
+    race.block("Alice", 9)
+    race.expect("Bob", "ack 9")
+    race.block("Bob", 6, 7)
+    race.expect("Bob", "skip 6", "skip 7")
+    race.wait(2)
+    race.expect("Bob")
+
+
+def test_who_is_owed_a_word_gets_it_once() -> None:
+    """Bob comes late, and nothing happens any more: he hears that what he was skipped for is safe."""
+    race = Race(8, rules=RACING_CLOSELY)
+    race.connect("Bob")
+    race.block("Bob", 7)
+    race.wait(2)
+    race.expect("Bob", "skip 7", "ack 8")
+    race.block("Bob", 8)
+    race.wait(2)
+    race.expect("Bob", "skip 8")
+
+
+def test_a_beginning_that_is_not_committed_makes_nothing_below_it_safe() -> None:
+    """Alice offers block 7 to an empty node that begins anywhere, and vanishes; Bob has blocks 0 to 9.
+
+    Bob heard DUPLICATE_BLOCK with last block 6 to his header of block 0, and forgot seven blocks that no
+    node had.
+    """
+    race = Race(None, first=None)
+    race.connect("Alice", "Bob")
+    race.header("Alice", 7)
+    race.header("Bob", 0)
+    race.expect("Bob", "skip 0")
+    race.wait(2)
+    race.expect("Bob")  # he is not owed a word about block 6 either
+    race.leave("Alice")
+    race.expect("Bob")
+    race.block("Bob", 0, 1)
+    race.expect("Bob", "ack 0", "ack 1")
+    race.connect("Alice")
+    race.block("Alice", 2)
+    race.expect("Alice", "ack 2")
+
+
+def test_a_beginning_that_is_committed_makes_what_is_below_it_old() -> None:
+    race = Race(None, first=None)
+    race.connect("Alice", "Bob")
+    race.block("Alice", 7)
+    race.expect("Bob", "ack 7")
+    race.header("Bob", 0)
+    race.expect("Bob", "end DUPLICATE_BLOCK last 7 about 0")

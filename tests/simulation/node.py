@@ -1,0 +1,234 @@
+"""One life of the node: the real service, conductor, arbiter, verifier, ledger and data streamer.
+
+Only what is below them is not real: event loop and clock, network, disk, and LevelDB.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from typing import Any
+
+from gateway.api import publish_pb2
+from gateway.conductor import Conductor, Outbox
+from gateway.ledger import Ledger
+from gateway.ledger_keys import LedgerKeys
+from gateway.metrics import Metrics
+from gateway.proofs import ProofVerifier
+from gateway.publish_service import PublishService
+from gateway.race_facts import RaceRules
+from gateway.verification import BlockVerifier
+from tests.nodes import ledger_key
+from tests.simulation.coverage import Coverage
+from tests.simulation.network import Connection, Poison, ServerContext
+from tests.simulation.options import Options
+from tests.simulation.oracle import Oracle
+from tests.simulation.storage import Storage
+from tests.simulation.watched import WatchedArbiter
+from tests.simulation.world import SECOND_NS, SimLoop, World
+
+
+@functools.cache
+def _shared() -> tuple[ProofVerifier, Metrics]:
+    """What has no state that matters, made once: it would take longer than a run."""
+    return ProofVerifier(LedgerKeys.parse((ledger_key(),)), "full"), Metrics(verification_mode="full")
+
+
+class SimLedger(Ledger):
+    """The ledger, with a probe that finds the disk as ill as it is."""
+
+    storage: Storage
+
+    def probe(self) -> None:
+        """See `Ledger.probe`."""
+        self.storage.probe()
+        self.streamer.recover()
+
+
+class SimService(PublishService):
+    """The service, told apart which requests break the form."""
+
+    def __init__(self, node: SimNode, conductor: Conductor, message_bytes_max: int) -> None:
+        super().__init__(conductor, message_bytes_max)
+        self._node = node
+
+    def _handle(self, outbox: Outbox, request: Any) -> None:
+        self._node.oracle.handling(
+            outbox.publisher_id, self._node.malformed.pop(id(request), None) is not None
+        )
+        super()._handle(outbox, request)
+        if not isinstance(request, Poison):
+            self._node.oracle.handled(outbox.publisher_id)
+
+
+class SimNode:
+    """A node from its start to its end.
+
+    Args:
+        world: time and chance.
+        storage: what it finds, and leaves behind.
+        options: its settings.
+        coverage: counts what is reached.
+        malformed: messages that break the rules of form.
+    """
+
+    def __init__(
+        self, world: World, storage: Storage, options: Options, coverage: Coverage, malformed: set[bytes]
+    ) -> None:
+        self.world, self.storage, self.options = world, storage, options
+        self.power_lost = False
+        self.stopping = False
+        self.stopped = False
+        self.malformed: dict[int, Any] = {}
+        self._malformed_messages = malformed
+        self.loop = SimLoop(world, options.job_ns, self._lose_power)  # type: ignore[abstract]
+        self.contexts: list[ServerContext] = []
+        self.ledger = self._open_ledger()
+        self.oracle = Oracle(world, options, storage, self.ledger)
+        self.conductor: Conductor = self.loop.run(lambda: self._make_conductor(coverage))
+        self.service = SimService(self, self.conductor, options.message_bytes_max)
+        self._checked_length = 0
+        self._checked_events = 0
+
+    def _open_ledger(self) -> SimLedger:
+        storage = self.storage
+        ledger = SimLedger.open(storage.folder, disk=storage.disk, open_database=storage.open_database)
+        assert isinstance(ledger, SimLedger)
+        ledger.storage = storage
+        return ledger
+
+    def _make_conductor(self, coverage: Coverage) -> Conductor:
+        options = self.options
+        rules = RaceRules(
+            block_bytes_max=options.block_bytes_max,
+            block_timeout_ns=options.block_timeout_ns,
+            stall_blocks=options.stall_blocks,
+            idle_timeout_ns=options.idle_timeout_ns,
+            duplicate_skip_window=options.duplicate_skip_window,
+            inflight_bytes_max=options.inflight_bytes_max,
+        )
+        first = options.first_number
+        arbiter = WatchedArbiter(self.ledger.last_number, first, rules, self.oracle, coverage)
+        self.oracle.begin(rules, first, self.ledger.last_number)
+        proofs, metrics = _shared()
+        return Conductor(
+            arbiter,
+            self.ledger,
+            BlockVerifier(proofs),
+            metrics,
+            clock_ns=lambda: self.world.now_ns,
+            responses_max=options.responses_max,
+            group_blocks_max=options.group_blocks_max,
+        )
+
+    def _lose_power(self) -> None:
+        self.power_lost = True
+
+    # --- its life ------------------------------------------------------------------------------------------
+
+    def accept(self, connection: Connection) -> None:
+        """Take a new stream."""
+        context = ServerContext(connection, self.loop, self.service._parse, self._on_write, self._on_read)
+        connection.context = context
+
+        async def serve() -> None:
+            self.oracle.serving = context
+            await self.service._publish(None, context)  # type: ignore[arg-type]
+
+        context.task = self.loop.run(lambda: self.loop.create_task(serve()))
+        context.task.add_done_callback(context.over)
+        self.contexts.append(context)
+
+    def _on_read(self, message: bytes, request: Any) -> None:
+        if message in self._malformed_messages:
+            self.malformed[id(request)] = request
+
+    def _on_write(self, context: ServerContext, response: publish_pb2.PublishStreamResponse) -> None:
+        self.oracle.written(context, response)
+
+    def step(self) -> None:
+        """Run one callback and check what must hold between any two."""
+        self.loop.step()
+        self.check()
+
+    def check(self) -> None:
+        """Check what can be seen from outside."""
+        world = self.world
+        if self.oracle.event_count != self._checked_events:
+            self._checked_events = self.oracle.event_count
+            try:
+                self.conductor.arbiter.check()
+            except AssertionError as error:
+                world.break_rule("The arbiter's own invariants hold", str(error))
+            self.oracle.check_memory(
+                sum(sum(map(len, attempt.items)) for attempt in self.conductor._attempts.values())
+            )
+        length = self.ledger.streamer.committed.total_length
+        if length != self._checked_length:
+            world.expect(
+                length > self._checked_length,
+                "What readers see only grows",
+                f"{length} after {self._checked_length} bytes",
+            )
+            self._checked_length = length
+            self.oracle.disk.check_visible(length)
+        if self.conductor.broken.done():
+            world.break_rule(
+                "No error in our own code", f"the race broke: {self.conductor.broken.exception()!r}"
+            )
+
+    # --- its end -------------------------------------------------------------------------------------------
+
+    def kill(self) -> None:
+        """End it without warning."""
+        self.oracle.dead = True
+        self.storage.end_process()
+        self.loop.kill()
+        self.stopped = True
+        for context in self.contexts:
+            context.connection.context = None
+            context.connection.break_off("the node is gone")
+        self.ledger.streamer.close()
+
+    def stop(self) -> None:
+        """Begin a graceful shutdown; `stopped` is set when it is over."""
+        if not self.stopping:
+            self.stopping = True
+            self.loop.run(lambda: self.loop.create_task(self._stop()))
+
+    def retire(self, for_ns: int) -> None:
+        """Send publishers elsewhere for a while."""
+
+        async def change_role() -> None:
+            await self.conductor.retire("a role change")
+            self.world.expect(not self.oracle.blocks, "Retired means that nothing is in flight", "blocks")
+            await asyncio.sleep(for_ns / 1e9)
+            if not self.stopping:
+                self.conductor.reinstate()
+
+        if not self.stopping and self.conductor.arbiter.retired is None:
+            self.loop.run(lambda: self.loop.create_task(change_role()))
+
+    async def _stop(self) -> None:
+        grace_seconds = 2.0
+        started_ns = self.world.now_ns
+        await self.conductor.stop(grace_seconds)
+        took_ns = self.world.now_ns - started_ns
+        self.world.expect(took_ns <= 30 * SECOND_NS, "A shutdown ends", f"it took {took_ns} ns")
+        tasks = {context.task for context in self.contexts if context.task and not context.task.done()}
+        if tasks:
+            _, late = await asyncio.wait(tasks, timeout=grace_seconds)
+            for task in late:
+                task.cancel()
+            if late:
+                await asyncio.wait(late)
+        self.stopped = True
+
+    def close(self) -> None:
+        """After a graceful shutdown: let go of everything."""
+        self.ledger.close()
+        self.oracle.dead = True
+        self.loop.kill()
+        for context in self.contexts:
+            context.connection.context = None
+            context.connection.break_off("the node has stopped")

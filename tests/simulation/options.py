@@ -1,0 +1,159 @@
+"""What one run is like: drawn from the seed, and changed by hand to look at a failure more closely."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, fields, replace
+
+from tests.simulation.world import MILLISECOND_NS, SECOND_NS
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """One run. Times in nanoseconds; probabilities from 0 to 1."""
+
+    blocks: int = 10
+    """Length of the chain."""
+    publishers: int = 3
+    """Publishers that do as the protocol says, with the real machine."""
+    rogues: int = 1
+    """Publishers that do not."""
+    steps: int = 3_000
+    """Steps after which faults stop, if not before."""
+    chaos_ns: int = 20 * SECOND_NS
+    """Time after which faults stop."""
+    start_ns: int = 0
+    """Within which the publishers begin."""
+    block_time_ns: int = 0
+    """Time between the blocks of a publisher's source; 0: all are there."""
+    delay_ns: tuple[int, int] = (MILLISECOND_NS, 5 * MILLISECOND_NS)
+    """Of a message on the network."""
+    window: int = 16
+    """Messages under way in one direction."""
+    lag_ns: int = 2 * MILLISECOND_NS
+    """Most time that a publisher takes between two messages."""
+    job_ns: tuple[int, int] = (0, 2 * MILLISECOND_NS)
+    """How long a thread takes to come to a job, and again to report it."""
+    inline_items_max: int = 1024
+    """0: every set is hashed in a thread, so that verification ends in any order."""
+    first_block: int | str | None = None
+    block_bytes_max: int = 64 * 1024
+    message_bytes_max: int = 32 * 1024
+    block_timeout_ns: int = 6 * SECOND_NS
+    stall_blocks: int = 3
+    idle_timeout_ns: int = 30 * SECOND_NS
+    duplicate_skip_window: int = 0
+    responses_max: int = 4096
+    inflight_bytes_max: int = 1 << 30
+    group_blocks_max: int = 64
+    pages: int = 1
+    """Data pages of the new stream file."""
+    crashes: int = 0
+    """Ends of the node without warning, with or without a power failure."""
+    commit_crashes: int = 0
+    """Power failures at some step of the disk."""
+    shutdowns: int = 0
+    """Graceful restarts."""
+    retirements: int = 0
+    """Times that the node sends publishers elsewhere for a while."""
+    disk_faults: int = 0
+    """Spells of an ill disk."""
+    breaks: int = 2
+    """Connections that break."""
+    stalls: int = 1
+    """Publishers that stand still for a while."""
+    restarts: int = 0
+    """Publishers whose process ends and begins anew, some without what they held, some with old blocks."""
+    same_name: bool = False
+    """The rogues say that they are publisher 0."""
+    quiet: bool = False
+    """The rogues are still connected, and silent, when the faults stop."""
+    window_blocks: int = 128
+    """Blocks that a publisher offers ahead."""
+    cache_bytes: int = 1 << 20
+    """What a publisher holds."""
+    reset_interval_ns: int = 0
+    """Routine resets of publishers; 0: none."""
+    answer_timeout_ns: int = 60 * SECOND_NS
+    """Silence that a publisher bears."""
+
+    @property
+    def first_number(self) -> int | None:
+        """Where an empty node begins; None: anywhere."""
+        return None if isinstance(self.first_block, str) else self.first_block or 0
+
+    def lines(self) -> list[str]:
+        """One `name = value` for each."""
+        return [f"{field.name} = {getattr(self, field.name)}" for field in fields(self)]
+
+    def with_changes(self, changes: list[str]) -> Options:
+        """Apply `name=value` texts.
+
+        Raises:
+            ValueError: no such option, or not a number.
+        """
+        named = {field.name: getattr(self, field.name) for field in fields(self)}
+        values: dict[str, object] = {}
+        for change in changes:
+            name, _, text = change.partition("=")
+            if name not in named:
+                raise ValueError(f"option: got {name!r}, expected one of {', '.join(named)}")
+            if text in ("any", "None"):
+                values[name] = None if text == "None" else text
+            elif isinstance(named[name], tuple):
+                values[name] = tuple(int(part) for part in text.strip("()").split(","))
+            elif isinstance(named[name], bool):
+                values[name] = text not in ("0", "False", "false")
+            else:
+                values[name] = int(text)
+        return replace(self, **values)  # type: ignore[arg-type]
+
+
+def draw(seed: int, steps: int | None = None) -> Options:
+    """Draw the options of a seed. Most runs have some faults, some all, some none."""
+    # Its own dice, so that the options of a seed can be changed without changing what chance does in the run.
+    dice = random.Random(f"options {seed}")
+
+    def some(probability: float, most: int) -> int:
+        return dice.randint(1, most) if dice.random() < probability else 0
+
+    slow = dice.random() < 0.3
+    delay_ms = dice.choice([1, 5, 50, 400])
+    return Options(
+        blocks=dice.randint(5, 15),
+        publishers=dice.randint(1, 4),
+        rogues=some(0.6, 3),
+        steps=steps or 3_000,
+        chaos_ns=dice.choice([2, 8, 20, 60]) * SECOND_NS,
+        start_ns=dice.choice([0, 0, 200, 2000]) * MILLISECOND_NS,
+        block_time_ns=dice.choice([0, 0, 50, 500, 2000]) * MILLISECOND_NS,
+        delay_ns=(0 if dice.random() < 0.5 else MILLISECOND_NS, delay_ms * MILLISECOND_NS),
+        window=dice.choice([1, 2, 4, 16, 64]),
+        lag_ns=dice.choice([0, 1, 20, 300, 1500]) * MILLISECOND_NS,
+        job_ns=(0, dice.choice([0, 1, 20, 500]) * MILLISECOND_NS),
+        inline_items_max=dice.choice([0, 1024]),
+        first_block=dice.choice([None, None, None, 0, 3, "any"]),
+        block_bytes_max=dice.choice([1200, 64 * 1024]),
+        block_timeout_ns=(1 if slow else 6) * SECOND_NS,
+        stall_blocks=dice.choice([1, 2, 3, 3, 0]),
+        idle_timeout_ns=dice.choice([3, 30, 300]) * SECOND_NS,
+        duplicate_skip_window=dice.choice([0, 0, 0, 1, 3, 100]),
+        responses_max=dice.choice([2, 8, 4096, 4096]),
+        inflight_bytes_max=dice.choice([400, 2000, 1 << 30, 1 << 30]),
+        group_blocks_max=dice.choice([1, 2, 64]),
+        pages=0 if dice.random() < 0.04 else 1,
+        crashes=some(0.3, 3),
+        commit_crashes=some(0.3, 3),
+        shutdowns=some(0.2, 2),
+        retirements=some(0.15, 2),
+        disk_faults=some(0.3, 2),
+        breaks=some(0.6, 6),
+        stalls=some(0.4, 4),
+        restarts=some(0.3, 3),
+        same_name=dice.random() < 0.15,
+        quiet=dice.random() < 0.3,
+        window_blocks=dice.choice([1, 3, 128, 128]),
+        cache_bytes=dice.choice([500, 3000, 1 << 20]),
+        reset_interval_ns=dice.choice([0, 0, 0, 1, 5]) * SECOND_NS,
+        answer_timeout_ns=dice.choice([4, 60, 60]) * SECOND_NS,
+    )

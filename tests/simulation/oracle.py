@@ -1,0 +1,580 @@
+"""Checks each answer of the arbiter against the rules, as the issue states them, without its tables.
+
+It keeps a picture of its own: for each stream what the publisher has said, for each block above L who sends
+it. Every event goes through it with the actions that the arbiter gave back. Each action has to be allowed by
+a rule, and what a rule asks for has to be there. What is on the disk is compared with the true chain, byte
+for byte.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gateway.ledger import Ledger
+from gateway.publish_service import to_wire
+from gateway.race_actions import (
+    Acknowledgement,
+    Action,
+    Append,
+    Begin,
+    Behind,
+    Close,
+    Drop,
+    EndOfStream,
+    Idle,
+    Resend,
+    Send,
+    Skip,
+    Verify,
+)
+from gateway.race_facts import RaceRules
+from gateway.race_tables import EndStatus, Failure
+from tests.simulation.disk_checks import DiskChecks
+from tests.simulation.options import Options
+from tests.simulation.picture import SLACK_NS, Block, Picture, Stream
+from tests.simulation.storage import Storage
+from tests.simulation.texts import brief, text_of
+from tests.simulation.true_chain import true_blocks
+from tests.simulation.world import World
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """An event of the arbiter, and what it gave back."""
+
+    name: str
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    actions: Sequence[Action]
+    sender: Stream | None
+    """The stream that it is about, when a publisher caused it."""
+
+
+class Oracle(Picture):
+    """See the module's docstring.
+
+    Args:
+        world: is told of broken rules.
+        options: of the run.
+        storage: what is on the disk.
+        ledger: of this life of the node.
+    """
+
+    def __init__(self, world: World, options: Options, storage: Storage, ledger: Ledger) -> None:
+        super().__init__(options)
+        self.world, self.storage, self.ledger = world, storage, ledger
+        self.disk = DiskChecks(world, options, storage, ledger)
+        self.dead = False
+        self.serving: object = None
+        self.event_count = 0
+        self._malformed = False
+        self._answered = False
+        self._before = ""
+        """What the state of the sender's stream was before the event."""
+        self._by_context: dict[int, Stream] = {}
+        self._now = Moment("", (), {}, (), None)
+
+    def begin(self, rules: RaceRules, first: int | None, last: int | None) -> None:
+        """Learn what the arbiter was made with."""
+        self._rules, self.first, self.last = rules, first, last
+
+    def _wrong(self, rule: str, got: str) -> None:
+        self.world.break_rule(rule, got)
+
+    def _expect(self, is_right: bool, rule: str, got: str) -> None:
+        if not is_right:
+            self.world.break_rule(rule, got)
+
+    # --- the events ----------------------------------------------------------------------------------------
+
+    def handling(self, publisher_id: int, malformed: bool) -> None:
+        """The service begins to handle a message."""
+        self._malformed = malformed
+
+    def handled(self, publisher_id: int) -> None:
+        """The service has handled it."""
+        stream = self.streams.get(publisher_id)
+        if self._malformed and stream is not None:
+            self._expect(
+                not stream.is_ready,
+                "Rule 2: a message without the form is INVALID_REQUEST",
+                f"publisher {stream.name} goes on",
+            )
+        self._malformed = False
+
+    def disk_recovered(self) -> None:
+        """New streams are welcome again."""
+        self.disk_failed = False
+
+    def reinstated(self) -> None:
+        """Publishers are welcome again."""
+        self.retired, self.idle = False, self.shutting_down and self.idle
+
+    def held_back(self, publisher_id: int) -> None:
+        """The service does not read a stream."""
+        self.streams[publisher_id].held_back = True
+        most = self.options.inflight_bytes_max
+        held_bytes = sum(block.size_bytes + 64 * len(block.items) for block in self.blocks.values())
+        self._expect(held_bytes >= most, "Only a full node does not read", f"{held_bytes} of {most} bytes")
+
+    def let_go(self, publisher_id: int) -> None:
+        """The service reads it again: its time begins anew."""
+        stream = self.streams[publisher_id]
+        stream.held_back, stream.since_ns = False, self.world.now_ns
+        if stream.block is not None:
+            stream.block.timed_from_ns = stream.block.begun_ns = self.world.now_ns
+
+    def event(
+        self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], actions: Sequence[Action]
+    ) -> None:
+        """Take in an event of the arbiter and what it led to."""
+        self.event_count += 1
+        subject = args[0] if args else None
+        self.world.note(f"  {name} {brief(args, kwargs)} -> {', '.join(map(text_of, actions)) or 'nothing'}")
+        if name == "connected":
+            self._connected(args[0], args[1])
+        sender = self.streams.get(subject) if name in _FROM_PUBLISHERS and isinstance(subject, int) else None
+        self._now = Moment(name, args, kwargs, actions, sender)
+        self._answered, self._before = False, ""
+        self._take_in(subject)
+        must_refuse = sender is not None and self._must_refuse(sender)
+        if sender is not None and sender.is_ready:
+            self._before = sender.state
+            if name in ("left", "end_stream", "half_closed"):
+                sender.state = "ended" if name == "left" else "finished"
+        for action in actions:
+            self._action(action)
+        if sender is not None:
+            self._after_message(sender, must_refuse)
+        if name == "left":
+            self.streams.pop(args[0]).closed = True
+        for rule, got in self.faults(self.world.now_ns):
+            self._wrong(rule, got)
+
+    def _connected(self, publisher_id: int, name: str) -> None:
+        hears_from = 0 if self.is_unsettled else self.next_number
+        stream = Stream(publisher_id, name, self.world.now_ns, hears_from, self.serving)
+        self.streams[publisher_id] = self._by_context[id(self.serving)] = stream
+
+    def _take_in(self, subject: Any) -> None:
+        """Bring the picture up to date with what happened, before what the arbiter made of it."""
+        name, args = self._now.name, self._now.args
+        if name == "connected" and (self.disk_failed or self.shutting_down or self.retired):
+            status = EndStatus.PERSISTENCE_FAILED if self.disk_failed else EndStatus.SUCCESS
+            self._must_end(args[0], status)
+        elif name == "committed":
+            self._committed(subject)
+        elif name == "commit_failed":
+            self.disk_failed = True
+            self.blamed.clear()
+            ill = bool(self.storage.fault_count)
+            self._expect(ill, "PERSISTENCE_FAILED only where the disk failed", str(args[1]))
+        elif name == "shutdown":
+            self.shutting_down, self.idle = True, self.idle and self.is_closing
+        elif name == "retire" and not self.shutting_down:
+            self.retired = True
+        elif name == "tick":
+            self.pardon(self.world.now_ns)
+
+    def _committed(self, attempt_id: Any) -> None:
+        block = self.blocks.get(self.next_number)
+        if block is None or block.attempt_id != attempt_id:
+            self._wrong("Blocks are committed in order", f"attempt {attempt_id}, expected {self.next_number}")
+            return
+        del self.blocks[block.number]
+        self.last = block.number
+        for number in [number for number in self.blamed if number <= block.number]:
+            del self.blamed[number]
+        self._expect(block.complete, "Committed is complete", f"block {block.number}")
+        self._expect(
+            tuple(block.items) == true_blocks()[block.number].items,
+            "A committed block is the true block",
+            f"block {block.number}",
+        )
+
+    def _must_refuse(self, stream: Stream) -> bool:
+        """Rule 2 and 4: whether the message has to be answered with INVALID_REQUEST."""
+        now = self._now
+        name, args, kwargs = now.name, now.args, now.kwargs
+        state = stream.state
+        if not stream.is_ready:
+            return False
+        if name == "bad_request":
+            self._expect(
+                self._malformed, "Rule 2: INVALID_REQUEST only for what breaks the rules", f"{args[1]}"
+            )
+            return True
+        if name in ("header", "items"):
+            new = args[2] if name == "header" else args[1]
+            if state == "fresh" and name == "items":
+                return True
+            if name == "items" and not kwargs["only_proofs"] and state in ("proven", "between"):
+                return True
+            block = stream.block
+            appends = name == "items" and state in ("sending", "proven") and block is not None
+            if appends and block is not None:
+                return block.size_bytes + sum(map(len, new)) > self._rules.block_bytes_max
+        if name == "block_end":
+            if state == "fresh":
+                return True
+            if state in ("sending", "proven"):
+                assert stream.block is not None
+                return bool(stream.block.number != args[1])
+            if state == "between":
+                return bool(stream.last_ended != args[1])
+        return False
+
+    # --- one action ----------------------------------------------------------------------------------------
+
+    def _action(self, action: Action) -> None:
+        name = self._now.name
+        match action:
+            case Begin():
+                self._begun(action)
+            case Append():
+                block = self._block_of(action.attempt_id)
+                if block is not None:
+                    block.items.extend(action.items)
+                    block.size_bytes += sum(map(len, action.items))
+                    self._expect(
+                        block.size_bytes <= self._rules.block_bytes_max,
+                        "Rule 2: at most publish.max_block_bytes",
+                        f"block {block.number} has {block.size_bytes}",
+                    )
+            case Verify():
+                self._completed(action)
+            case Drop():
+                self._dropped(action)
+            case Send():
+                self._sent(action)
+            case Close():
+                stream = self.streams.get(action.publisher_id)
+                if stream is not None:
+                    self._expect(not stream.closed, "A stream is closed once", stream.name)
+                    self._expect(
+                        stream.state in ("ended", "finished"),
+                        "The node closes a stream with EndOfStream, or after the publisher's goodbye",
+                        f"{stream.name} is {stream.state}",
+                    )
+                    stream.state, stream.closed, stream.close_by_ns = "ended", True, None
+            case Idle():
+                self._expect(self.is_closing, "Idle only when the node closes", name)
+                self._expect(
+                    not self.blocks, "Idle means that nothing is in flight", str(sorted(self.blocks))
+                )
+                self.idle = True
+                self.blamed.clear()
+            case _:
+                pass
+
+    def _block_of(self, attempt_id: int) -> Block | None:
+        for block in self.blocks.values():
+            if block.attempt_id == attempt_id:
+                return block
+        self._wrong("What the arbiter asks for is about a block in flight", f"attempt {attempt_id}")
+        return None
+
+    def _begun(self, action: Begin) -> None:
+        now = self._now
+        name, args, sender = now.name, now.args, now.sender
+        number = action.block_number
+        if sender is None or name != "header" or action.publisher_id != sender.publisher_id:
+            self._wrong("Only a header wins a block", f"block {number} after {name}")
+            return
+        self._answer(sender, number, "accept")
+        self._expect(number == args[1], "The block won is the block offered", f"{number} for {args[1]}")
+        self._expect(number not in self.blocks, "At most one winner per block", f"block {number}")
+        self._expect(sender.block is None, "One block at a time on a stream", f"{sender.name} wins {number}")
+        if self.is_unbegun():
+            self.first = number
+            self.blamed.clear()
+        now_ns = self.world.now_ns
+        block = Block(number, action.attempt_id, sender.publisher_id, sender.name, now_ns, now_ns)
+        self.blocks[number] = sender.block = block
+        sender.state = "sending"
+        sender.offers(number, self.next_number)
+
+    def _answer(self, stream: Stream, number: int, got: str) -> None:
+        expected = self.expected_answer(stream, number)
+        self._expect(
+            got == expected,
+            "Rule 1: the answer to a header",
+            f"{stream.name} offers {number}: got {got}, expected {expected} "
+            f"(L + 1 = {self.next_number}, in flight {sorted(self.blocks)})",
+        )
+        self._expect(not self._answered, "One answer for a header", f"{stream.name} offers {number}")
+        self._answered = True
+
+    def _completed(self, action: Verify) -> None:
+        now = self._now
+        name, sender = now.name, now.sender
+        block = self._block_of(action.attempt_id)
+        if block is None:
+            return
+        stream = self.streams[block.winner]
+        if name == "tick":
+            silent_ns = self.world.now_ns - stream.proof_ns
+            is_right = stream.state == "proven" and silent_ns >= self._rules.proof_idle_ns
+        else:
+            is_right = sender is stream and (
+                name == "block_end"
+                or (self._before == "proven" and name in ("header", "end_stream", "half_closed"))
+            )
+        self._expect(is_right, "Rule 4: complete is end_of_block, or the proof", f"{block.number} on {name}")
+        block.complete = True
+        stream.block, stream.last_ended = None, block.number
+        if stream.is_ready:
+            stream.state = "between"
+
+    def _dropped(self, action: Drop) -> None:
+        now = self._now
+        name, sender = now.name, now.sender
+        block = self._block_of(action.attempt_id)
+        if block is None:
+            return
+        winner = self.streams.get(block.winner)
+        failure, is_own = action.failure, sender is not None and sender is winner
+        self._expect(
+            self._may_drop(block, failure, is_own),
+            "A block is dropped only for a reason",
+            f"block {block.number} of {block.winner_name}: {failure.name} on {name}",
+        )
+        del self.blocks[block.number]
+        for above in self.blocks.values():
+            if above.number > block.number:
+                above.timed_from_ns = self.world.now_ns
+        if failure not in _NOT_BLAMED:
+            self.blamed.setdefault(block.number, set()).add(block.winner_name)
+        if winner is not None and winner.block is block:
+            winner.block = None
+            if winner.is_ready:
+                winner.state = "dropping"
+        status = _HEARS.get(failure)
+        if status is not None and winner is not None and winner.state != "ended":
+            self._must_end(winner.publisher_id, status, block.number)
+
+    def _may_drop(self, block: Block, failure: Failure, is_own: bool) -> bool:
+        """Rule 6, 7, 9: whether the block may be dropped for this."""
+        now = self._now
+        name, args = now.name, now.args
+        now_ns = self.world.now_ns
+        match failure:
+            case Failure.REFUSED:
+                return name == "refused" and tuple(block.items) != true_blocks()[block.number].items
+            case Failure.BAD_REQUEST:
+                return is_own and name in ("bad_request", "items", "block_end") and not block.complete
+            case Failure.TOO_LARGE:
+                return is_own and name in ("header", "items")
+            case Failure.TIMED_OUT:
+                timeout_ns = self._rules.block_timeout_ns
+                late = bool(timeout_ns) and now_ns >= block.begun_ns + timeout_ns
+                return name == "tick" and late and self.lowest_sent() is block
+            case Failure.STALLED:
+                return self.stalled() is block
+            case Failure.LEFT:
+                return is_own and name in ("left", "end_stream", "half_closed") and not block.complete
+            case Failure.SENT_BACK if (is_own and args[1] == block.number) or name == "items":
+                # Its bytes would keep out those of the block that it was asked for.
+                asked = self.streams[block.winner]
+                return asked.sent_back and asked.next_offer == self.next_number < block.number
+            case Failure.ABANDONED | Failure.SENT_BACK:
+                return is_own and name == "header" and args[1] != block.number and not block.complete
+            case Failure.RESTARTED:
+                return is_own and name == "header" and args[1] == block.number and not block.complete
+            case Failure.STREAM_ENDED:
+                return not block.complete
+            case Failure.NODE:
+                return name == "commit_failed" or self.is_closing
+        return False
+
+    def _must_end(self, publisher_id: int, status: EndStatus, proximate: int | None = None) -> None:
+        actions = self._now.actions
+        for action in actions:
+            if isinstance(action, Send) and action.publisher_id == publisher_id:
+                response = action.response
+                is_it = isinstance(response, EndOfStream) and response.status is status
+                if is_it and proximate in (None, getattr(response, "proximate_number", None)):
+                    return
+        self._wrong(f"It hears EndOfStream({status.name})", f"stream {publisher_id}, block {proximate}")
+
+    # --- answers -------------------------------------------------------------------------------------------
+
+    def _sent(self, action: Send) -> None:
+        now = self._now
+        name, args = now.name, now.args
+        stream = self.streams.get(action.publisher_id)
+        if stream is None or stream.state == "ended":
+            self._wrong("Nothing is said on a stream after its end", f"{text_of(action)} on {name}")
+            return
+        stream.said.append(str(to_wire(action.response)))
+        match action.response:
+            case Acknowledgement(number):
+                self._acknowledged(stream, number)
+            case Skip(number):
+                self._header_answer(stream, number, "skip")
+                stream.skipped_old |= number < stream.hears_from
+            case Behind(last):
+                self._header_answer(stream, args[1], "behind")
+                self._expect(
+                    last == self.reported_last, "Behind tells L", f"{last}, not {self.reported_last}"
+                )
+                stream.next_offer = 0 if last is None else last + 1
+            case Resend(number):
+                self._resent(stream, number)
+            case EndOfStream() as end:
+                self._ended(stream, end)
+
+    def _header_answer(self, stream: Stream, number: int, got: str) -> None:
+        now = self._now
+        name, args, sender = now.name, now.args, now.sender
+        if name != "header" or sender is not stream or args[1] != number:
+            self._wrong("Skip and Behind answer a header", f"{got} {number} to {stream.name} on {name}")
+            return
+        self._answer(stream, number, got)
+        stream.state = "dropping"
+        stream.offers(number, self.next_number)
+
+    def _acknowledged(self, stream: Stream, number: int) -> None:
+        name = self._now.name
+        late = name == "tick" and stream.skipped_old and number == stream.hears_from - 1
+        self._expect(
+            name == "committed" or (late and stream.acknowledged is None),
+            "Rule 5: an acknowledgement follows a commit",
+            f"block {number} to {stream.name} on {name}",
+        )
+        if stream.acknowledged is not None:
+            is_next = number == stream.acknowledged + 1
+        else:
+            anywhere = self.options.first_block == "any" and stream.hears_from == 0
+            is_next = late or number == stream.hears_from or anywhere
+        self._expect(
+            is_next,
+            "Rule 5: acknowledgements in order and once, none of before the connection",
+            f"block {number} to {stream.name} after {stream.acknowledged}, connected at {stream.hears_from}",
+        )
+        stream.acknowledged = number
+        self._expect(
+            number <= self.disk.durable_through(),
+            "Acknowledged means on disk",
+            f"block {number}, on disk up to {self.disk.durable_through()}",
+        )
+
+    def _resent(self, stream: Stream, number: int) -> None:
+        offered = stream.next_offer
+        self._expect(number == self.next_number, "Rule 6: ResendBlock(N) only for N = L + 1", f"{number}")
+        self._expect(number not in self.blocks, "ResendBlock only for a block that is open", f"{number}")
+        self._expect(self.may_send(stream.name, number), "Not to the one that failed it", stream.name)
+        self._expect(stream.is_ready, "ResendBlock to one that still sends", f"{stream.name} {stream.state}")
+        self._expect(
+            offered is not None and offered > number,
+            "Rule 6: only to those that have come beyond it, and once",
+            f"block {number} to {stream.name}, which comes to {offered}",
+        )
+        stream.next_offer, stream.sent_back = number, True
+
+    def _ended(self, stream: Stream, end: EndOfStream) -> None:
+        now = self._now
+        name, args, sender, actions = now.name, now.args, now.sender, now.actions
+        now_ns = self.world.now_ns
+        drops = [action for action in actions if isinstance(action, Drop)]
+        self._expect(
+            end.last_number == self.reported_last,
+            "EndOfStream tells L",
+            f"{end.last_number} {self.reported_last}",
+        )
+        match end.status:
+            case EndStatus.SUCCESS:
+                right = self.shutting_down or self.retired
+            case EndStatus.INVALID_REQUEST:
+                right = sender is stream and name in ("bad_request", "header", "items", "block_end")
+            case EndStatus.ERROR:
+                right = name == "publisher_failed" and sender is stream
+            case EndStatus.TIMEOUT:
+                idle_ns = self._rules.idle_timeout_ns
+                idle = stream.state == "fresh" and bool(idle_ns) and now_ns >= stream.since_ns + idle_ns
+                timed_out = any(
+                    drop.block_number == end.proximate_number
+                    and drop.failure in (Failure.TIMED_OUT, Failure.STALLED)
+                    for drop in drops
+                )
+                right = idle or timed_out
+            case EndStatus.DUPLICATE_BLOCK:
+                right = name == "header" and sender is stream
+                if right:
+                    self._answer(stream, args[1], "duplicate")
+            case EndStatus.BAD_BLOCK_PROOF:
+                right = any(
+                    drop.block_number == end.proximate_number and drop.failure is Failure.REFUSED
+                    for drop in drops
+                )
+            case EndStatus.PERSISTENCE_FAILED:
+                right = self.disk_failed
+        self._expect(right, "EndOfStream for a reason", f"{end.status.name} to {stream.name} on {name}")
+        self._expect(
+            any(isinstance(one, Close) and one.publisher_id == stream.publisher_id for one in actions),
+            "A stream that is ended is closed",
+            stream.name,
+        )
+        stream.state = "ended"
+
+    # --- after an event ------------------------------------------------------------------------------------
+
+    def _after_message(self, stream: Stream, must_refuse: bool) -> None:
+        """Check that the message had the effect that it must have."""
+        now = self._now
+        name, args, kwargs, actions = now.name, now.args, now.kwargs, now.actions
+        sent_back = any(isinstance(one, Drop) and one.failure is Failure.SENT_BACK for one in actions)
+        if must_refuse and not (name == "items" and sent_back):
+            self._must_end(stream.publisher_id, EndStatus.INVALID_REQUEST)
+        if name == "publisher_failed" and stream.is_ready:
+            self._wrong("Rule 9: an error ends the stream", stream.name)
+        if name == "header" and stream.state != "finished":
+            number = args[1]
+            if stream.is_ready:
+                if not self._answered and not self.is_closing:
+                    self._wrong("Rule 1: every header is answered", f"{stream.name} offers {number}")
+                if self.is_closing and stream.block is None:
+                    stream.state = "dropping"
+        if name in ("header", "items") and stream.state in ("sending", "proven") and stream.block:
+            stream.state = "proven" if kwargs.get("proven") else "sending"
+            stream.proof_ns = self.world.now_ns
+        if name in ("end_stream", "half_closed") and self._before:
+            self._expect(stream.block is None, "A goodbye ends the block in progress", stream.name)
+            if name == "end_stream" and stream.state == "finished":
+                stream.close_by_ns = self.world.now_ns + self._rules.goodbye_ns + SLACK_NS
+
+    def check_memory(self, held_bytes: int) -> None:
+        """Rule 10: what is held is bounded, but for the block that frees memory."""
+        lowest = self.blocks.get(self.next_number)
+        extra = lowest.size_bytes if lowest is not None else 0
+        most = self.options.inflight_bytes_max + (len(self.streams) + 1) * self.options.message_bytes_max
+        self._expect(
+            held_bytes - extra <= most,
+            "Rule 10: bytes in flight are bounded",
+            f"{held_bytes}, at most {most}",
+        )
+
+    def written(self, context: object, response: Any) -> None:
+        """The service writes a response: it must be the next that the arbiter gave for this stream."""
+        stream = self._by_context.get(id(context))
+        got = str(response)
+        expected = stream.said.popleft() if stream is not None and stream.said else "nothing"
+        self._expect(got == expected, "Answers are sent as given, in order", f"{got!r} for {expected!r}")
+
+
+_FROM_PUBLISHERS = frozenset(
+    {
+        *("connected", "header", "items", "block_end", "end_stream", "half_closed", "left", "bad_request"),
+        "publisher_failed",
+    }
+)
+_NOT_BLAMED = frozenset({Failure.SENT_BACK, Failure.RESTARTED, Failure.STREAM_ENDED, Failure.NODE})
+_HEARS = {
+    Failure.REFUSED: EndStatus.BAD_BLOCK_PROOF,
+    Failure.BAD_REQUEST: EndStatus.INVALID_REQUEST,
+    Failure.TOO_LARGE: EndStatus.INVALID_REQUEST,
+    Failure.TIMED_OUT: EndStatus.TIMEOUT,
+    Failure.STALLED: EndStatus.TIMEOUT,
+}

@@ -1,0 +1,231 @@
+"""The oracle's own picture of the race: what the publishers have said, and what the rules make of it.
+
+Written from the issue's text, not from the arbiter's tables: the same facts, found in another way.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from gateway.race_facts import RaceRules
+from tests.simulation.options import Options
+from tests.simulation.world import MILLISECOND_NS
+
+SLACK_NS = 50 * MILLISECOND_NS
+"""How late a time limit may be noticed."""
+
+
+@dataclass(slots=True)
+class Block:
+    """A block above L that somebody sends, or has sent."""
+
+    number: int
+    attempt_id: int
+    winner: int
+    winner_name: str
+    begun_ns: int
+    timed_from_ns: int = 0
+    """`begun_ns`, or later: when a block below it failed, or when it was read again."""
+    items: list[bytes] = field(default_factory=list)
+    size_bytes: int = 0
+    complete: bool = False
+
+
+@dataclass(slots=True)
+class Stream:
+    """One publisher's stream."""
+
+    publisher_id: int
+    name: str
+    since_ns: int
+    hears_from: int
+    context: object
+    state: str = "fresh"
+    """fresh, sending, proven, dropping, between, finished, ended."""
+    closed: bool = False
+    held_back: bool = False
+    """It is not read now: too much is in flight."""
+    block: Block | None = None
+    last_ended: int | None = None
+    next_offer: int | None = None
+    sent_back: bool = False
+    """It was told to go back to `next_offer` and has offered only later blocks since."""
+    proof_ns: int = 0
+    acknowledged: int | None = None
+    skipped_old: bool = False
+    """It was told to skip a block of before its connection."""
+    close_by_ns: int | None = None
+    said: deque[str] = field(default_factory=deque)
+    """Answers that the service has not written yet."""
+
+    def offers(self, number: int, next_number: int) -> None:
+        """Take note of a header; one that was on its way when it was sent back does not count."""
+        if self.sent_back and self.next_offer is not None and next_number <= self.next_offer < number:
+            return
+        self.next_offer, self.sent_back = number + 1, False
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it may still send blocks."""
+        return self.state not in ("finished", "ended")
+
+
+class Picture:
+    """Streams, and blocks above L.
+
+    Args:
+        options: of the run.
+    """
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+        self.streams: dict[int, Stream] = {}
+        self.blocks: dict[int, Block] = {}
+        self.blamed: dict[int, set[str]] = {}
+        """Block -> those that failed it."""
+        self.last: int | None = None
+        self.first: int | None = 0
+        self.shutting_down = self.retired = self.idle = False
+        self.disk_failed = False
+        self._rules = RaceRules()
+        self._open_since: tuple[int, int] | None = None
+        """Block L + 1 while it is open, and since when."""
+
+    @property
+    def next_number(self) -> int:
+        """L + 1."""
+        return self.last + 1 if self.last is not None else self.first or 0
+
+    @property
+    def is_closing(self) -> bool:
+        """Whether nothing more is taken: the node shuts down, or sends publishers elsewhere."""
+        return self.shutting_down or (self.retired and not self.idle)
+
+    @property
+    def reported_last(self) -> int | None:
+        """L as it is told; an empty node that begins at K says K - 1."""
+        if self.is_unsettled:
+            return None
+        return self.next_number - 1 if self.next_number else None
+
+    @property
+    def next_unstreamed(self) -> int:
+        """U."""
+        return max([*self.blocks, self.next_number - 1]) + 1
+
+    @property
+    def is_unsettled(self) -> bool:
+        """Whether the node may still begin with any block: none is committed, and none was asked for."""
+        return self.options.first_block == "any" and self.last is None
+
+    def is_unbegun(self) -> bool:
+        """Whether the first block offered is taken as the beginning."""
+        return self.options.first_block == "any" and self.last is None and not self.blocks
+
+    def may_send(self, name: str, number: int) -> bool:
+        """Rule 1: never the publisher that failed it, as long as another is connected."""
+        blamed = self.blamed.get(number, set())
+        if name not in blamed:
+            return True
+        return all(stream.name in blamed for stream in self.streams.values() if stream.is_ready)
+
+    def lowest_in_flight(self) -> Block | None:
+        """The block being sent that all others wait for."""
+        number = self.next_number
+        while (block := self.blocks.get(number)) is not None:
+            if not block.complete:
+                return block
+            number += 1
+        return None
+
+    def lowest_sent(self) -> Block | None:
+        """The lowest block that is being sent: the one whose time runs."""
+        sent = [block for block in self.blocks.values() if not block.complete]
+        return min(sent, key=lambda block: block.number, default=None)
+
+    def is_held_back(self, block: Block) -> bool:
+        """Whether its winner is not read now."""
+        winner = self.streams.get(block.winner)
+        return winner is not None and winner.held_back
+
+    def stalled(self) -> Block | None:
+        """The block that all wait for, when one begun later is complete far ahead of it."""
+        slow, limit = self.lowest_in_flight(), self._rules.stall_blocks
+        if slow is None or not limit or self.is_held_back(slow):
+            return None
+        for other in self.blocks.values():
+            if other.complete and other.number >= slow.number + limit and other.attempt_id > slow.attempt_id:
+                return slow
+        return None
+
+    def expected_answer(self, stream: Stream, number: int) -> str:
+        """Rule 1."""
+        if self.is_unbegun():
+            return "accept"
+        if number < self.next_number and self.is_unsettled:
+            return "skip"
+        if number < self.next_number:
+            if number >= self.next_number - self._rules.duplicate_skip_window:
+                return "skip"
+            return "duplicate"
+        if number in self.blocks:
+            return "skip"
+        unstreamed = self.next_unstreamed
+        while not self.may_send(stream.name, unstreamed):
+            unstreamed += 1  # it goes on behind what it failed
+        if number > unstreamed:
+            return "behind"
+        return "accept" if self.may_send(stream.name, number) else "skip"
+
+    # --- what must hold between any two events -------------------------------------------------------------
+
+    def pardon(self, now_ns: int) -> None:
+        """Where nobody brings block L + 1 in time, those who failed it may try again."""
+        if self._open_since is not None and self._rules.block_timeout_ns:
+            number, since_ns = self._open_since
+            if now_ns >= since_ns + self._rules.block_timeout_ns:
+                self.blamed.pop(number, None)
+
+    def faults(self, now_ns: int) -> Iterator[tuple[str, str]]:
+        """Yield the rules that are broken now, each with what breaks it."""
+        number = self.next_number
+        if number in self.blocks or number not in self.blamed:
+            self._open_since = None
+        elif self._open_since is None or self._open_since[0] != number:
+            self._open_since = number, now_ns
+        for stream in self.streams.values():
+            yield from self._stream_faults(stream, now_ns)
+        slow, timeout_ns = self.lowest_sent(), self._rules.block_timeout_ns
+        if slow is not None and timeout_ns and not self.is_held_back(slow):
+            late_ns = now_ns - slow.timed_from_ns - timeout_ns
+            if late_ns > SLACK_NS:
+                yield "Rule 7: block timeout", f"block {slow.number} of {slow.winner_name}"
+        if (stalled := self.stalled()) is not None:
+            yield "Rule 7: a stalled winner is timed out", f"block {stalled.number}"
+        if number not in self.blocks and not (self.is_closing or self.disk_failed or self.is_unbegun()):
+            yield from self._open_faults(number)
+
+    def _stream_faults(self, stream: Stream, now_ns: int) -> Iterator[tuple[str, str]]:
+        hears = stream.state != "ended" and self.last is not None and self.last >= stream.hears_from
+        if hears and stream.acknowledged != self.last:
+            got = f"{stream.name} heard {stream.acknowledged}, L is {self.last}"
+            yield "Rule 5: every connected publisher hears of every commit", got
+        if stream.close_by_ns is not None and now_ns > stream.close_by_ns:
+            yield "Rule 8: the stream is ended after EndStream", stream.name
+        idle_ns = self._rules.idle_timeout_ns
+        waits = stream.state == "fresh" and bool(idle_ns) and not stream.held_back
+        if waits and now_ns > stream.since_ns + idle_ns + SLACK_NS:
+            yield "Rule 7: idle timeout", f"{stream.name} since {stream.since_ns}"
+
+    def _open_faults(self, number: int) -> Iterator[tuple[str, str]]:
+        """Block L + 1 is open: somebody may send it, and everybody who may comes to it."""
+        ready = [stream for stream in self.streams.values() if stream.is_ready]
+        able = [stream for stream in ready if self.may_send(stream.name, number)]
+        if ready and not able:
+            yield "Never a block that nobody may send", f"block {number}"
+        for stream in able:
+            if stream.next_offer is not None and stream.next_offer > number:
+                got = f"block {number}, {stream.name} comes to {stream.next_offer}"
+                yield "Rule 6: who has passed an open block L + 1 is asked to resend it", got

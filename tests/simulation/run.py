@@ -1,0 +1,409 @@
+"""One run: a node, publishers, and faults, until the faults stop; then everything has to become well.
+
+chaos    publishers publish, rogues do what they do, the node and its disk suffer
+heal     faults stop, what is down comes up; the chain has to reach its end, and every publisher its own
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from datastream import DatastreamError
+from gateway import conductor as conductor_module
+from publishers.machine_tables import FINAL_STATES
+from tests.datastream.fake_disk import PowerLost
+from tests.simulation.coverage import Coverage
+from tests.simulation.network import Client, Connection, LinkOptions
+from tests.simulation.node import SimNode
+from tests.simulation.options import Options
+from tests.simulation.publishers import HonestPublisher
+from tests.simulation.rogues import Rogue
+from tests.simulation.storage import CRASH_KINDS, Storage
+from tests.simulation.true_chain import true_blocks
+from tests.simulation.world import MILLISECOND_NS, SECOND_NS, Violation, World
+
+HEAL_STEPS_MAX = 60_000
+HEAL_NS_MAX = 1_200 * SECOND_NS
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """How a run ended."""
+
+    seed: int
+    options: Options
+    steps: int
+    seconds: float
+    """Of the fake clock."""
+    violation: Violation | None
+    trace: list[str]
+    digest: int
+
+
+@contextmanager
+def folder() -> Iterator[Path]:
+    """A folder in memory, where there is one: only a lock file and a snapshot are in it."""
+    shm = Path("/dev/shm")
+    path = Path(tempfile.mkdtemp(prefix="sluice-simulation-", dir=shm if shm.is_dir() else None))
+    disabled = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        yield path
+    finally:
+        logging.disable(disabled)
+        shutil.rmtree(path)
+
+
+def run(seed: int, options: Options, data_dir: Path, coverage: Coverage, trace_lines: int = 120) -> Result:
+    """Run one seed.
+
+    Args:
+        seed: decides everything, with the options.
+        options: what the run is like.
+        data_dir: a real folder; emptied.
+        coverage: counts what is reached.
+        trace_lines: how many events are kept.
+    """
+    for path in sorted(data_dir.iterdir()):
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    inline_items_max = vars(conductor_module)["INLINE_HASH_ITEMS_MAX"]
+    vars(conductor_module)["INLINE_HASH_ITEMS_MAX"] = options.inline_items_max
+    simulation = Simulation(World(seed, trace_lines), options, data_dir, coverage)
+    world = simulation.world
+    try:
+        simulation.play()
+    except Violation as violation:
+        world.violation = world.violation or violation
+    finally:
+        vars(conductor_module)["INLINE_HASH_ITEMS_MAX"] = inline_items_max
+        simulation.close()
+    lines = [f"{at_ns / 1e9:12.6f} {text}" for at_ns, text in world.trace]
+    return Result(seed, options, world.step_count, world.now_ns / 1e9, world.violation, lines, world.digest)
+
+
+class Simulation:
+    """Everything of one run; `play` it, `close` it."""
+
+    def __init__(self, world: World, options: Options, data_dir: Path, coverage: Coverage) -> None:
+        self.world, self.options, self.coverage = world, options, coverage
+        self.storage = Storage(data_dir, options.pages)
+        self.malformed: set[bytes] = set()
+        self.node: SimNode | None = None
+        self.healing = False
+        self._connections: list[Connection] = []
+        self._durable_through = -1
+        self._handles_to_crash: int | None = None
+        self._link = LinkOptions(options.delay_ns, options.window)
+        self._start_node()
+        self.publishers = [
+            HonestPublisher(world, index, options, self.connect, coverage, self._check_safe)
+            for index in range(options.publishers)
+        ]
+        self.rogues = [
+            Rogue(world, index, options, self.connect, coverage, self._next_number, self.malformed)
+            for index in range(options.rogues)
+        ]
+        self._plan_faults()
+
+    # --- the course ----------------------------------------------------------------------------------------
+
+    def play(self) -> None:
+        """Let chaos reign, then heal.
+
+        Raises:
+            Violation: a rule was broken.
+        """
+        world, options = self.world, self.options
+        until_ns = world.now_ns + options.chaos_ns
+        while world.step_count < options.steps and world.now_ns < until_ns:
+            if not self._step():
+                break
+        self._heal()
+        steps_max, until_ns = world.step_count + HEAL_STEPS_MAX, world.now_ns + HEAL_NS_MAX
+        while not self._is_well():
+            waiting = [publisher.name for publisher in self.publishers if not publisher.is_done]
+            if world.step_count > steps_max or world.now_ns > until_ns or not self._step():
+                got = f"after {world.now_ns / 1e9:.0f} s {waiting} wait; L + 1 is {self._next_number()[0]}"
+                world.break_rule("After the faults the chain reaches its end, and no publisher waits", got)
+                self._raise()
+        self._check_stored()
+        self._shut_down()
+
+    def _step(self) -> bool:
+        """Let one thing happen; False when nothing is left to happen."""
+        world, node = self.world, self.node
+        world.step_count += 1
+        if node is not None and node.loop.ready and not node.power_lost:
+            node.step()
+            if self._handles_to_crash is not None:
+                self._handles_to_crash -= 1
+                if self._handles_to_crash < 0:
+                    self._crash("power lost" if world.chance(0.7) else "process killed")
+        elif not world.next():
+            return False
+        if node is not None and node is self.node:
+            if node.power_lost:
+                self.coverage.count("fault", "power lost in a commit")
+                self._crash("power lost")
+            elif node.stopped:
+                node.close()
+                world.note("the node has stopped")
+                self._down("all")
+        self._raise()
+        return True
+
+    def _raise(self) -> None:
+        if self.world.violation is not None:
+            raise self.world.violation
+
+    def _heal(self) -> None:
+        world = self.world
+        world.note("the faults stop")
+        self.healing = True
+        self._handles_to_crash = None
+        self.storage.faults.clear()
+        self.storage.power_fails_after = None
+        self._link = LinkOptions((MILLISECOND_NS, 5 * MILLISECOND_NS), 16)
+        for connection in self._connections:
+            connection.options = self._link
+        for rogue in self.rogues:
+            rogue.end(self.options.quiet)
+        for publisher in self.publishers:
+            publisher.is_faulty = False
+            if publisher.outcome is not None and not publisher.is_done:
+                publisher.begin(0 if publisher.index == 0 else publisher.machine.safe_through or 0)
+        # Somebody has to have every block; the others may have lost what they held.
+        done = self.publishers[0].machine.state in FINAL_STATES
+        if not done or self._next_number()[0] < self.options.blocks:
+            self.publishers[0].begin(0)
+
+    def _is_well(self) -> bool:
+        return (
+            self._next_number()[0] >= self.options.blocks
+            and self.node is not None
+            and not self.node.stopping
+            and all(publisher.is_done or publisher.outcome is not None for publisher in self.publishers)
+        )
+
+    def _check_stored(self) -> None:
+        """Read some blocks back, through the bookmarks."""
+        node = self.node
+        assert node is not None
+        first, last = node.ledger.first_number, node.ledger.last_number
+        assert first is not None
+        assert last is not None
+        for number in (first, last, self.world.random.randint(first, last)):
+            stored = node.ledger.read_block(number)
+            self.world.expect(
+                stored is not None and tuple(stored.items) == true_blocks()[number].items,
+                "Every block can be read back",
+                f"block {number}",
+            )
+
+    def _shut_down(self) -> None:
+        """End in order, whatever is still connected."""
+        node = self.node
+        assert node is not None
+        node.stop()
+        until_ns = self.world.now_ns + 60 * SECOND_NS
+        while self.node is node:
+            if self.world.now_ns > until_ns or not self._step():
+                self.world.break_rule("A shutdown ends", f"not within 60 s, at {self.world.now_ns}")
+                self._raise()
+
+    def close(self) -> None:
+        """Let go of everything, without a word."""
+        if self.node is not None:
+            self.node.kill()
+
+    # --- what is checked after every step -------------------------------------------------------------------
+
+    def _check_safe(self, name: str, safe: int) -> None:
+        """Check what a publisher takes as safe, and will therefore forget."""
+        if safe > self._durable_through:
+            if self.node is not None:
+                self._durable_through = max(self._durable_through, self.node.oracle.disk.durable_through())
+            self.world.expect(
+                safe <= self._durable_through,
+                "What a publisher takes as safe is on disk",
+                f"{name} believes {safe}, on disk is {self._durable_through}",
+            )
+
+    def _next_number(self) -> tuple[int, bool]:
+        node = self.node
+        if node is None:
+            return max(0, self._durable_through + 1), False
+        return node.oracle.next_number, node.oracle.last is None
+
+    # --- the node -------------------------------------------------------------------------------------------
+
+    def connect(self, client: object, identity: tuple[str | None, str | None, str]) -> Connection | None:
+        """Open a stream to the node, if it is up."""
+        if self.node is None:
+            return None
+        connection = Connection(self.world, client, self._link, identity)  # type: ignore[arg-type]
+        self._connections = [one for one in self._connections if not one.broken]
+        self._connections.append(connection)
+        connection.open(self._accept)
+        return connection
+
+    def _accept(self, connection: Connection) -> None:
+        if self.node is None:
+            connection.break_off("nobody listens")
+        elif not connection.broken:
+            self.node.accept(connection)
+
+    def _start_node(self) -> None:
+        if self.node is not None:
+            return
+        try:
+            self.node = SimNode(self.world, self.storage, self.options, self.coverage, self.malformed)
+        except (PowerLost, DatastreamError) as error:
+            how = self.world.random.choice(CRASH_KINDS) if isinstance(error, PowerLost) else "all"
+            ill = isinstance(error, PowerLost) or bool(self.storage.faults)
+            self.world.expect(ill, "The node starts", f"{type(error).__name__}: {error}")
+            self.world.note(f"the node cannot start: {type(error).__name__}: {error}")
+            self.coverage.count("fault", "trouble at the start")
+            self._down(how)
+            return
+        self.world.note(f"the node starts with L + 1 = {self.node.oracle.next_number}")
+        through = self.node.oracle.disk.durable_through()
+        self.world.expect(
+            through >= self._durable_through,
+            "A restart loses nothing that was acknowledged",
+            f"on disk up to {through}, before up to {self._durable_through}",
+        )
+        self._durable_through = through
+
+    def _crash(self, kind: str) -> None:
+        node = self.node
+        if node is None:
+            return
+        how = "all" if kind == "process killed" else self.world.random.choice(CRASH_KINDS)
+        self.coverage.count("fault", kind)
+        if node.stopping:
+            self.coverage.count("fault", "end of process in shutdown")
+        self.world.note(f"the node dies: {kind}, unflushed writes: {how}")
+        self._durable_through = max(self._durable_through, node.oracle.disk.durable_through())
+        node.kill()
+        self._down(how)
+
+    def _down(self, how: str) -> None:
+        """The node is gone; it comes back after a while."""
+        self.node = None
+        self._handles_to_crash = None
+        self.storage.crash(how, self.world.random)
+        self.world.at(self.world.between(0, 2 * SECOND_NS), self._start_node)
+
+    # --- faults ---------------------------------------------------------------------------------------------
+
+    def _plan_faults(self) -> None:
+        options = self.options
+        for count, fault in (
+            (options.crashes, self._plan_crash),
+            (options.commit_crashes, self._plan_power_failure),
+            (options.shutdowns, self._stop_node),
+            (options.retirements, self._retire),
+            (options.disk_faults, self._begin_disk_fault),
+            (options.breaks, self._break),
+            (options.stalls, self._stall),
+            (options.restarts, self._restart_publisher),
+        ):
+            for _ in range(count):
+                at_ns = self.world.between(0, min(options.chaos_ns, 10 * SECOND_NS))
+                self.world.at(at_ns // self.world.random.choice([1, 1, 20]), self._fault, fault)
+
+    def _fault(self, fault: object) -> None:
+        if not self.healing:
+            fault()  # type: ignore[operator]
+
+    def _plan_crash(self) -> None:
+        self._handles_to_crash = self.world.random.randint(0, 30)
+
+    def _plan_power_failure(self) -> None:
+        self.storage.power_fails_after = self.world.random.randint(0, 14)
+
+    def _stop_node(self) -> None:
+        if self.node is not None and not self.node.stopping:
+            self.coverage.count("fault", "graceful restart")
+            self.world.note("the node is asked to stop")
+            self.node.stop()
+
+    def _retire(self) -> None:
+        if self.node is not None and not self.node.stopping:
+            self.coverage.count("fault", "role change")
+            self.world.note("the node sends publishers elsewhere")
+            self.node.retire(self.world.between(0, 3 * SECOND_NS))
+
+    def _begin_disk_fault(self) -> None:
+        world = self.world
+        number = world.random.choice([errno.ENOSPC, errno.EIO])
+        steps = world.random.choice(
+            [
+                ("pwrite",),
+                ("fdatasync",),
+                ("pwrite", "fdatasync", "probe"),
+                ("database",),
+                ("truncate", "pwrite"),
+            ]
+        )
+        self.coverage.count("fault", "disk full" if number == errno.ENOSPC else "disk error")
+        if "database" in steps:
+            self.coverage.count("fault", "bookmark DB error")
+        world.note(f"the disk is ill: {errno.errorcode[number]} on {', '.join(steps)}")
+        self.storage.faults = dict.fromkeys(steps, number)
+        world.at(world.between(MILLISECOND_NS, 3 * SECOND_NS), self._end_disk_fault)
+
+    def _end_disk_fault(self) -> None:
+        self.world.note("the disk is well")
+        self.storage.faults.clear()
+
+    def _break(self) -> None:
+        live = [one for one in self._connections if not one.broken]
+        if live:
+            self.coverage.count("fault", "connection broken")
+            connection = self.world.random.choice(live)
+            self.world.note(f"the connection of {connection.peer} breaks")
+            connection.break_off("the connection broke")
+
+    def _stall(self) -> None:
+        self.coverage.count("fault", "publisher stalls")
+        publisher = self.world.random.choice(self.publishers)
+        for_ns = self.world.between(0, 15 * SECOND_NS)
+        self.world.note(f"{publisher.name} stands still for {for_ns / 1e9:.3f} s")
+        publisher.stall(for_ns)
+
+    def _restart_publisher(self) -> None:
+        world, publisher = self.world, self.world.random.choice(self.publishers)
+        safe = publisher.machine.safe_through
+        following = 0 if safe is None else safe + 1
+        match world.random.randrange(6):
+            case 0:
+                self.coverage.count("fault", "publisher restarts")
+                publisher.begin(following)
+            case 1 if publisher.index:
+                self.coverage.count("fault", "publisher loses its cache")
+                publisher.begin(min(publisher._next, self.options.blocks))
+            case 2:
+                self.coverage.count("fault", "publisher stops")
+                publisher.stop()
+                world.at(world.between(0, 5 * SECOND_NS), publisher.begin_again, following)
+            case 3:
+                self.coverage.count("fault", "source fails")
+                publisher.fail_source()
+            case 4:
+                self.coverage.count("fault", "publisher restarts")
+                publisher.begin(following, deadline_ns=world.between(0, 10 * SECOND_NS))
+            case _:
+                self.coverage.count("fault", "publisher returns")
+                publisher.begin(max(0, following - world.random.randint(1, 6)))
+
+
+_Client = Client

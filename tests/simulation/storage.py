@@ -1,0 +1,209 @@
+"""What survives a crash: the stream file's disk, bookmark DB and chain snapshot; and what ails them."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import plyvel
+
+from datastream.layout import HEADER_PAGE_SIZE, StreamHeader, encode_header_page, file_size_of
+from gateway.ledger import SNAPSHOT_NAME
+from tests.datastream.fake_disk import MemoryDisk, PowerLost
+
+CRASH_KINDS = ("none", "all", "prefix", "sectors")
+
+
+class MemoryDatabase:
+    """LevelDB's interface, as far as the bookmark index uses it, in memory.
+
+    A batch is there whole or not at all. At a power failure, batches that were not written with `sync` may be
+    lost, the newest first.
+    """
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+        self.pairs: dict[bytes, bytes] = {}
+        self._durable: dict[bytes, bytes] = {}
+        self._unsynced: list[list[tuple[bytes, bytes | None]]] = []
+
+    def get(self, key: bytes) -> bytes | None:
+        """Return the value."""
+        return self.pairs.get(key)
+
+    def put(self, key: bytes, value: bytes, *, sync: bool) -> None:
+        """Write one pair."""
+        self.apply([(key, value)], sync=sync)
+
+    def delete(self, key: bytes, *, sync: bool) -> None:
+        """Delete one pair."""
+        self.apply([(key, None)], sync=sync)
+
+    def write_batch(self, *, sync: bool = False) -> MemoryBatch:
+        """Begin a batch."""
+        return MemoryBatch(self, sync)
+
+    @contextlib.contextmanager
+    def iterator(self, start: bytes = b"", stop: bytes | None = None) -> Iterator[Any]:
+        """Give the pairs in order of their keys."""
+        yield iter(
+            [
+                (key, self.pairs[key])
+                for key in sorted(self.pairs)
+                if key >= start and (not stop or key < stop)
+            ]
+        )
+
+    def close(self) -> None:
+        """Do nothing."""
+
+    def apply(self, changes: list[tuple[bytes, bytes | None]], *, sync: bool) -> None:
+        """Write a batch, unless the disk refuses."""
+        self._storage.step("database")
+        _change(self.pairs, changes)
+        self._unsynced.append(changes)
+        if sync:
+            self._durable = dict(self.pairs)
+            self._unsynced.clear()
+
+    def lose_power(self, how: str, rng: random.Random) -> None:
+        """Go back to what was on the disk."""
+        count = {"none": 0, "all": len(self._unsynced)}.get(how, rng.randrange(len(self._unsynced) + 1))
+        for changes in self._unsynced[:count]:
+            _change(self._durable, changes)
+        self.pairs = dict(self._durable)
+        self._unsynced.clear()
+
+    def wipe(self) -> None:
+        """Forget everything: the files were deleted."""
+        self.pairs, self._durable = {}, {}
+        self._unsynced.clear()
+
+
+def _change(pairs: dict[bytes, bytes], changes: list[tuple[bytes, bytes | None]]) -> None:
+    for key, value in changes:
+        if value is None:
+            pairs.pop(key, None)
+        else:
+            pairs[key] = value
+
+
+class MemoryBatch:
+    """A batch of `MemoryDatabase`."""
+
+    def __init__(self, database: MemoryDatabase, sync: bool) -> None:
+        self._database = database
+        self._sync = sync
+        self._changes: list[tuple[bytes, bytes | None]] = []
+
+    def put(self, key: bytes, value: bytes) -> None:
+        """Add a pair."""
+        self._changes.append((key, value))
+
+    def delete(self, key: bytes) -> None:
+        """Delete a pair."""
+        self._changes.append((key, None))
+
+    def write(self) -> None:
+        """Write all of it."""
+        self._database.apply(self._changes, sync=self._sync)
+
+
+class Storage:
+    """The disk of one node over all its lives.
+
+    Args:
+        folder: a real one, empty; it has the lock file and the chain's snapshot.
+        pages: data pages of the new stream; 0 makes the first commit grow the file.
+    """
+
+    def __init__(self, folder: Path, pages: int) -> None:
+        self.folder = folder
+        page = encode_header_page(StreamHeader(1, 137, 1, HEADER_PAGE_SIZE, 0))
+        self.disk = MemoryDisk.of(page + bytes(file_size_of(pages) - len(page)))
+        self.disk.fail = self._failure
+        self.database = MemoryDatabase(self)
+        self.faults: dict[str, int] = {}
+        """Step ("pwrite", "fdatasync", "truncate", "database", "probe") -> errno, while the disk is ill."""
+        self.fault_count = 0
+        self.power_fails_after: int | None = None
+        """Steps until the power fails; None: it does not."""
+        self.is_dead = False
+        """The process that used it is gone; what is left of it changes nothing."""
+
+    @property
+    def durable(self) -> bytes | bytearray:
+        """The stream file as it would be found after a power failure that kept no unflushed write."""
+        return self.disk._durable
+
+    def open_database(self, folder: str) -> MemoryDatabase:
+        """Open the bookmark DB; it is empty when its files were deleted."""
+        self.step("open")
+        marker = Path(folder) / "CURRENT"
+        if not marker.exists():
+            marker.touch()
+            self.database.wipe()
+        return self.database
+
+    def step(self, name: str) -> None:
+        """Count a step towards the power failure; refuse it when the disk is ill.
+
+        Raises:
+            PowerLost: now.
+            plyvel.IOError: the disk is ill.
+        """
+        error = self._failure(name)
+        if error is not None:
+            raise plyvel.IOError(str(error))
+
+    def probe(self) -> None:
+        """Be the file that the ledger's probe writes.
+
+        Raises:
+            OSError: the disk is ill.
+        """
+        error = self._failure("probe")
+        if error is not None:
+            raise error
+
+    def _failure(self, name: str) -> OSError | None:
+        if self.is_dead:
+            return OSError(errno.EIO, "the process is gone")
+        if self.power_fails_after is not None:
+            if self.power_fails_after <= 0:
+                raise PowerLost
+            self.power_fails_after -= 1
+        number = self.faults.get(name)
+        if number is None:
+            return None
+        self.fault_count += 1
+        return OSError(number, os.strerror(number))
+
+    def end_process(self) -> None:
+        """The process is gone: from now on nothing that is left of it can write."""
+        self.is_dead = True
+
+    def crash(self, how: str, rng: random.Random) -> None:
+        """Make what is found after a crash the disk's contents.
+
+        Args:
+            how: see `MemoryDisk.image_after_crash`; "all" is the end of a process with the machine going on.
+        """
+        self.disk = MemoryDisk.of(self.disk.image_after_crash(how, rng))
+        self.disk.fail = self._failure
+        self.database.lose_power(how, rng)
+        self.power_fails_after = None
+        self.is_dead = False
+        snapshot = self.folder / SNAPSHOT_NAME
+        if how != "all" and snapshot.exists():
+            text = snapshot.read_bytes()
+            # It is never flushed: whole, cut off, empty or not there.
+            if rng.random() < 0.3:
+                snapshot.unlink()
+            else:
+                snapshot.write_bytes(text[: rng.choice([len(text), rng.randrange(len(text) + 1), 0])])

@@ -1,0 +1,112 @@
+"""The arbiter with somebody who watches: each event and what it leads to goes to the oracle."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+from gateway.race import Arbiter
+from gateway.race_actions import Action, PublisherId, Response
+from gateway.race_facts import BlockFacts, RaceRules, StreamFacts
+from gateway.race_tables import BlockEvent, EndStatus, Failure, StreamEvent
+from tests.simulation.coverage import Coverage
+from tests.simulation.oracle import Oracle
+
+_EVENTS = (
+    *("connected", "header", "items", "block_end", "end_stream", "half_closed", "left", "bad_request"),
+    *(
+        "publisher_failed",
+        "verified",
+        "linked",
+        "refused",
+        "committed",
+        "commit_failed",
+        "shutdown",
+        "tick",
+        "retire",
+    ),
+)
+
+
+class WatchedArbiter(Arbiter):
+    """See the module's docstring; arguments as for `Arbiter`."""
+
+    def __init__(
+        self,
+        last_number: int | None,
+        first_number: int | None,
+        rules: RaceRules,
+        oracle: Oracle,
+        coverage: Coverage,
+    ) -> None:
+        super().__init__(last_number, first_number, rules)
+        self._oracle = oracle
+        self._coverage = coverage
+        for name in _EVENTS:
+            setattr(self, name, self._watched(name, getattr(self, name)))
+
+    def _watched(self, name: str, method: Callable[..., list[Action]]) -> Callable[..., list[Action]]:
+        oracle, coverage = self._oracle, self._coverage
+
+        @wraps(method)
+        def call(*args: Any, **kwargs: Any) -> list[Action]:
+            actions = method(*args, **kwargs)
+            if not oracle.dead:
+                coverage.count("arbiter event", name)
+                oracle.event(name, args, kwargs, actions)
+            return actions
+
+        return call
+
+    def disk_recovered(self) -> None:
+        """See `Arbiter.disk_recovered`."""
+        super().disk_recovered()
+        self._coverage.count("arbiter event", "disk_recovered")
+        self._oracle.disk_recovered()
+
+    def reinstate(self) -> None:
+        """See `Arbiter.reinstate`."""
+        super().reinstate()
+        self._coverage.count("arbiter event", "reinstate")
+        self._oracle.reinstated()
+
+    def hold_back(self, publisher_id: PublisherId) -> None:
+        """See `Arbiter.hold_back`."""
+        super().hold_back(publisher_id)
+        self._coverage.count("arbiter event", "hold_back")
+        self._oracle.held_back(publisher_id)
+
+    def let_go(self, publisher_id: PublisherId, now_ns: int) -> None:
+        """See `Arbiter.let_go`."""
+        super().let_go(publisher_id, now_ns)
+        if not self._oracle.dead:
+            self._oracle.let_go(publisher_id)
+
+    def _react(self, stream: StreamFacts, event: StreamEvent, said: Any) -> list[Action]:
+        self._coverage.count("STREAM_TABLE", f"{stream.state.name} {event.name}")
+        return super()._react(stream, event, said)
+
+    def standing_of(self, number: int, name: str) -> Any:
+        """See `RaceFacts.standing_of`."""
+        standing = super().standing_of(number, name)
+        self._coverage.count("ON_HEADER", standing.name)
+        return standing
+
+    def _move(self, block: BlockFacts, event: BlockEvent) -> None:
+        self._coverage.count("BLOCK_TABLE", f"{block.state.name} {event.name}")
+        super()._move(block, event)
+
+    def _fail(self, block: BlockFacts, failure: Failure, reason: str) -> None:
+        self._coverage.count("CONSEQUENCES", failure.name)
+        super()._fail(block, failure, reason)
+
+    def _send(self, stream: StreamFacts, response: Response) -> None:
+        self._coverage.count("answer", type(response).__name__)
+        super()._send(stream, response)
+
+    def _end(
+        self, stream: StreamFacts, status: EndStatus, reason: str, *, proximate_number: int | None = None
+    ) -> None:
+        self._coverage.count("EndOfStream", status.name)
+        super()._end(stream, status, reason, proximate_number=proximate_number)

@@ -1,0 +1,261 @@
+"""Time, chance and order: a fake clock, one queue of events, and an asyncio event loop that runs on them.
+
+Nothing here reads a clock, starts a thread or opens a socket. What happens next follows from the seed alone:
+events are taken in order of time, those of one time in the order in which they were asked for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import heapq
+import random
+import zlib
+from collections import deque
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Executor
+from typing import Any
+
+from tests.datastream.fake_disk import PowerLost
+
+MILLISECOND_NS = 1_000_000
+SECOND_NS = 1_000_000_000
+
+
+class Violation(Exception):
+    """A sentence of the rules was broken. Says which one, and by what."""
+
+    def __init__(self, rule: str, got: str) -> None:
+        super().__init__(f"{rule}: {got}")
+        self.rule = rule
+        self.got = got
+
+
+class World:
+    """The clock, the queue and the dice of one run.
+
+    Args:
+        seed: decides everything.
+        trace_lines: how many of the last events are kept for the report.
+    """
+
+    def __init__(self, seed: int, trace_lines: int = 400) -> None:
+        self.random = random.Random(seed)
+        self.now_ns = SECOND_NS
+        self.step_count = 0
+        self.violation: Violation | None = None
+        """The first one; code under test may swallow exceptions, so it is not only raised."""
+        self.trace: deque[tuple[int, str]] = deque(maxlen=trace_lines)
+        self.digest = 0
+        """Of all that was traced: equal digests mean equal runs."""
+        self._heap: list[tuple[int, int, Callable[..., None], tuple[Any, ...]]] = []
+        self._sequence = 0
+
+    def at(self, delay_ns: int, call: Callable[..., None], *args: Any) -> None:
+        """Have `call(*args)` happen in `delay_ns`."""
+        self._sequence += 1
+        heapq.heappush(self._heap, (self.now_ns + max(0, delay_ns), self._sequence, call, args))
+
+    def next(self) -> bool:
+        """Let the next event happen; False when there is none."""
+        if not self._heap:
+            return False
+        at_ns, _, call, args = heapq.heappop(self._heap)
+        self.now_ns = max(self.now_ns, at_ns)
+        call(*args)
+        return True
+
+    def between(self, least_ns: int, most_ns: int) -> int:
+        """Draw a length of time."""
+        return self.random.randint(least_ns, max(least_ns, most_ns))
+
+    def chance(self, probability: float) -> bool:
+        """Throw a coin."""
+        return self.random.random() < probability
+
+    def note(self, text: str) -> None:
+        """Write a line of the trace."""
+        self.trace.append((self.now_ns, text))
+        self.digest = zlib.crc32(text.encode(), zlib.crc32(self.now_ns.to_bytes(8, "big"), self.digest))
+
+    def break_rule(self, rule: str, got: str) -> None:
+        """Note that a rule is broken; the run ends after this step."""
+        if self.violation is None:
+            self.violation = Violation(rule, got)
+            self.note(f"VIOLATION {rule}: {got}")
+
+    def expect(self, is_right: bool, rule: str, got: str) -> None:
+        """Check a rule."""
+        if not is_right:
+            self.break_rule(rule, got)
+
+
+class SimLoop(asyncio.AbstractEventLoop):
+    """The event loop of one node: its callbacks run one at a time, when the simulation says so.
+
+    Args:
+        world: time and chance.
+        job_ns: least and most time that a thread takes to come to a job, and again to report it.
+        on_power_lost: called when a job dies because the machine stopped.
+    """
+
+    def __init__(self, world: World, job_ns: tuple[int, int], on_power_lost: Callable[[], None]) -> None:
+        self._world = world
+        self._job_ns = job_ns
+        self._on_power_lost = on_power_lost
+        self.ready: deque[asyncio.Handle] = deque()
+        self.tasks: list[asyncio.Task[Any]] = []
+        self.dead = False
+        self._free_at_ns: dict[int, int] = {}
+
+    # --- what asyncio asks ---------------------------------------------------------------------------------
+
+    def time(self) -> float:
+        """The fake clock in seconds."""
+        return self._world.now_ns / 1e9
+
+    def get_debug(self) -> bool:
+        """Never."""
+        return False
+
+    def is_running(self) -> bool:
+        """Always."""
+        return True
+
+    def is_closed(self) -> bool:
+        """Never."""
+        return False
+
+    def create_future(self) -> asyncio.Future[Any]:
+        """Make a future of this loop."""
+        return asyncio.Future(loop=self)
+
+    def create_task(  # type: ignore[override]
+        self, coro: Coroutine[Any, Any, Any], *, name: str | None = None, context: Any = None
+    ) -> asyncio.Task[Any]:
+        """Start a task."""
+        task = asyncio.Task(coro, loop=self, name=name, context=context)
+        self.tasks.append(task)
+        if len(self.tasks) > 200:
+            self.tasks = [one for one in self.tasks if not one.done()]
+        return task
+
+    def call_soon(  # type: ignore[override]
+        self, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
+    ) -> asyncio.Handle:
+        """Run a callback after those that are ready."""
+        handle = asyncio.Handle(callback, args, self, context)
+        self.ready.append(handle)
+        return handle
+
+    def call_later(  # type: ignore[override]
+        self,
+        delay: float,
+        callback: Callable[..., object],
+        *args: Any,
+        context: contextvars.Context | None = None,
+    ) -> asyncio.TimerHandle:
+        """Run a callback in `delay` seconds."""
+        return self.call_at(self.time() + delay, callback, *args, context=context)
+
+    def call_at(  # type: ignore[override]
+        self,
+        when: float,
+        callback: Callable[..., object],
+        *args: Any,
+        context: contextvars.Context | None = None,
+    ) -> asyncio.TimerHandle:
+        """Run a callback at a time of the fake clock; a microsecond late, as real timers are."""
+        timer = asyncio.TimerHandle(when, callback, args, self, context)
+        self._world.at(int(when * 1e9) - self._world.now_ns + 1_000, self._fire, timer)
+        return timer
+
+    def _fire(self, timer: asyncio.TimerHandle) -> None:
+        if not timer.cancelled() and not self.dead:
+            self.ready.append(timer)
+
+    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
+        """Do nothing: a cancelled timer is passed over."""
+
+    def run_in_executor(  # type: ignore[override]
+        self, executor: Executor | None, func: Callable[..., Any], *args: Any
+    ) -> asyncio.Future[Any]:
+        """Run a job at one moment of chance, and report it at a later one.
+
+        Jobs of an executor with one thread run in order; of one with more, in any order.
+        """
+        world, future = self._world, self.create_future()
+        begin_ns = world.now_ns + world.between(*self._job_ns)
+        end_ns = begin_ns + world.between(*self._job_ns)
+        if getattr(executor, "_max_workers", 1) == 1:
+            late_ns = max(0, self._free_at_ns.get(id(executor), 0) - begin_ns)
+            begin_ns, end_ns = begin_ns + late_ns, end_ns + late_ns
+            self._free_at_ns[id(executor)] = end_ns
+        world.at(begin_ns - world.now_ns, self._work, future, end_ns, func, args)
+        return future
+
+    def _work(
+        self, future: asyncio.Future[Any], end_ns: int, func: Callable[..., Any], args: tuple[Any, ...]
+    ) -> None:
+        if self.dead:
+            return
+        error: BaseException | None = None
+        result: Any = None
+        try:
+            result = func(*args)
+        except PowerLost:
+            self._on_power_lost()
+            return
+        except Exception as caught:  # what a thread raises is the awaiting task's
+            error = caught
+        self._world.at(end_ns - self._world.now_ns, self._report, future, result, error)
+
+    def _report(self, future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
+        if self.dead or future.done():
+            return
+        if error is not None:
+            future.set_exception(error)
+        else:
+            future.set_result(result)
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        """Take note of an error that nobody awaits: a bug."""
+        if not self.dead:
+            error = context.get("exception")
+            self._world.break_rule(
+                "No error in our own code", f"{context.get('message')}: {type(error).__name__}: {error}"
+            )
+
+    # --- what the simulation asks --------------------------------------------------------------------------
+
+    def run(self, call: Callable[[], Any]) -> Any:
+        """Call something as if from inside the loop."""
+        asyncio._set_running_loop(self)
+        try:
+            return call()
+        finally:
+            asyncio._set_running_loop(None)
+
+    def step(self) -> None:
+        """Run one callback."""
+        handle = self.ready.popleft()
+        if not handle.cancelled():
+            asyncio._set_running_loop(self)
+            try:
+                handle._run()
+            finally:
+                asyncio._set_running_loop(None)
+
+    def kill(self) -> None:
+        """End it as a process ends: no callback runs any more."""
+        self.dead = True
+        self.ready.clear()
+        for task in self.tasks:
+            if not task.done():
+                task._log_destroy_pending = False  # type: ignore[attr-defined]
+                coro = task.get_coro()
+                assert coro is not None
+                # Its `finally` clauses run now, and find everything dead, instead of at some later moment.
+                self.run(coro.close)
+        self.ready.clear()
+        self.tasks.clear()
