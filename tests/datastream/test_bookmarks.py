@@ -250,7 +250,7 @@ def test_a_database_that_cannot_be_opened_again_refuses_a_batch(tmp_path: Path) 
     """It raised a TypeError, which no caller expects of a disk that is ill."""
     state = {"open_fails": False, "write_fails": True}
     index = BookmarkIndex(tmp_path / "s.bin", lambda folder: FailingDatabase(folder, state))
-    index.record([(b"a", 1)], 2)
+    index.record({b"a": 1}, 2)
     with pytest.raises(BookmarksUnavailable):
         index.write_pending()
     state["open_fails"] = True

@@ -7,17 +7,21 @@ from __future__ import annotations
 
 import asyncio
 import functools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from gateway.api import publish_pb2
-from gateway.conductor import Conductor, Outbox
+from gateway.conductor import Conductor
 from gateway.ledger import Ledger
 from gateway.ledger_keys import LedgerKeys
 from gateway.metrics import Metrics
+from gateway.outbox import Outbox
+from gateway.proof_checks import ProofChecks
 from gateway.proofs import ProofVerifier
 from gateway.publish_service import PublishService
 from gateway.race_facts import RaceRules
-from gateway.verification import BlockVerifier
+from gateway.root_hash import BlockSummary
+from gateway.verification import BlockVerifier, Verdict
 from tests.nodes import ledger_key
 from tests.simulation.coverage import Coverage
 from tests.simulation.network import Connection, Poison, ServerContext
@@ -43,6 +47,25 @@ class SimLedger(Ledger):
         """See `Ledger.probe`."""
         self.storage.probe()
         self.streamer.recover()
+
+
+class SimChecks(ProofChecks):
+    """Checks proofs at once, or, where the options say so, as if it were in a process apart: in any order."""
+
+    def __init__(self, verifier: BlockVerifier, world: World, options: Options) -> None:
+        super().__init__(verifier)
+        self._world, self._options = world, options
+
+    def at_once(self, summary: BlockSummary) -> bool:
+        """See `ProofChecks.at_once`."""
+        return not self._options.proofs_apart
+
+    async def check(
+        self, summary: BlockSummary, items: Sequence[bytes], *, block_0_comes: Callable[[], bool]
+    ) -> Verdict:
+        """See `ProofChecks.check`."""
+        await asyncio.sleep(self._world.between(*self._options.job_ns) / 1e9)
+        return Verdict(self.check_now(summary), None)
 
 
 class SimService(PublishService):
@@ -114,7 +137,7 @@ class SimNode:
         return Conductor(
             arbiter,
             self.ledger,
-            BlockVerifier(proofs),
+            SimChecks(BlockVerifier(proofs), self.world, options),
             metrics,
             clock_ns=lambda: self.world.now_ns,
             responses_max=options.responses_max,

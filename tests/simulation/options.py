@@ -36,6 +36,8 @@ class Options:
     """How long a thread takes to come to a job, and again to report it."""
     inline_items_max: int = 1024
     """0: every set is hashed in a thread, so that verification ends in any order."""
+    proofs_apart: bool = False
+    """Proofs are checked as in a process of their own."""
     first_block: int | str | None = None
     block_bytes_max: int = 64 * 1024
     message_bytes_max: int = 32 * 1024
@@ -132,6 +134,7 @@ def draw(seed: int, steps: int | None = None) -> Options:
         lag_ns=dice.choice([0, 1, 20, 300, 1500]) * MILLISECOND_NS,
         job_ns=(0, dice.choice([0, 1, 20, 500]) * MILLISECOND_NS),
         inline_items_max=dice.choice([0, 1024]),
+        proofs_apart=dice.random() < 0.4,
         first_block=dice.choice([None, None, None, 0, 3, "any"]),
         block_bytes_max=dice.choice([1200, 64 * 1024]),
         block_timeout_ns=(1 if slow else 6) * SECOND_NS,

@@ -16,7 +16,16 @@ _COUNTS = (
 )
 _PLAIN = Options()
 _PLAIN_NAMES = (
-    *("delay_ns", "window", "lag_ns", "job_ns", "inline_items_max", "first_block", "block_bytes_max"),
+    *(
+        "delay_ns",
+        "window",
+        "lag_ns",
+        "job_ns",
+        "inline_items_max",
+        "proofs_apart",
+        "first_block",
+        "block_bytes_max",
+    ),
     *("duplicate_skip_window", "responses_max", "inflight_bytes_max", "group_blocks_max", "pages"),
     *("same_name", "quiet", "window_blocks", "cache_bytes", "reset_interval_ns", "answer_timeout_ns"),
     *("block_time_ns", "stall_blocks", "block_timeout_ns", "idle_timeout_ns"),
