@@ -105,7 +105,7 @@ def test_a_disk_that_gets_full(small_disk: Path, tmp_path: Path) -> None:
             assert not (await wire.get_block(number)).HasField("block")
             assert await read_all(node, number) == BLOCKS[:number]
             late = await wire.publisher("late")
-            await late.expect(f"end PERSISTENCE_FAILED last {number - 1} about 0", "closed")
+            await late.expect(last_words, "closed")
 
             (small_disk / "ballast").unlink()
             async with asyncio.timeout(ANSWER_SECONDS):
