@@ -10,7 +10,16 @@ import sys
 from rich.console import Console
 from rich.table import Table
 
-NAMES = ("append", "queries", "publish", "publish_race", "publish_latency", "tcp_history", "tcp_live")
+NAMES = (
+    "append",
+    "queries",
+    "publish",
+    "publish_race",
+    "publish_latency",
+    "proofs",
+    "tcp_history",
+    "tcp_live",
+)
 
 
 def main() -> None:

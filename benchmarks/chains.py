@@ -5,6 +5,7 @@ Valid in every respect (links, root hash, Ed25519 proof), so that a node does al
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -35,18 +36,32 @@ class Chain:
 
 
 def make_chain(
-    block_count: int, items_per_block: int, item_bytes: int, *, header_apart: bool = False
+    block_count: int,
+    items_per_block: int,
+    item_bytes: int,
+    *,
+    header_apart: bool = False,
+    sign: Callable[[bytes], bytes] = KEY.sign,
+    published: Sequence[bytes] = (),
+    ledger_key: str = f"ed25519:{public_key_hex(KEY)}",
 ) -> Chain:
     """Make blocks 0 to block_count - 1, each with `items_per_block` items of `item_bytes` as its body.
 
-    `header_apart`: the header is an item set of its own.
+    Args:
+        block_count: blocks.
+        items_per_block: items between header and footer.
+        item_bytes: size of each of them.
+        header_apart: the header is an item set of its own.
+        sign: gives the signature of a root hash.
+        published: further items of block 0.
+        ledger_key: with which the signatures are checked.
     """
     tree, previous = StreamingTree(), EMPTY_HASH
     messages, item_count, size_bytes = [], 0, 0
     payload = bytes(item_bytes - (2 if item_bytes < 130 else 3))
     for number in range(block_count):
         stamp = number.to_bytes(8, "big")
-        items = [_header(number)]
+        items = [_header(number), *(published if number == 0 else ())]
         items += [
             field_item(ItemKind.SIGNED_TRANSACTION, stamp + index.to_bytes(4, "big") + payload[12:])
             for index in range(items_per_block)
@@ -60,13 +75,13 @@ def make_chain(
         hasher = BlockHasher()
         hasher.add([*items, _proof(number, bytes(64))])
         root = hasher.finish().root_hash
-        items.append(_proof(number, KEY.sign(root)))
+        items.append(_proof(number, sign(root)))
         tree.push(root)
         previous = root
         messages.append(_messages(number, items, header_apart))
         item_count += len(items)
         size_bytes += sum(map(len, items))
-    return Chain(messages, item_count, size_bytes, f"ed25519:{public_key_hex(KEY)}")
+    return Chain(messages, item_count, size_bytes, ledger_key)
 
 
 def _messages(number: int, items: list[bytes], header_apart: bool) -> list[bytes]:

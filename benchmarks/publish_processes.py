@@ -74,8 +74,11 @@ def open_call(channel: aio.Channel, name: str = "benchmark") -> Call:
     )
 
 
-async def publish(address: str, chain: Chain) -> float:
-    """Send the whole chain and wait for the last acknowledgement; return the seconds."""
+async def publish(address: str, chain: Chain, first: int = 0) -> float:
+    """Send the whole chain, which begins with block `first`, and wait for the last acknowledgement.
+
+    Returns the seconds it took.
+    """
     async with aio.insecure_channel(address) as channel:
         await channel.channel_ready()
         call = open_call(channel)
@@ -88,7 +91,7 @@ async def publish(address: str, chain: Chain) -> float:
 
         started = time.perf_counter()
         sending = asyncio.ensure_future(send())
-        for number in range(len(chain.messages)):
+        for number in range(first, first + len(chain.messages)):
             response = await call.read()
             assert isinstance(response, publish_pb2.PublishStreamResponse), "the node closed the stream"
             if not response.HasField("acknowledgement") or response.acknowledgement.block_number != number:

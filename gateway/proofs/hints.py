@@ -16,8 +16,11 @@ block's root hash. A signature of less than or exactly half of the weight is non
     904  Zc            G2, of X^n - 1
 
 Checks, each a function of its own below: `threshold` (4.1), `challenge` (4.2), `evaluation_points` (4.3),
-`scalar_identities` (4.4), and the five relations of 4.5 in `pairing_relations`, which are verified as one
-product of six pairings (4.6).
+`scalar_identities` (4.4), and the five relations of 4.5, `_message_relation` and `pairing_relations`, which
+are verified as one product of six pairings (4.6).
+
+Only asig depends on the message. All else of PI is a statement about who signed, and the same whenever the
+same members sign: `split` and `check_message` are for who remembers statements that hold.
 Source: tss.md sections 3 and 4.
 """
 
@@ -50,11 +53,14 @@ __all__ = [
     "HintsSignature",
     "challenge",
     "check",
+    "check_message",
     "evaluation_points",
     "pairing_relations",
+    "read_asig",
     "read_key",
     "read_signature",
     "scalar_identities",
+    "split",
     "threshold",
 ]
 
@@ -64,7 +70,9 @@ VK_SIZE: Final = 8 + SCALAR_SIZE + 4 * G1_SIZE - G1_SIZE + 4 * G2_SIZE
 """Bytes of a verification key: 1,096."""
 PI_SIZE: Final = 12 * G1_SIZE + G2_SIZE + 9 * SCALAR_SIZE
 """Bytes of an aggregate signature: 1,632."""
-assert (VK_SIZE, PI_SIZE) == (1096, 1632)
+ASIG_OFFSET: Final = G1_SIZE + SCALAR_SIZE
+"""Where asig begins in a signature: 128."""
+assert (VK_SIZE, PI_SIZE, ASIG_OFFSET) == (1096, 1632, 128)
 
 CHALLENGE_DST: Final = b"HINTS_SIG_BLS12381:FIAT_SHAMIR"
 """Domain separation tag of the challenge."""
@@ -194,6 +202,18 @@ def read_signature(pi: bytes) -> HintsSignature:
     return signature
 
 
+def split(pi: bytes) -> tuple[bytes, bytes]:
+    """Return the statement of a PI, all of it but asig, and asig: 1,440 and 192 bytes."""
+    assert len(pi) == PI_SIZE
+    end = ASIG_OFFSET + G2_SIZE
+    return pi[:ASIG_OFFSET] + pi[end:], pi[ASIG_OFFSET:end]
+
+
+def read_asig(encoded: bytes) -> G2Point:
+    """Decode asig, 192 bytes. Raises ProofDataError if it is no point."""
+    return read_g2(encoded, f"{_WHAT}: asig")
+
+
 def check(
     key: HintsKey, signature: HintsSignature, message: bytes, random_bits: Callable[[int], int]
 ) -> Refusal | None:
@@ -216,7 +236,7 @@ def check(
     for name, holds in scalar_identities(signature, points):
         if not holds:
             return _refusal(f"identity {name} (tss.md 4.4)", "two sides that differ", "equal ones")
-    relations = pairing_relations(key, signature, points)
+    relations = (_message_relation(key, signature.apk), *pairing_relations(key, signature, points))
     g2_points = {
         "H(m)": hash_to_g2(message),
         "asig": signature.asig,
@@ -232,6 +252,18 @@ def check(
             return _refusal(f"pairings {relation.name} (tss.md 4.5)", "a product other than 1", "1")
     # Each holds, so their batch does too, whatever the random factors.
     raise AssertionError("pairing relations hold one by one and not together")
+
+
+def check_message(key: HintsKey, apk: G1Point, asig: G2Point, message: bytes) -> Refusal | None:
+    """Return why `asig` is no signature of the message by the aggregate key `apk`, or None if it is one.
+
+    This is all of `check` that depends on the message. It is enough where all else of the same signature,
+    every part of PI but asig, has been found to hold under the same key.
+    """
+    relation = _message_relation(key, apk)
+    if _holds(relation, {"H(m)": hash_to_g2(message), "asig": asig}):
+        return None
+    return _refusal(f"pairings {relation.name} (tss.md 4.5)", "a product other than 1", "1")
 
 
 # --- the equations, in the order and with the names of tss.md section 4 -------------------------------------
@@ -306,8 +338,13 @@ class _Relation(NamedTuple):
     factors: dict[str, list[tuple[int, G1Point]]]
 
 
+def _message_relation(key: HintsKey, apk: G1Point) -> _Relation:
+    """4.5, identity 1: the one that the message is in."""
+    return _Relation("1: e(apk, H(m)) = e(g0, asig)", {"H(m)": [(1, apk)], "asig": [(-1, key.g0)]})
+
+
 def pairing_relations(key: HintsKey, signature: HintsSignature, points: Challenge) -> tuple[_Relation, ...]:
-    """4.5: the five identities, each as a product that has to be 1.
+    """4.5: the identities 2 to 5, each as a product that has to be 1.
 
     A right side e(O, h1 - c*h0) is moved to the left as e(-O, h1) e(c*O, h0), so that every pairing is with
     one of the six points H(m), asig, h0, h1, SKc, Zc.
@@ -327,7 +364,6 @@ def pairing_relations(key: HintsKey, signature: HintsSignature, points: Challeng
     M.append((-rho * pi.weight, key.Lc))  # the weights with the aggregate's weight taken off: Wc - weight*Lc
     M.append((-sum(power * value for power, (_, value) in zip(powers, opened, strict=True)), g0))
     return (
-        _Relation("1: e(apk, H(m)) = e(g0, asig)", {"H(m)": [(1, pi.apk)], "asig": [(-1, g0)]}),
         _Relation(
             "2: e(M, h0) = e(O_r, h1 - rho*h0)",
             {"h0": [*M, (rho, pi.O_r)], "h1": [(-1, pi.O_r)]},

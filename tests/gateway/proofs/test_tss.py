@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from gateway.errors import ProofDataError
-from gateway.proofs import tss
+from gateway.proofs import schnorr, tss
 from gateway.proofs.ledger_data import read_publication, refusal_of
 from gateway.proofs.poseidon import hash_array
 from gateway.proofs.tss import TssCheck
@@ -150,6 +150,51 @@ def test_the_memory_is_bounded() -> None:
     check = TssCheck(NETWORK.ledger)
     info = check._vouched_key.cache_info()
     assert info.maxsize == tss.VOUCHED_KEYS_MAX
+
+
+def test_a_statement_is_checked_once_and_a_signature_each_time() -> None:
+    check = TssCheck(NETWORK.ledger)
+    assert check.check(NETWORK.sign(ROOT, [0, 1, 2]), ROOT) is None
+    assert len(check._held) == 1
+    other_root = ROOT[::-1]
+    assert check.check(NETWORK.sign(other_root, [0, 1, 2]), other_root) is None
+    assert len(check._held) == 1
+    wrong_root = check.check(NETWORK.sign(ROOT, [0, 1, 2]), other_root)
+    assert wrong_root is not None
+    assert wrong_root.what == "hinTS signature: pairings 1: e(apk, H(m)) = e(g0, asig) (tss.md 4.5)"
+    assert wrong_root == TssCheck(NETWORK.ledger).check(NETWORK.sign(ROOT, [0, 1, 2]), other_root)
+    at = 1096 + 128
+    signature = NETWORK.sign(ROOT, [0, 1, 2])
+    malformed = check.check(signature[:at] + bytes(192) + signature[at + 192 :], ROOT)
+    assert malformed is not None
+    assert (malformed.kind, malformed.what) == (
+        RefusalKind.CANNOT_PARSE,
+        "TSS block proof: hinTS signature: asig",
+    )
+    assert check.check(NETWORK.sign(ROOT, [1, 2, 3]), ROOT) is None
+    assert check.check(NETWORK.sign(ROOT, [1, 2]), ROOT) is not None
+    assert len(check._held) == 2
+
+
+def test_a_statement_holds_under_its_own_key_alone() -> None:
+    """Two keys that the same nodes vouch for; the statement of one does not serve the other."""
+    check = TssCheck(NETWORK.ledger)
+    signature = NETWORK.sign(ROOT)
+    twin = TssNetwork((1, 1, 1, 1), seed=2)
+    message = schnorr.signed_message(NETWORK.ledger.ledger_id, hash_array(twin.vk))
+    vouched = twin.vk + signature[1096:2728] + NETWORK.vouch(message, range(4))
+    assert check.check(signature, ROOT) is None
+    refusal = check.check(vouched, ROOT)
+    assert refusal is not None
+    assert refusal.what.startswith("hinTS signature: ")
+
+
+def test_the_oldest_statements_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tss, "STATEMENTS_MAX", 2)
+    check = TssCheck(NETWORK.ledger)
+    for signers in ([0, 1, 2], [1, 2, 3], [0, 2, 3], [0, 1, 2]):
+        assert check.check(NETWORK.sign(ROOT, signers), ROOT) is None
+        assert len(check._held) <= 2
 
 
 def test_a_key_with_the_same_hash_is_another_key() -> None:
