@@ -15,13 +15,12 @@ import logging
 import random
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 
 from datastream.blocking_client import BlockingStreamClient
 from datastream.errors import EntryNotFound, PeerError
-from datastream.following import Address, FollowCore, StartAt, Wait
-from datastream.layout import Entry, StreamHeader
+from datastream.following import Address, FollowCore, FollowerBase, StartAt, Wait
+from datastream.layout import Entry
 from datastream.limits import FollowLimits
 
 __all__ = ["BlockingStreamFollower"]
@@ -29,7 +28,7 @@ __all__ = ["BlockingStreamFollower"]
 _logger = logging.getLogger(__name__)
 
 
-class BlockingStreamFollower:
+class BlockingStreamFollower(FollowerBase):
     """An iterator over the entries of a stream, live ones too; it ends only with `stop` or `close`.
 
     Args:
@@ -58,17 +57,12 @@ class BlockingStreamFollower:
         now: Callable[[], float] = time.monotonic,
         rng: Callable[[], float] = random.random,
     ) -> None:
-        self._limits = FollowLimits() if limits is None else limits
+        limits = FollowLimits() if limits is None else limits
         start = from_entry if from_bookmark is None else from_bookmark
-        self._core = FollowCore(servers, start, self._limits, rng)
-        self._stream_type = stream_type
+        super().__init__(FollowCore(servers, start, limits, rng), stream_type, limits, now)
         self._stopped = threading.Event()
         self._sleep = self._stopped.wait if sleep is None else sleep
-        self._now = now
         self._client: BlockingStreamClient | None = None
-        self._pending: deque[Entry] = deque()
-        self.header: StreamHeader | None = None
-        """The header of the server that is followed, as of the time of connecting."""
 
     def __enter__(self) -> BlockingStreamFollower:
         """Return self."""
@@ -89,16 +83,6 @@ class BlockingStreamFollower:
                 raise StopIteration
             self._pending.extend(self._receive())
         return self._pending.popleft()
-
-    @property
-    def number_next(self) -> int | None:
-        """Number of the entry to be handed over next, None while it is not known."""
-        return self._pending[0].number if self._pending else self._core.number_next
-
-    @property
-    def address(self) -> Address:
-        """The server that is followed or tried."""
-        return self._core.address
 
     def run(self, on_entry: Callable[[Entry], object]) -> None:
         """Call `on_entry` with every entry, until `stop`.

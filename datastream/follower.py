@@ -17,12 +17,11 @@ import inspect
 import logging
 import random
 import time
-from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 
 from datastream.client import StreamClient
 from datastream.errors import EntryNotFound, PeerError
-from datastream.following import Address, FollowCore, KnownEntries, StartAt, Wait
+from datastream.following import Address, FollowCore, FollowerBase, KnownEntries, StartAt, Wait
 from datastream.layout import Entry, StreamHeader
 from datastream.limits import FollowLimits
 
@@ -31,7 +30,7 @@ __all__ = ["StreamFollower"]
 _logger = logging.getLogger(__name__)
 
 
-class StreamFollower:
+class StreamFollower(FollowerBase):
     """An asynchronous iterator over the entries of a stream, live ones too; it ends only with `close`.
 
     Args:
@@ -62,17 +61,12 @@ class StreamFollower:
         now: Callable[[], float] = time.monotonic,
         rng: Callable[[], float] = random.random,
     ) -> None:
-        self._limits = FollowLimits() if limits is None else limits
+        limits = FollowLimits() if limits is None else limits
         start = from_entry if from_bookmark is None else from_bookmark
-        self._core = FollowCore(servers, start, self._limits, rng, known, identity)
-        self._stream_type = stream_type
+        super().__init__(FollowCore(servers, start, limits, rng, known, identity), stream_type, limits, now)
         self._sleep = sleep
-        self._now = now
         self._client: StreamClient | None = None
-        self._pending: deque[Entry] = deque()
         self._closed = False
-        self.header: StreamHeader | None = None
-        """The header of the server that is followed, as of the time of connecting."""
 
     async def __aenter__(self) -> StreamFollower:
         """Return self."""
@@ -94,16 +88,6 @@ class StreamFollower:
                 raise StopAsyncIteration
             self._pending.extend(entries)
         return self._pending.popleft()
-
-    @property
-    def number_next(self) -> int | None:
-        """Number of the entry to be handed over next, None while it is not known."""
-        return self._pending[0].number if self._pending else self._core.number_next
-
-    @property
-    def address(self) -> Address:
-        """The server that is followed or tried."""
-        return self._core.address
 
     @property
     def is_connected(self) -> bool:

@@ -50,6 +50,7 @@ __all__ = [
     "Address",
     "Connect",
     "FollowCore",
+    "FollowerBase",
     "KnownEntries",
     "RecentEntries",
     "StartAt",
@@ -278,3 +279,36 @@ def _text_of(entry: Entry) -> str:
     """Describe an entry in an error: all of a short one, the beginning of a long one."""
     shown = entry.data[:16].hex() + ("…" if len(entry.data) > 16 else "")
     return f"number {entry.number}, type {entry.type:#x}, {len(entry.data)} bytes {shown}".rstrip()
+
+
+class FollowerBase:
+    """What the followers of `follower.py` and `blocking_follower.py` have in common: all but the waiting.
+
+    Args:
+        core: decides.
+        stream_type: that every command names.
+        limits: pauses and times, those of the core.
+        now: a clock in seconds.
+    """
+
+    def __init__(
+        self, core: FollowCore, stream_type: int, limits: FollowLimits, now: Callable[[], float]
+    ) -> None:
+        self._core = core
+        self._stream_type = stream_type
+        self._limits = limits
+        self._now = now
+        self._pending: deque[Entry] = deque()
+        """Entries that were received and not handed over yet."""
+        self.header: StreamHeader | None = None
+        """The header of the server that is followed, as of the time of connecting."""
+
+    @property
+    def number_next(self) -> int | None:
+        """Number of the entry to be handed over next, None while it is not known."""
+        return self._pending[0].number if self._pending else self._core.number_next
+
+    @property
+    def address(self) -> Address:
+        """The server that is followed or tried."""
+        return self._core.address

@@ -15,7 +15,15 @@ from datastream.errors import (
     ServerSpokeWrongly,
     StreamContradicts,
 )
-from datastream.following import Connect, FollowCore, RecentEntries, StartAt, StartAtBookmark, Wait
+from datastream.following import (
+    Connect,
+    FollowCore,
+    FollowerBase,
+    RecentEntries,
+    StartAt,
+    StartAtBookmark,
+    Wait,
+)
 from datastream.layout import BOOKMARK_TYPE, Entry, StreamHeader
 from datastream.limits import COMPARED_ENTRIES_COUNT, FollowLimits
 
@@ -309,3 +317,11 @@ def test_limits_that_mean_nothing(name: str, value: float, message: str) -> None
     with pytest.raises(ValueError) as caught:
         FollowLimits(**{name: value})
     assert str(caught.value) == message
+
+
+def test_entries_that_wait_come_before_what_the_core_wants_next() -> None:
+    core = core_of(A, start=7)
+    follower = FollowerBase(core, 1, FollowLimits(), lambda: 0.0)
+    assert (follower.number_next, follower.address, follower.header) == (7, A, None)
+    follower._pending.append(Entry(1, 5, b""))
+    assert follower.number_next == 5
