@@ -283,7 +283,7 @@ class RaceFacts:
     def is_stalled(self, block: BlockFacts) -> bool:
         """Whether another publisher has begun and completed a block `stall_blocks` ahead since this one."""
         ahead = self.rules.stall_blocks
-        if not ahead or len(self.blocks) <= ahead or self.is_held_back(block):
+        if not ahead or self.next_unstreamed <= block.number + ahead or self.is_held_back(block):
             return False
         begun = (block.begun_ns, block.attempt_id)
         return any(

@@ -77,6 +77,10 @@ class RaceSteps(RaceFacts):
         super().__init__(last_number, first_number, rules)
         self._attempt_count = 0
         self._link_asked = AttemptId(0)
+        self._link_from = 0  # every block from L + 1 up to this one, exclusive, is on its way to disk
+        self._sent: dict[int, BlockFacts] = {}
+        self._open: dict[int, BlockFacts] = {}
+        self._highest_live: int | None = None
         self._now_ns = 0
         self._actions: list[Action] = []
         self._steps: dict[Reaction, Callable[[StreamFacts, Said], None]] = {
@@ -88,6 +92,46 @@ class RaceSteps(RaceFacts):
             Reaction.LEAVE: self._leave,
             Reaction.REFUSE: self._refuse,
         }
+
+    # --- facts that are asked for after every event: known at once, however many blocks are in flight ------
+
+    @property
+    def next_unstreamed(self) -> int:
+        """U, as in `RaceFacts`."""
+        return self.next_number if self._highest_live is None else self._highest_live + 1
+
+    def lowest_sent(self) -> BlockFacts | None:
+        """As in `RaceFacts`."""
+        return self._sent[min(self._sent)] if self._sent else None
+
+    def slowest(self) -> BlockFacts | None:
+        """As in `RaceFacts`: everything below the lowest block that is sent is held, unless one is open."""
+        block = self.lowest_sent()
+        return block if block is not None and all(number > block.number for number in self._open) else None
+
+    def check(self) -> None:
+        """As in `RaceFacts`; and what is known at once is what can be counted."""
+        super().check()
+        in_flight = [block.number for block in self.blocks.values() if block.state in LIVE]
+        assert self._highest_live == max(in_flight, default=None), self._highest_live
+        assert self.lowest_sent() is super().lowest_sent()
+        assert self.slowest() is super().slowest()
+        assert set(self._open) == {block.number for block in self.blocks.values()} - set(in_flight)
+
+    def _index(self, block: BlockFacts) -> None:
+        """Take note of a block's new state."""
+        number = block.number
+        self._sent.pop(number, None)
+        self._open.pop(number, None)
+        if block.state is BlockState.STREAMING:
+            self._sent[number] = block
+            self._highest_live = max(number, -1 if self._highest_live is None else self._highest_live)
+        elif block.state is BlockState.OPEN:
+            self._open[number] = block
+            self._link_from = min(self._link_from, number)
+        if block.state not in LIVE and number == self._highest_live:
+            live = (other.number for other in self.blocks.values() if other.state in LIVE)
+            self._highest_live = max(live, default=None)
 
     # --- what the tables ask for ---------------------------------------------------------------------------
 
@@ -137,9 +181,10 @@ class RaceSteps(RaceFacts):
     def _accept(self, stream: StreamFacts, said: Said) -> None:
         number = said.number
         if self.is_unbegun():
-            self.first_number = number
+            self.first_number = self._link_from = number
             for other in [other for other in self.blocks if other != number]:
                 del self.blocks[other]
+                self._open.pop(other, None)
         block = self.blocks.setdefault(number, BlockFacts(number))
         self._move(block, BlockEvent.HEADER_ACCEPTED)
         self._attempt_count += 1
@@ -245,9 +290,10 @@ class RaceSteps(RaceFacts):
 
     def _link_next(self) -> None:
         """Ask for the link check of the lowest verified block, if the one before it is linked."""
-        number = self.next_number
+        number = max(self._link_from, self.next_number)
         while (block := self.blocks.get(number)) is not None and block.state is BlockState.COMMITTING:
             number += 1
+        self._link_from = number
         if block is not None and block.state is BlockState.VERIFIED and block.attempt_id != self._link_asked:
             self._link_asked = block.attempt_id
             self._actions.append(CheckLink(block.attempt_id))
@@ -296,6 +342,7 @@ class RaceSteps(RaceFacts):
         if target is None:
             raise RaceError(f"block {block.number}: cannot take {event.name} in state {block.state.name}")
         block.state = target
+        self._index(block)
 
     def _forget(self, block: BlockFacts) -> None:
         """The attempt is over: free its bytes."""
@@ -308,6 +355,7 @@ class RaceSteps(RaceFacts):
             if block.state in LIVE:
                 self._fail(block, Failure.NODE, reason)
         self.blocks.clear()
+        self._open.clear()
 
     def _offered_ahead(self, number: int) -> None:
         if self.catch_up_target is None or number > self.catch_up_target:

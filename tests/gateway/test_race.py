@@ -120,6 +120,17 @@ def test_an_empty_node_may_begin_anywhere() -> None:
     race.expect("Bob", "ack 9", "ack 10")
 
 
+def test_an_empty_node_may_begin_below_what_failed_first() -> None:
+    race = Race(None, first=None)
+    race.connect("Alice", "Bob")
+    race.header("Alice", 7)
+    race.leave("Alice")
+    race.block("Bob", 3, 4)
+    race.expect("Bob", "ack 3", "ack 4")
+    race.header("Bob", 2)
+    race.expect("Bob", "end DUPLICATE_BLOCK last 4 about 0")
+
+
 def test_a_block_is_complete_at_the_next_header_after_its_proof() -> None:
     race = Race(None)
     race.connect("Alice")
