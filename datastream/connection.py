@@ -186,6 +186,10 @@ class Connection:
             _logger.info("client %s: inactive for %.1f s, closed", self.peer, now - self.active_at)
             self.close()
 
+    def lag_bytes(self, total_length: int) -> int:
+        """Return how far a streaming client is from the committed length, in bytes of the file, else 0."""
+        return max(0, total_length - self._position) if self._streaming else 0
+
     def close_if_past(self, offset: int) -> None:
         """Reset the connection when the client has, or is being sent, something at or after `offset`."""
         queued = max(

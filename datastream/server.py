@@ -184,6 +184,12 @@ class StreamServer:
         """Bytes handed to the kernel for clients since the start."""
         return self._context.bytes_sent if self._context else 0
 
+    @property
+    def lag_bytes(self) -> int:
+        """How far the slowest streaming client is from the committed length, in bytes of the file."""
+        total_length = self._streamer.committed.total_length
+        return max((one.lag_bytes(total_length) for one in self._connections), default=0)
+
     # --- events ------------------------------------------------------------------------------------------
 
     def _accept(self, listener: socket.socket) -> None:

@@ -63,6 +63,7 @@ from gateway.race_actions import (
     SourceError,
     Verify,
 )
+from gateway.race_history import RaceHistory
 from gateway.race_tables import EndStatus, Failure
 from gateway.root_hash import BlockHasher, BlockSummary
 
@@ -124,6 +125,10 @@ class Conductor:
         """Set when what was complete when the node shut down or retired is finished."""
         self.broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Ends with the error if the race cannot go on because of a bug: the node has to stop."""
+        self.history = RaceHistory()
+        """Who won the last blocks."""
+        self.acknowledged_at: float | None = None
+        """When a block was acknowledged last, on the monotonic clock, in seconds."""
         self._ledger = ledger
         self._checks = checks
         self._metrics = metrics
@@ -527,7 +532,10 @@ class Conductor:
             self._metrics.blocks_acknowledged.inc()
             self._metrics.last_block.set(block.number)
             self._metrics.count_won(attempt.publisher)
-            self._metrics.acknowledgement_latency_seconds.observe((now_ns - attempt.begun_ns) / 1e9)
+            seconds = (now_ns - attempt.begun_ns) / 1e9
+            self._metrics.acknowledgement_latency_seconds.observe(seconds)
+            self.history.won(attempt.number, attempt.publisher, seconds)
+            self.acknowledged_at = time.monotonic()
             self.perform(self.arbiter.committed(attempt.attempt_id, now_ns))
         log.debug("blocks committed", extra=fields(first=blocks[0].number, last=blocks[-1].number))
 

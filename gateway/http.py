@@ -2,7 +2,10 @@
 
     GET /healthz    200 as long as the event loop answers
     GET /readyz     200 "ready", or 503 with one reason per line; as JSON where `Accept` prefers it
+    GET /readyz/publishers    the same, and a node that sends publishers elsewhere is not ready for them
     GET /metrics    the Prometheus text format
+    GET /           the status page, for people
+    GET /status.json    the same facts
 
 A health check must not fail because of what it checks: if asking the node goes wrong, that is a reason not
 to be ready, not an error page.
@@ -20,6 +23,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from gateway.addresses import Address
 from gateway.errors import Fatal
 from gateway.metrics import Metrics
+from gateway.status_page import Status, as_json, render
 
 __all__ = ["HttpServer", "NodeView", "make_app", "start_http"]
 
@@ -38,6 +42,12 @@ class NodeView(Protocol):
 
     def readiness(self) -> list[str]:
         """Say why the node does not take or serve blocks now, in words; nothing to say means ready."""
+
+    def status(self) -> Status:
+        """Say what the node knows of itself."""
+
+    def publishers_sent_elsewhere(self) -> str | None:
+        """Say why publishers are sent elsewhere, in words; None: they are taken."""
 
 
 class HttpServer:
@@ -59,7 +69,10 @@ def make_app(node: NodeView) -> web.Application:
     app[_NODE] = node
     app.router.add_get("/healthz", _healthz)
     app.router.add_get("/readyz", _readyz)
+    app.router.add_get("/readyz/publishers", _readyz_for_publishers)
     app.router.add_get("/metrics", _metrics)
+    app.router.add_get("/", _page)
+    app.router.add_get("/status.json", _status)
     return app
 
 
@@ -97,12 +110,34 @@ async def _healthz(_: web.Request) -> web.Response:
 
 async def _readyz(request: web.Request) -> web.Response:
     """Answer 200, or 503 with the reasons."""
-    reasons = _reasons(request.app[_NODE])
+    return _readiness(request, _reasons(request.app[_NODE]))
+
+
+async def _readyz_for_publishers(request: web.Request) -> web.Response:
+    """Answer as `_readyz`; for load balancers in front of publishers."""
+    node = request.app[_NODE]
+    elsewhere = node.publishers_sent_elsewhere()
+    return _readiness(request, _reasons(node) + ([] if elsewhere is None else [elsewhere]))
+
+
+def _readiness(request: web.Request, reasons: list[str]) -> web.Response:
     status = 503 if reasons else 200
     if _prefers_json(request.headers.get("Accept", "")):
         return web.json_response({"ready": not reasons, "reasons": reasons}, status=status, headers=_NO_STORE)
     text = "".join(f"{reason}\n" for reason in reasons) if reasons else "ready\n"
     return web.Response(text=text, status=status, headers=_NO_STORE)
+
+
+async def _page(request: web.Request) -> web.Response:
+    """Write the status page."""
+    headers = {**_NO_STORE, "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'"}
+    page = render(request.app[_NODE].status())
+    return web.Response(text=page, content_type="text/html", headers=headers)
+
+
+async def _status(request: web.Request) -> web.Response:
+    """Write the facts of the status page as JSON."""
+    return web.json_response(as_json(request.app[_NODE].status()), headers=_NO_STORE)
 
 
 async def _metrics(request: web.Request) -> web.Response:

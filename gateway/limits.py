@@ -41,6 +41,7 @@ __all__ = [
     "PROOF_CHECK_SECONDS_MAX",
     "PUBLICATION_FILE_BYTES_MAX",
     "PUBLISHER_NAME_CHARACTERS_MAX",
+    "RACE_HISTORY_BLOCKS",
     "RECORD_FILE_FIELDS_MAX",
     "RECORD_FILE_SIGNATURES_MAX",
     "REFUSED_PUBLISHERS_KEPT",
@@ -104,6 +105,9 @@ FIELD_CHARACTERS_MAX: Final = 2_000
 
 HEALTH_CHECK_SECONDS: Final = 0.25
 """Time between two looks at the node's readiness for the gRPC health service."""
+
+RACE_HISTORY_BLOCKS: Final = 100
+"""Blocks whose winners the status page shows."""
 
 METRIC_PUBLISHERS_MAX: Final = 64
 """Publishers that have a label of their own in the metrics; blocks won by further ones count as `other`. Each

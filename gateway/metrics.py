@@ -13,6 +13,8 @@
     sluice_last_block                        number of the last acknowledged block, -1 when there is none
     sluice_publishers, sluice_tcp_clients    connected now
     sluice_tcp_sent_bytes_total              sent to data-streamer clients
+    sluice_tcp_lag_bytes                     how far the slowest streaming data-streamer client is behind
+    sluice_role{role}                        1 for the role that the node has
     sluice_subscribers                       streams of subscribers
     sluice_subscriber_blocks_sent_total      blocks sent to subscribers
     sluice_subscriber_sent_bytes_total       bytes of messages sent to subscribers
@@ -74,6 +76,7 @@ class Metrics:
         self.registry = registry = CollectorRegistry(auto_describe=True)
         ProcessCollector(registry=registry)
         self._publishers_named: set[str] = set()
+        self._roles_shown: set[str] = set()
 
         self.blocks_received = Counter(
             "sluice_blocks_received", "Blocks whose header was accepted.", registry=registry
@@ -154,6 +157,18 @@ class Metrics:
         self.catch_up_stalled = Gauge(
             "sluice_catch_up_stalled", "1 when the node does not come closer.", registry=registry
         )
+        self.tcp_lag_bytes = Gauge(
+            "sluice_tcp_lag_bytes",
+            "How far the slowest streaming data-streamer client is behind, in bytes of the stream file.",
+            registry=registry,
+        )
+        self.role = Gauge("sluice_role", "1 for the role that the node has.", ["role"], registry=registry)
+
+    def show_role(self, role: str) -> None:
+        """Set the gauge of one role to 1 and those of the others that there were to 0."""
+        self._roles_shown.add(role)
+        for shown in self._roles_shown:
+            self.role.labels(role=shown).set(1 if shown == role else 0)
 
     def count_won(self, publisher: str) -> None:
         """Count a block for the publisher that sent it; publishers beyond the limit share one label."""

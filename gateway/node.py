@@ -28,10 +28,12 @@ from datastream.disk import Disk
 from datastream.errors import AddressUnavailable
 from gateway.addresses import Address
 from gateway.admission import Admission, AdmissionLimits
-from gateway.api import node_pb2, node_pb2_grpc, publish_pb2, subscribe_pb2
+from gateway.api import control_pb2_grpc, node_pb2, node_pb2_grpc, publish_pb2, subscribe_pb2
 from gateway.catch_up import CatchUpRules
+from gateway.channels import ClientTls
 from gateway.conductor import Conductor
-from gateway.errors import Fatal, SettingError
+from gateway.control_service import ControlService
+from gateway.errors import Fatal
 from gateway.following import Following
 from gateway.grpc_server import ServerPlan, not_free, start_server
 from gateway.http import start_http
@@ -42,12 +44,16 @@ from gateway.limits import HARD_MESSAGE_FACTOR, HEALTH_CHECK_SECONDS
 from gateway.logs import fields
 from gateway.metrics import Metrics
 from gateway.node_service import BlockAccessService, BlockNodeService
+from gateway.page_facts import gather_status
 from gateway.proof_checks import ProofChecks
 from gateway.proofs import ProofVerifier
 from gateway.publish_service import PublishService
 from gateway.race import Arbiter
 from gateway.race_facts import RaceRules
+from gateway.role_keeper import RoleKeeper
+from gateway.roles import RoleRecord
 from gateway.settings import Settings
+from gateway.status_page import Status
 from gateway.subscribe_service import SubscribeLimits, SubscribeService
 from gateway.tls import ServerTls, TlsFiles
 from gateway.verification import BlockVerifier
@@ -77,10 +83,6 @@ class Node:
         Raises:
             SettingError, LedgerKeyError: the settings ask for what this node cannot do.
         """
-        if settings.role != "active":
-            raise SettingError(
-                "role", got="standby", expected="active: this version has no standby", where="role"
-            )
         self.settings = settings
         self.metrics = Metrics(verification_mode=settings.verification_mode)
         self._keys = LedgerKeys.parse(settings.ledger_keys)
@@ -91,11 +93,13 @@ class Node:
         self.conductor: Conductor
         self.grpc_address = settings.grpc_address
         self.subscriber_address = settings.subscriber_address or settings.grpc_address
+        self.control_address = settings.control_address
         self.tcp_address = settings.tcp_address
         self.http_address = settings.http_address
         self._disk = disk
         self.subscribe_service: SubscribeService
         self.following: Following
+        self.keeper: RoleKeeper
         self._tcp_server: StreamServer
         self._stopping = False
         self._cut_off_at = 0.0
@@ -121,6 +125,32 @@ class Node:
             reasons.append(self.following.problem)
         return reasons
 
+    def status(self) -> Status:
+        """Say what the node knows of itself, for the status page."""
+        return gather_status(
+            self.settings,
+            self.conductor,
+            self.ledger,
+            phase=self.keeper.phase.value,
+            followed=self.following.followed,
+            distance_blocks=self.following.distance,
+            problems=self.readiness(),
+            addresses=(
+                ("gRPC", str(self.grpc_address)),
+                ("subscribers", str(self.subscriber_address)),
+                ("data streamer", str(self.tcp_address)),
+                ("HTTP", str(self.http_address)),
+            ),
+            tcp_clients=self._tcp_server.client_count,
+            tcp_slowest_bytes=self._tcp_server.lag_bytes,
+            subscribers=self.subscribe_service.stream_count,
+            subscriber_lag_blocks=self.subscribe_service.lag_blocks,
+        )
+
+    def publishers_sent_elsewhere(self) -> str | None:
+        """Say why publishers are sent elsewhere; None: they are taken."""
+        return self.conductor.arbiter.retired
+
     async def start(self) -> None:
         """Open the ledger and listen.
 
@@ -138,6 +168,7 @@ class Node:
                 grpc=str(self.grpc_address),
                 tcp=str(self.tcp_address),
                 http=str(self.http_address),
+                control=str(self.control_address),
                 data_dir=str(self.settings.data_dir),
                 verification=self.settings.verification_mode,
                 last_block=self.ledger.last_number,
@@ -168,11 +199,11 @@ class Node:
         self._cleanup.callback(self.ledger.close)
         self._make_conductor()
         self._make_following()
+        self._make_keeper()
         self.http_address = await self._start_http()
         self.tcp_address = await self._start_tcp()
         self.grpc_address = await self._start_grpc()
-        if settings.peers:
-            self.following.catch_up([str(peer) for peer in settings.peers])
+        self.control_address = await self._start_control()
 
     def _make_conductor(self) -> None:
         settings = self.settings
@@ -210,6 +241,26 @@ class Node:
             rules=rules,
             stall_seconds=settings.catchup_stall_seconds,
             message_bytes_max=settings.grpc_max_message_bytes * HARD_MESSAGE_FACTOR,
+            tls=self._peer_tls(),
+        )
+
+    def _peer_tls(self) -> ClientTls | None:
+        settings = self.settings
+        files = (settings.catchup_tls_ca, settings.catchup_tls_certificate, settings.catchup_tls_key)
+        if settings.catchup_tls_ca is None:
+            return None
+        return ClientTls(*(None if file is None else str(file) for file in files))
+
+    def _make_keeper(self) -> None:
+        settings = self.settings
+        self.keeper = RoleKeeper(
+            settings.data_dir,
+            RoleRecord(settings.role),
+            self.conductor,
+            self.ledger,
+            self.following,
+            peers=[str(peer) for peer in settings.peers],
+            drain_seconds=settings.shutdown_grace_seconds,
         )
 
     def _make_checks(self) -> ProofChecks:
@@ -268,6 +319,7 @@ class Node:
         self._cleanup.push_async_callback(server.close)
         self._tcp_server = server
         self.metrics.tcp_clients.set_function(lambda: server.client_count)
+        self.metrics.tcp_lag_bytes.set_function(lambda: server.lag_bytes)
         return Address(address.host, server.address[1])
 
     async def _start_grpc(self) -> Address:
@@ -294,6 +346,7 @@ class Node:
             self._add_status(server)
             self._add_reading(server)
 
+        await self.keeper.start()  # a standby sends publishers elsewhere from the first one on
         # Undone from the last to the first: publishers are told, then subscribers, then the servers go.
         if settings.subscriber_address is not None:
             self.subscriber_address = await self._serve(
@@ -302,12 +355,28 @@ class Node:
         address = await self._serve("grpc", settings.grpc_address, add_publishing)
         self._cleanup.push_async_callback(self._end_subscribers)
         self._cleanup.push_async_callback(self.conductor.stop, settings.shutdown_grace_seconds)
-        self._cleanup.push_async_callback(self.following.stop)
+        self._cleanup.push_async_callback(self.keeper.close)
         if settings.subscriber_address is None:
             self.subscriber_address = address
         watch = asyncio.ensure_future(self._watch())
         self._cleanup.callback(watch.cancel)
         return address
+
+    async def _start_control(self) -> Address:
+        """Start the server for those who operate the node, at an address of its own."""
+        service = ControlService(self.keeper, self.ledger, self._control_facts)
+
+        def add_control(server: aio.Server) -> None:
+            control_pb2_grpc.add_NodeControlServicer_to_server(service, server)
+
+        return await self._serve("control", self.settings.control_address, add_control)
+
+    def _control_facts(self) -> tuple[str, int, str, list[str]]:
+        advertised = self.settings.grpc_advertised_address
+        if advertised == self.settings.grpc_address:
+            advertised = self.grpc_address  # with the port that it has got
+        publishers = self.conductor.arbiter.publisher_count
+        return str(advertised), publishers, self.settings.verification_mode, self.readiness()
 
     async def _serve(
         self, section: str, address: Address, add_services: Callable[[aio.Server], None]
@@ -348,7 +417,7 @@ class Node:
     def _facts(self) -> dict[str, object]:
         """What `sluice status` shows beside the blocks."""
         return {
-            "role": self.settings.role,
+            "role": self.keeper.phase.value,
             "verification_mode": self.settings.verification_mode,
             "ready": not self.readiness(),
             "publishers": self.conductor.arbiter.publisher_count,
@@ -399,6 +468,7 @@ class Node:
         while True:
             sent_before_bytes, sent_bytes = sent_bytes, self._tcp_server.bytes_sent
             self.metrics.tcp_sent_bytes.inc(sent_bytes - sent_before_bytes)
+            self.metrics.show_role(self.keeper.phase.value)
             ready = not self.readiness()
             if ready != serving:
                 serving = ready

@@ -35,7 +35,10 @@ _RETIRED = "the node is a standby: publish to the active one"
 
 
 class Following(Protocol):
-    """Keeps this node level with another one."""
+    """Takes blocks from other nodes."""
+
+    def catch_up(self, addresses: Sequence[str]) -> None:
+        """Take what publishers are ahead by from these, `host:port` each, whenever they are."""
 
     def follow(self, addresses: Sequence[str]) -> None:
         """Follow the first of these, `host:port` each, that works, from now on."""
@@ -99,7 +102,7 @@ class RoleKeeper:
         """Take up the role: a standby sends publishers elsewhere and follows."""
         if self.phase is Phase.STANDBY:
             await self._conductor.retire(_RETIRED)
-            self._follow()
+        self._follow()
         log.info("role", extra=fields(role=self.phase.value, followed=self.followed))
 
     async def close(self) -> None:
@@ -168,6 +171,7 @@ class RoleKeeper:
                 self._follow()
                 raise
             self._conductor.reinstate()
+            self._follow()
             log.info("the node is active", extra=fields(last_block=self._ledger.last_number))
 
     async def stand_by(self, followed: str) -> None:
@@ -229,6 +233,7 @@ class RoleKeeper:
         if was_active:
             return
         self._conductor.reinstate()  # first: a network without an active node is worse than a stale file
+        self._follow()
         log.info("the node is active again", extra=fields(because=event.value))
         await self._remember()
 
@@ -252,6 +257,11 @@ class RoleKeeper:
             self._hold = None
 
     def _follow(self) -> None:
+        """Take blocks from others as the role wants it: all of them, or what publishers are ahead by."""
+        if self.phase is Phase.ACTIVE:
+            if self._peers:
+                self._following.catch_up(self._peers)
+            return
         told = () if self.followed is None else (self.followed,)
         self._following.follow(tuple(dict.fromkeys((*told, *self._peers))))
 

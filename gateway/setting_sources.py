@@ -108,17 +108,30 @@ RULES: tuple[Rule, ...] = (
     ),
     *_tls_rules("grpc"),
     *_tls_rules("subscriber"),
+    *_tls_rules("control"),
     Rule(
         "subscriber.tls_certificate",
         lambda s: s.subscriber_tls_certificate is None or s.subscriber_address is not None,
         lambda _: "subscriber.address to be set as well (grpc.tls_certificate is for grpc.address)",
     ),
     Rule(
+        "catchup.tls_certificate",
+        lambda s: (
+            s.catchup_tls_certificate is None
+            or (s.catchup_tls_key is not None and s.catchup_tls_ca is not None)
+        ),
+        lambda _: "catchup.tls_key and catchup.tls_ca to be set as well",
+    ),
+    Rule(
         "publish.allowed_subjects",
         lambda s: not s.publish_allowed_subjects or s.grpc_tls_client_ca is not None,
         lambda _: "grpc.tls_client_ca to be set as well, or clients show no certificate",
     ),
-    Rule("role", lambda s: s.role == "active", lambda _: "active, because standby is not built yet"),
+    Rule(
+        "role",
+        lambda s: s.role == "active" or s.peers != (),
+        lambda _: "at least one --peer for a standby to follow",
+    ),
     Rule(
         "catchup.max_rest_seconds",
         lambda s: s.catchup_max_rest_seconds >= s.catchup_rest_seconds,

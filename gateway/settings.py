@@ -302,6 +302,12 @@ class Settings:
         "Where publishers, subscribers and status requests connect; port 0 takes a free one.",
         flag="--grpc",
     )
+    grpc_advertised_address: Address = _row(
+        "grpc.advertised_address",
+        HostPort(),
+        Derived("grpc.address", lambda settings: settings.grpc_address),
+        "Where other nodes find grpc.address, when that is 0.0.0.0 or behind something.",
+    )
     grpc_max_message_bytes: int = _row(
         "grpc.max_message_bytes",
         Size(64 * KIB, GIB),
@@ -405,12 +411,43 @@ class Settings:
         "Rest of a peer after a first failure; doubled with each further one.",
         unit="seconds",
     )
+    catchup_tls_ca: Path | None = _row(
+        "catchup.tls_ca",
+        File(),
+        None,
+        "PEM file of the authorities of peers' certificates; unset connects to peers without TLS.",
+    )
+    catchup_tls_certificate: Path | None = _row(
+        "catchup.tls_certificate", File(), None, "PEM file of the certificate that peers are shown."
+    )
+    catchup_tls_key: Path | None = _row(
+        "catchup.tls_key", File(), None, "PEM file of the private key of catchup.tls_certificate."
+    )
     catchup_max_rest_seconds: float = _row(
         "catchup.max_rest_seconds",
         Seconds(_DAY_SECONDS, none_allowed=False),
         60.0,
         "The longest rest of a peer that fails, and the rest of one that sends what cannot be.",
         unit="seconds",
+    )
+
+    # --- control --------------------------------------------------------------------------------------------
+    control_address: Address = _row(
+        "control.address",
+        HostPort(),
+        Address("127.0.0.1", 40841),
+        "Where `sluice failover` connects; whoever can connect there can take the node out of service. "
+        "Port 0 takes a free one.",
+        flag="--control",
+    )
+    control_tls_certificate: Path | None = _row(
+        "control.tls_certificate", File(), None, "As grpc.tls_certificate, for control.address."
+    )
+    control_tls_key: Path | None = _row(
+        "control.tls_key", File(), None, "As grpc.tls_key, for control.address."
+    )
+    control_tls_client_ca: Path | None = _row(
+        "control.tls_client_ca", File(), None, "As grpc.tls_client_ca, for control.address."
     )
 
     # --- tcp ------------------------------------------------------------------------------------------------

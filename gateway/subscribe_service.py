@@ -94,7 +94,7 @@ class SubscribeService:
         self._empty.set()
         self._unlisten = ledger.on_advance(self._wake)
         metrics.subscribers.set_function(lambda: len(self._streams))
-        metrics.subscriber_lag_blocks.set_function(self._lag)
+        metrics.subscriber_lag_blocks.set_function(lambda: self.lag_blocks)
 
     @property
     def stream_count(self) -> int:
@@ -146,7 +146,9 @@ class SubscribeService:
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
 
-    def _lag(self) -> int:
+    @property
+    def lag_blocks(self) -> int:
+        """How many blocks the slowest subscriber was not sent yet."""
         held = self.held()
         return max((stream.subscriber.lag(held) for stream in self._streams), default=0)
 

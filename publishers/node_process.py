@@ -57,7 +57,7 @@ class NodeProcess:
         self.data_dir = data_dir
         self.log_path = log_path
         words = ["serve", "--data-dir", str(data_dir), "--log-format", "json"]
-        for flag in ("--grpc", "--tcp", "--http"):
+        for flag in ("--grpc", "--tcp", "--http", "--control"):
             if flag not in arguments:
                 words += [flag, "127.0.0.1:0"]
         with log_path.open("ab") as log:

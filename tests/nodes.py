@@ -57,6 +57,7 @@ def node_settings(data_dir: Path, **changes: Any) -> Settings:
         "grpc_address": LOOPBACK,
         "tcp_address": LOOPBACK,
         "http_address": LOOPBACK,
+        "control_address": LOOPBACK,
         "ledger_keys": (ledger_key(),),
         "shutdown_grace_seconds": 2.0,
     }

@@ -20,7 +20,16 @@ from publishers.signals import Acknowledged, Action, Event
 from tests.nodes import ledger_key
 
 SLUICE = (sys.executable, "-m", "gateway.cli")
-ANYWHERE = ("--grpc", "127.0.0.1:0", "--tcp", "127.0.0.1:0", "--http", "127.0.0.1:0")
+ANYWHERE = (
+    "--grpc",
+    "127.0.0.1:0",
+    "--tcp",
+    "127.0.0.1:0",
+    "--http",
+    "127.0.0.1:0",
+    "--control",
+    "127.0.0.1:0",
+)
 START_SECONDS = 30.0
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import click
@@ -11,6 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from datastream.check import CheckResult, Severity, check_stream, repair_stream
+from datastream.compare import compare_streams
 from gateway.errors import Fatal
 from gateway.stream_check import BlockCheck
 
@@ -27,16 +30,26 @@ _MARKS = {Severity.DAMAGE: "damage ", Severity.FIXABLE: "fixable", Severity.NOTE
     is_flag=True,
     help="Put right what loses nothing committed: make the index of bookmarks anew, zero the tail.",
 )
+@click.option(
+    "--against",
+    type=click.Path(exists=True, path_type=Path),
+    metavar="FILE|DIR",
+    help="Only compare with another stream: the data pages must be the same bytes up to the end of the "
+    "shorter one. Both may be in use.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
-def command(path: Path, repair: bool, as_json: bool) -> None:
+def command(path: Path, repair: bool, against: Path | None, as_json: bool) -> None:
     """Check a stream file: every entry and page, the bookmarks both ways, and its blocks if it holds blocks.
 
     FILE is a stream file, DIR a data folder of `sluice serve`. Nothing is written without --repair. The
     stream must not be open in a server. Exit status 1 if anything is wrong and was not repaired.
     """
-    file = path / _STREAM_FILE_NAME if path.is_dir() else path
-    if not file.is_file():
-        raise Fatal(str(path), got=f"a folder without {_STREAM_FILE_NAME}", expected="a stream file in it")
+    file = _stream_file(path)
+    if against is not None:
+        if repair:
+            raise click.UsageError("--against compares and repairs nothing: leave --repair out")
+        _compare(file, _stream_file(against), as_json=as_json)
+        return
     result, blocks = _check(file, quiet=as_json)
     repaired = repair_stream(file, result) if repair else []
     if repaired:
@@ -52,19 +65,63 @@ def command(path: Path, repair: bool, as_json: bool) -> None:
         sys.exit(1)
 
 
-def _check(file: Path, *, quiet: bool) -> tuple[CheckResult, BlockCheck]:
-    """Check with a progress bar on a terminal."""
+def _stream_file(path: Path) -> Path:
+    """Give the stream file in a data folder, or the file itself."""
+    file = path / _STREAM_FILE_NAME if path.is_dir() else path
+    if not file.is_file():
+        raise Fatal(str(path), got=f"a folder without {_STREAM_FILE_NAME}", expected="a stream file in it")
+    return file
+
+
+def _compare(file: Path, other: Path, *, as_json: bool) -> None:
+    """Compare two streams and say whether the one is a beginning of the other."""
+    with _bar("comparing", quiet=as_json) as progress:
+        comparison = compare_streams(file, other, progress=progress)
+    difference = comparison.difference
+    lengths = [header.total_entries for header in comparison.headers]
+    if as_json:
+        found = {
+            "file": str(file),
+            "other": str(other),
+            "equal": comparison.is_equal,
+            "compared_length": comparison.compared_length,
+            "total_entries": lengths,
+            "difference": None
+            if difference is None
+            else {
+                "offset": difference.offset,
+                "entry": difference.entry_number,
+                "what": difference.what,
+            },
+        }
+        click.echo(json.dumps(found))
+    elif difference is None:
+        ahead = abs(lengths[0] - lengths[1])
+        longer = file if lengths[0] > lengths[1] else other
+        rest = f"; {longer} has {ahead} entries more" if ahead else ""
+        click.echo(f"{file} and {other}: the same {min(lengths)} entries, byte for byte{rest}")
+    else:
+        click.echo(f"{file} and {other} differ: {difference}")
+    if difference is not None:
+        sys.exit(1)
+
+
+@contextmanager
+def _bar(what: str, *, quiet: bool) -> Iterator[Callable[[int, int], None]]:
+    """Show a progress bar of pages on a terminal; gives what to call with how many of how many are done."""
     console = Console(stderr=True)
-    wrong_blocks: list[tuple[str, int, int]] = []
-    blocks = BlockCheck(lambda what, offset, number: wrong_blocks.append((what, offset, number)))
-    columns = (TextColumn("checking"), BarColumn(), MofNCompleteColumn(), TextColumn("pages"))
+    columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TextColumn("pages"))
     shown = console.is_terminal and not quiet
     with Progress(*columns, TimeRemainingColumn(), console=console, transient=True, disable=not shown) as bar:
         task = bar.add_task("", total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
 
-        def progress(done: int, total: int) -> None:
-            bar.update(task, completed=done, total=total)
 
+def _check(file: Path, *, quiet: bool) -> tuple[CheckResult, BlockCheck]:
+    """Check with a progress bar on a terminal."""
+    wrong_blocks: list[tuple[str, int, int]] = []
+    blocks = BlockCheck(lambda what, offset, number: wrong_blocks.append((what, offset, number)))
+    with _bar("checking", quiet=quiet) as progress:
         result = check_stream(file, visitor=blocks, progress=progress)
     blocks.end()
     for what, offset, number in wrong_blocks:

@@ -13,6 +13,8 @@ from gateway.addresses import Address
 from gateway.errors import Fatal, GatewayError
 from gateway.http import start_http
 from gateway.metrics import Metrics
+from gateway.status_page import Status
+from tests.gateway.test_status_page import EMPTY
 
 ANY_PORT = Address("127.0.0.1", 0)
 
@@ -24,11 +26,18 @@ class FakeNode:
         self.metrics = Metrics(verification_mode="full")
         self.reasons: list[str] = []
         self.error: GatewayError | None = None
+        self.elsewhere: str | None = None
 
     def readiness(self) -> list[str]:
         if self.error is not None:
             raise self.error
         return self.reasons
+
+    def status(self) -> Status:
+        return EMPTY
+
+    def publishers_sent_elsewhere(self) -> str | None:
+        return self.elsewhere
 
 
 Get = Callable[..., Awaitable[tuple[int, str, str]]]
@@ -125,3 +134,33 @@ def test_a_busy_port_and_an_address_that_is_not_ours_are_fatal() -> None:
             await start_http(FakeNode(), Address("192.0.2.1", 1))
 
     asyncio.run(scenario())
+
+
+def test_a_standby_is_ready_but_not_for_publishers() -> None:
+    async def main() -> None:
+        node = FakeNode()
+        async with serving(node) as get:
+            assert (await get("/readyz/publishers"))[::2] == (200, "ready\n")
+            node.elsewhere = "the node is a standby"
+            assert (await get("/readyz"))[::2] == (200, "ready\n")
+            assert (await get("/readyz/publishers"))[::2] == (503, "the node is a standby\n")
+            node.reasons = ["the disk is full"]
+            assert (await get("/readyz/publishers"))[::2] == (
+                503,
+                "the disk is full\nthe node is a standby\n",
+            )
+
+    asyncio.run(main())
+
+
+def test_the_status_is_a_page_and_json() -> None:
+    async def main() -> None:
+        async with serving(FakeNode()) as get:
+            status, kind, page = await get("/")
+            assert (status, kind) == (200, "text/html; charset=utf-8")
+            assert "active node, version 0.1.0" in page
+            status, kind, text = await get("/status.json")
+            assert (status, kind) == (200, "application/json; charset=utf-8")
+            assert '"phase": "active"' in text
+
+    asyncio.run(main())

@@ -27,13 +27,16 @@ class FakeFollowing:
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, ...]] = []
-        """Addresses of each `follow`; an empty one is `stop`."""
+        """`catch up` or `follow` with the addresses, or `stop`."""
+
+    def catch_up(self, addresses: Sequence[str]) -> None:
+        self.calls.append(("catch up", *addresses))
 
     def follow(self, addresses: Sequence[str]) -> None:
-        self.calls.append(tuple(addresses))
+        self.calls.append(("follow", *addresses))
 
     async def stop(self) -> None:
-        self.calls.append(())
+        self.calls.append(("stop",))
 
 
 def keep(stage: Stage, role: str = "active", **options: float) -> tuple[RoleKeeper, FakeFollowing]:
@@ -65,13 +68,13 @@ def test_a_planned_way_from_active_to_standby_and_back(tmp_path: Path) -> None:
             await hand.expect_end("end SUCCESS last 0 about 0")
         await stage.publisher("Carol").expect_end("end SUCCESS last 0 about 0")
         await keeper.stand_by(PEER)
-        assert following.calls == [(), (), (PEER, OTHER)]
+        assert following.calls == [("catch up", OTHER), ("stop",), ("stop",), ("follow", PEER, OTHER)]
         peer = stage.conductor.connect("peer", is_peer=True)
         assert not peer.closed
         stage.conductor.disconnect(peer, "stopped")
         await keeper.activate()
         assert (keeper.phase, read_role(tmp_path)) == (Phase.ACTIVE, RoleRecord("active"))
-        assert following.calls[-1] == ()
+        assert following.calls[-2:] == [("stop",), ("catch up", OTHER)]
         dave = stage.publisher("Dave")
         dave.block(BLOCKS[1])
         await dave.expect("ack 1")
@@ -114,7 +117,7 @@ def test_a_standby_starts_as_one_whatever_the_setting_says(tmp_path: Path) -> No
         keeper, following = keep(stage, "active")
         await keeper.start()
         assert keeper.phase is Phase.STANDBY
-        assert following.calls == [(PEER, OTHER)]
+        assert following.calls == [("follow", PEER, OTHER)]
         await stage.publisher("Alice").expect_end(SENT_ELSEWHERE)
 
     play(tmp_path, scene)
@@ -154,7 +157,7 @@ def test_a_disk_that_refuses_leaves_the_role_as_it_was(tmp_path: Path, change: s
             await alice.expect("ack 0")
         else:
             await alice.expect_end(SENT_ELSEWHERE)
-            assert following.calls[-1] == (OTHER,)
+            assert following.calls[-1] == ("follow", OTHER)
 
     play(tmp_path, scene)
 

@@ -201,11 +201,35 @@ BROKEN_RULES: list[tuple[str, dict[str, object], str]] = [
         ),
     ),
     (
+        "control.tls_key",
+        {"control.tls_certificate": "a.crt"},
+        (
+            "control.tls_key: got nothing, expected control.tls_certificate and control.tls_key together, or "
+            "neither (default)"
+        ),
+    ),
+    (
+        "control.tls_client_ca",
+        {"control.tls_client_ca": "ca.crt"},
+        (
+            'control.tls_client_ca: got "ca.crt", expected control.tls_certificate to be set as well '
+            "(flag --control-tls-client-ca)"
+        ),
+    ),
+    (
         "subscriber.tls_certificate",
         {"subscriber.tls_certificate": "a.crt", "subscriber.tls_key": "a.key"},
         (
             'subscriber.tls_certificate: got "a.crt", expected subscriber.address to be set as well '
             "(grpc.tls_certificate is for grpc.address) (flag --subscriber-tls-certificate)"
+        ),
+    ),
+    (
+        "catchup.tls_certificate",
+        {"catchup.tls_certificate": "a.crt", "catchup.tls_key": "a.key"},
+        (
+            'catchup.tls_certificate: got "a.crt", expected catchup.tls_key and catchup.tls_ca to be set as '
+            "well (flag --catchup-tls-certificate)"
         ),
     ),
     (
@@ -219,7 +243,7 @@ BROKEN_RULES: list[tuple[str, dict[str, object], str]] = [
     (
         "role",
         {"role": "standby"},
-        'role: got "standby", expected active, because standby is not built yet (flag --role)',
+        'role: got "standby", expected at least one --peer for a standby to follow (flag --role)',
     ),
     (
         "catchup.max_rest_seconds",

@@ -105,6 +105,7 @@ def test_half_a_renewal_leaves_the_old_certificate_and_is_logged_once(
     before = tls.fingerprint
     new = authority.issue("node", file="new")
     new.certificate.replace(server.certificate)  # the key is still the old one
+    caplog.clear()
     with caplog.at_level(logging.ERROR):
         assert not tls.reload_if_changed()
         assert not tls.reload_if_changed()
@@ -121,6 +122,7 @@ def test_files_that_go_away_are_an_error_in_the_log_and_no_more(
     tls = ServerTls(authority.server_files(server, mutual=False), "grpc.tls")
     before = tls.fingerprint
     server.key.unlink()
+    caplog.clear()
     with caplog.at_level(logging.ERROR):
         assert not tls.reload_if_changed()
     assert tls.fingerprint == before

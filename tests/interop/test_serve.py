@@ -98,7 +98,7 @@ def test_a_stream_of_other_things(tmp_path: Path) -> None:
 BAD_USAGE = [
     (("--nothing",), r"sluice serve: No such option.*--nothing.* \(see: sluice serve --help\)\n"),
     (("--ledger-key", "dsa:00"), r"sluice: ledger key 'dsa:00': got unknown kind 'dsa', expected .*\n"),
-    (("--role", "standby", *KEY), r'sluice: role: got "standby", expected active, because .*\n'),
+    (("--role", "standby", *KEY), r'sluice: role: got "standby", expected at least one --peer .*\n'),
     (("--ledger-key", "ed25519:12"), r"sluice: .*ed25519.*: got .*, expected .*\n"),
     (("--ledger-key", "tss:00"), r"sluice: .*tss.*: got .*, expected .*\n"),
 ]

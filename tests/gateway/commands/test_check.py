@@ -87,3 +87,31 @@ def test_what_cannot_be_checked(data_dir: Path, capsys: pytest.CaptureFixture[st
     assert "datastream.bin: the stream is in use by another program or opener" in capsys.readouterr().err
     assert main(["check", str(data_dir / "datastream.db")]) == 1
     assert "got a folder without datastream.bin, expected a stream file in it" in capsys.readouterr().err
+
+
+def test_two_folders_of_the_same_blocks(data_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    other = tmp_path_factory.mktemp("other")
+    ledger = Ledger.open(other)
+    commit(ledger, BLOCKS[:5])
+    ledger.close()
+    entries = sum(len(block.items) + 3 for block in BLOCKS)
+    fewer = sum(len(block.items) + 3 for block in BLOCKS[:5])
+    result = run(data_dir, "--against", other)
+    assert result.exit_code == 0, result.output
+    assert result.output == (
+        f"{data_dir}/datastream.bin and {other}/datastream.bin: the same {fewer} entries, byte for byte; "
+        f"{data_dir}/datastream.bin has {entries - fewer} entries more\n"
+    )
+    with (other / "datastream.bin").open("r+b") as file:
+        file.seek(4096 + 3)
+        file.write(b"\xff")
+    result = run(data_dir, "--against", other, "--json")
+    assert result.exit_code == 1
+    assert json.loads(result.output)["difference"]["offset"] == 4096 + 3
+    assert "differ: offset 4099, entry 0: 0x00 and 0xff" in run(data_dir, "--against", other).output
+
+
+def test_a_comparison_repairs_nothing(data_dir: Path) -> None:
+    result = run(data_dir, "--against", data_dir, "--repair")
+    assert result.exit_code == 2
+    assert "--against compares and repairs nothing" in result.output

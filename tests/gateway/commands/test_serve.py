@@ -107,7 +107,7 @@ BAD_USAGE = [
     (["--tcp"], r"sluice.*: Option '--tcp' requires an argument \(see: sluice.* --help\)"),
     (["extra"], r"sluice serve: Got unexpected extra argument \(extra\) \(see: sluice serve --help\)"),
     (["--role", "boss"], r"sluice: role: got 'boss', expected one of active, standby \(flag --role\)"),
-    (["--role", "standby"], r'sluice: role: got "standby", expected active, because .* \(flag --role\)'),
+    (["--role", "standby"], r'sluice: role: got "standby", expected at least one --peer .* \(flag --role\)'),
 ]
 
 

@@ -1,0 +1,81 @@
+"""Gathers what a node knows of itself, for `gateway.status_page` and `/status.json`.
+
+A shell: it asks each room of the node for its facts, and decides nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+
+from gateway import __version__
+from gateway.conductor import Conductor
+from gateway.ledger import Ledger
+from gateway.race_facts import GONE, StreamFacts
+from gateway.race_tables import StreamState
+from gateway.settings import Settings
+from gateway.status_page import PublisherStatus, Status
+
+__all__ = ["gather_status"]
+
+
+def gather_status(
+    settings: Settings,
+    conductor: Conductor,
+    ledger: Ledger,
+    *,
+    phase: str,
+    followed: str | None,
+    distance_blocks: int | None,
+    problems: Iterable[str],
+    addresses: Iterable[tuple[str, str]],
+    tcp_clients: int,
+    tcp_slowest_bytes: int,
+    subscribers: int,
+    subscriber_lag_blocks: int,
+) -> Status:
+    """Gather a `Status`; what the race and the ledger do not know comes as arguments of the same names."""
+    arbiter, history, chain = conductor.arbiter, conductor.history, ledger.chain
+    age_seconds = None
+    if conductor.acknowledged_at is not None:
+        age_seconds = time.monotonic() - conductor.acknowledged_at
+    return Status(
+        version=__version__,
+        phase=phase,
+        verification_mode=settings.verification_mode,
+        addresses=tuple(addresses),
+        problems=tuple(problems),
+        first_block=ledger.first_number,
+        last_block=chain.last_number,
+        last_root_hash=(chain.last_root_hash or b"").hex(),
+        last_block_age_seconds=age_seconds,
+        race=history.blocks,
+        winners=tuple(history.counts()),
+        median_seconds=history.median_seconds(),
+        publishers=tuple(
+            PublisherStatus(stream.name, _doing(stream))
+            for stream in arbiter.streams.values()
+            if stream.state not in GONE
+        ),
+        inflight_bytes=arbiter.inflight_bytes,
+        tcp_clients=tcp_clients,
+        tcp_slowest_bytes=tcp_slowest_bytes,
+        subscribers=subscribers,
+        subscriber_lag_blocks=subscriber_lag_blocks,
+        peers=tuple(map(str, settings.peers)),
+        followed=followed,
+        distance_blocks=distance_blocks,
+    )
+
+
+def _doing(stream: StreamFacts) -> str:
+    """Say in words what a publisher does."""
+    if stream.block is not None:
+        return f"sends block {stream.block.number}"
+    if stream.state is StreamState.FRESH:
+        return "has sent nothing yet"
+    if stream.asked_for is not None:
+        return f"was asked for block {stream.asked_for}"
+    if stream.behind_from is not None:
+        return f"is ahead: block {stream.behind_from} is next"
+    return "waits" if stream.next_offer is None else f"comes to block {stream.next_offer} next"

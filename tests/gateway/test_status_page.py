@@ -1,0 +1,163 @@
+"""Tests of `gateway.status_page`: what an operator reads, and that no name of a peer becomes markup."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import fields, replace
+from html.parser import HTMLParser
+
+import pytest
+
+from gateway.race_history import Won
+from gateway.status_page import PublisherStatus, Status, as_json, render
+
+VOID = {"meta", "br", "link", "img"}
+EMPTY = Status(
+    version="0.1.0",
+    phase="active",
+    verification_mode="full",
+    addresses=(("gRPC", "127.0.0.1:40840"),),
+    problems=(),
+    first_block=None,
+    last_block=None,
+    last_root_hash="",
+    last_block_age_seconds=None,
+    race=(),
+    winners=(),
+    median_seconds=None,
+    publishers=(),
+    inflight_bytes=0,
+    tcp_clients=0,
+    tcp_slowest_bytes=0,
+    subscribers=0,
+    subscriber_lag_blocks=0,
+    peers=(),
+    followed=None,
+    distance_blocks=None,
+)
+BUSY = replace(
+    EMPTY,
+    first_block=0,
+    last_block=1200,
+    last_root_hash="ab" * 48,
+    last_block_age_seconds=1.25,
+    race=(Won(1199, "alice", 0.0042), Won(1200, "bob", 0.0051)),
+    winners=(("alice", 1), ("bob", 1)),
+    median_seconds=0.0051,
+    publishers=(PublisherStatus("alice", "sends block 1201"),),
+    inflight_bytes=3 << 20,
+    tcp_clients=12,
+    tcp_slowest_bytes=2048,
+    subscribers=3,
+    subscriber_lag_blocks=1,
+    peers=("192.0.2.7:40840",),
+    followed="192.0.2.7:40840",
+    distance_blocks=4,
+)
+
+
+class Page(HTMLParser):
+    """Reads a page, and checks that its tags are closed in order."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.open_tags: list[str] = []
+        self.tags: list[str] = []
+        self.words: list[str] = []
+        self.titles: list[str] = []
+        self.feed(html)
+        self.close()
+        assert self.open_tags == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.titles += [value or "" for name, value in attrs if name == "title"]
+        if tag not in VOID:
+            self.open_tags.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open_tags.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self.open_tags and self.open_tags[-1] != "style" and data.strip():
+            self.words.append(data.strip())
+
+    @property
+    def text(self) -> str:
+        """All words of the page."""
+        return " | ".join(self.words)
+
+
+def test_an_empty_node_says_so() -> None:
+    text = Page(render(EMPTY)).text
+    assert text.startswith(
+        "Sluice: no block yet | Sluice | active node, version 0.1.0, verification full | Ready"
+    )
+    for words in (
+        "The node holds no block yet.",
+        "No block was acknowledged since the node started.",
+        "None is connected.",
+        "None is set.",
+    ):
+        assert words in text
+
+
+def test_a_busy_node_shows_its_head_race_publishers_readers_and_peers() -> None:
+    page = Page(render(BUSY))
+    for words in (
+        "last block | 1200 | acknowledged | 1.2 s ago | root hash | " + "ab" * 48 + " | first block | 0",
+        "winner of the last 2 blocks | blocks | alice | 1 | bob | 1",
+        "from header to acknowledgement, median 5.1 ms",
+        "alice | sends block 1201 | 3.0 MiB in flight",
+        "data-streamer clients | 12 | the slowest is behind by | 2.0 KiB",
+        "subscribers | 3 | the slowest is behind by | 1 blocks",
+        "may be followed | 192.0.2.7:40840 | followed now | 192.0.2.7:40840 | behind by | 4 blocks",
+        "gRPC | 127.0.0.1:40840",
+    ):
+        assert words in page.text
+    assert page.titles == ["block 1199: alice, 4.2 ms", "block 1200: bob, 5.1 ms"]
+
+
+def test_problems_come_first_and_in_words() -> None:
+    page = Page(render(replace(BUSY, problems=("the disk is full", "the node is stopping"))))
+    assert page.text.startswith("Sluice: 2 problems | Sluice")
+    assert "Not ready: | the disk is full | the node is stopping | Chain" in page.text
+    assert "no problem is known" not in page.text
+
+
+def test_names_of_peers_are_never_markup() -> None:
+    evil = '"><script>alert(1)</script><i title="'
+    status = replace(
+        BUSY,
+        race=(Won(1, evil, 0.1),),
+        winners=((evil, 1),),
+        publishers=(PublisherStatus(evil, evil),),
+        peers=(evil,),
+        followed=evil,
+        problems=(evil,),
+    )
+    html = render(status)
+    page = Page(html)
+    assert "script" not in page.tags
+    assert page.titles == [f"block 1: {evil}, 100.0 ms"]
+    assert page.text.count(evil) == 6
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [(0.0004, "0.4 ms"), (1.0, "1.0 s"), (119.0, "119.0 s"), (120.0, "2 min"), (7200.0, "2 h 0 min")],
+)
+def test_ages_are_in_words(seconds: float, words: str) -> None:
+    assert f"{words} ago" in Page(render(replace(BUSY, last_block_age_seconds=seconds))).text
+
+
+def test_the_page_asks_nothing_of_anybody_else() -> None:
+    html = render(BUSY)
+    for mark in ("<script", "src=", "href=", "@import", "url("):
+        assert mark not in html
+
+
+def test_as_json_every_fact_is_there() -> None:
+    facts = json.loads(json.dumps(as_json(BUSY)))
+    assert set(facts) == {one.name for one in fields(Status)}
+    assert facts["race"][1] == {"number": 1200, "publisher": "bob", "seconds": 0.0051}

@@ -1,0 +1,205 @@
+"""Real nodes change their roles: publishers and a legacy client go along, and nothing is lost."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tenacity import wait_fixed
+
+from datastream.client import StreamClient
+from datastream.compare import compare_streams
+from gateway.block import Block
+from gateway.control_client import ControlClient
+from gateway.errors import FailoverFailed
+from gateway.failover import Failover, Step
+from gateway.node import Node
+from gateway.role_file import read_role
+from gateway.roles import Phase, RoleRecord
+from publishers.client import ClientOptions, PublishClient
+from publishers.machine import MachineLimits
+from publishers.report import PublishReport
+from tests.nodes import ANSWER_SECONDS, make_blocks, running_node, wire_to
+
+BLOCKS = make_blocks(60)
+OPTIONS = ClientOptions(wait=wait_fixed(0.05), machine=MachineLimits(deadline_ns=60 * 10**9))
+
+
+@asynccontextmanager
+async def pair(tmp_path: Path, **changes: Any) -> AsyncIterator[tuple[Node, Node]]:
+    """An active node, and its standby."""
+    async with running_node(tmp_path / "a", **changes) as a:
+        standby = {"role": "standby", "peers": (a.grpc_address,), "catchup_rest_seconds": 0.05}
+        async with running_node(tmp_path / "b", **(standby | changes)) as b:
+            yield a, b
+
+
+async def fail_over(source: Node, target: Node, *, force: bool = False) -> list[Step]:
+    """Run a failover by the control addresses; give its steps."""
+    steps: list[Step] = []
+    async with (
+        ControlClient(str(source.control_address)) as one,
+        ControlClient(str(target.control_address)) as other,
+    ):
+        failover = Failover(one, other, steps.append)
+        await (failover.force() if force else failover.run())
+    return steps
+
+
+async def level(node: Node, number: int) -> None:
+    """Wait until a node holds a block."""
+    async with asyncio.timeout(ANSWER_SECONDS):
+        while node.ledger.last_number is None or node.ledger.last_number < number:  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+
+
+async def publish(nodes: Sequence[Node], name: str, blocks: Sequence[Block]) -> PublishReport:
+    """Publish at a pace that leaves time for something to happen."""
+
+    async def source() -> AsyncIterator[Block]:
+        for block in blocks:
+            await asyncio.sleep(0.01)
+            yield block
+
+    return await PublishClient([str(node.grpc_address) for node in nodes], name, OPTIONS).publish(source())
+
+
+def test_a_standby_follows_and_sends_publishers_elsewhere(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with pair(tmp_path) as (a, b), wire_to(a) as wire, wire_to(b) as other:
+            publisher = await wire.publisher("alice")
+            await publisher.block(*BLOCKS[:5])
+            await publisher.expect(*(f"ack {number}" for number in range(5)))
+            await level(b, 4)
+            elsewhere = await other.publisher("bob")
+            await elsewhere.expect("end SUCCESS last 4 about 0", "closed")
+            assert b.publishers_sent_elsewhere() is not None
+            assert b.readiness() == []
+            assert (await other.get_block(3)).block.items == list(BLOCKS[3].items)
+            await publisher.block(BLOCKS[5])
+            await publisher.expect("ack 5")
+            await level(b, 5)
+        comparison = compare_streams(tmp_path / "a" / "datastream.bin", tmp_path / "b" / "datastream.bin")
+        assert comparison.is_equal
+        assert comparison.headers[0].total_entries == comparison.headers[1].total_entries
+
+    asyncio.run(main())
+
+
+def test_a_planned_failover_under_publishers_and_a_reader_that_carries_its_entry_number(
+    tmp_path: Path,
+) -> None:
+    async def main() -> None:
+        async with pair(tmp_path) as (a, b):
+            read: list[bytes] = []
+
+            async def read_entries() -> None:
+                """A legacy client: history and live from A, and from B where A ended."""
+                async with await StreamClient.connect(a.tcp_address.host, a.tcp_address.port) as client:
+                    await client.start(0)
+                    async for entry in client.entries():
+                        assert entry.number == len(read)
+                        read.append(entry.data)
+                        if len(read) == 200:
+                            break
+                while b.ledger.streamer.committed.total_entries < len(read):  # noqa: ASYNC110
+                    await asyncio.sleep(0.005)  # B is a few entries behind, and would refuse
+                async with await StreamClient.connect(b.tcp_address.host, b.tcp_address.port) as client:
+                    await client.start(len(read))
+                    async for entry in client.entries():
+                        assert entry.number == len(read)
+                        read.append(entry.data)
+
+            reader = asyncio.create_task(read_entries())
+            publishers = [
+                asyncio.create_task(publish(nodes, name, BLOCKS))
+                for nodes, name in (((a, b), "alice"), ((b, a), "bob"))
+            ]
+            await level(a, 15)
+            steps = await fail_over(a, b)
+            assert [step.name.split()[0] for step in steps[:4]] == ["read", "drain", "level", "activate"]
+            await level(b, 35)
+            await fail_over(b, a)
+            reports = await asyncio.gather(*publishers)
+            assert [report.blocks for report in reports] == [60, 60]
+            for node in (a, b):
+                await level(node, 59)
+            assert (a.keeper.phase, b.keeper.phase) == (Phase.ACTIVE, Phase.STANDBY)
+            assert read_role(tmp_path / "b") == RoleRecord("standby", str(a.grpc_address))
+            total_entries = b.ledger.streamer.committed.total_entries
+            async with asyncio.timeout(ANSWER_SECONDS):
+                while len(read) < total_entries:  # noqa: ASYNC110
+                    await asyncio.sleep(0.005)
+            reader.cancel()
+            assert read == [entry.data for entry in a.ledger.streamer.read_entries(0)]
+        comparison = compare_streams(tmp_path / "a" / "datastream.bin", tmp_path / "b" / "datastream.bin")
+        assert comparison.is_equal
+
+    asyncio.run(main())
+
+
+def test_roles_survive_a_restart(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with pair(tmp_path) as (a, b):
+            await fail_over(a, b)
+        async with running_node(tmp_path / "b") as b, running_node(tmp_path / "a") as a:
+            assert (a.keeper.phase, b.keeper.phase) == (Phase.STANDBY, Phase.ACTIVE)
+
+    asyncio.run(main())
+
+
+def test_a_standby_takes_over_from_a_dead_node_and_the_dead_one_becomes_its_standby(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with running_node(tmp_path / "a") as a:
+            address = a.grpc_address
+            async with running_node(tmp_path / "b", role="standby", peers=(address,)) as b:
+                async with wire_to(a) as wire:
+                    publisher = await wire.publisher("alice")
+                    await publisher.block(*BLOCKS[:3])
+                    await publisher.expect("ack 0", "ack 1", "ack 2")
+                    await level(b, 2)
+                with pytest.raises(FailoverFailed, match="answers and is active; leave --force out"):
+                    await fail_over(a, b, force=True)
+                await a.stop()
+                with pytest.raises(
+                    FailoverFailed, match="nothing has changed; if that node is dead: --force"
+                ):
+                    await fail_over(a, b)
+                await fail_over(a, b, force=True)
+                async with wire_to(b) as wire:
+                    publisher = await wire.publisher("alice")
+                    await publisher.block(BLOCKS[3])
+                    await publisher.expect("ack 3")
+                    async with running_node(tmp_path / "a", peers=(b.grpc_address,)) as back:
+                        assert back.keeper.phase is Phase.ACTIVE
+                        # Nobody could tell it. B holds all that it holds, so it can stand by at once.
+                        await fail_over(back, b)
+                        assert (back.keeper.phase, b.keeper.phase) == (Phase.STANDBY, Phase.ACTIVE)
+                        await level(back, 3)
+
+    asyncio.run(main())
+
+
+def test_a_failover_that_cannot_become_level_is_undone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gateway.failover.FAILOVER_LEVEL_SECONDS", 0.1)
+
+    async def main() -> None:
+        async with pair(tmp_path) as (a, b), wire_to(a) as wire:
+            await b.following.stop()  # as if A could not be reached from B
+            publisher = await wire.publisher("alice")
+            await publisher.block(BLOCKS[0])
+            await publisher.expect("ack 0")
+            with pytest.raises(FailoverFailed, match=r"DEADLINE_EXCEEDED: await block 0: .* is active again"):
+                await fail_over(a, b)
+            assert (a.keeper.phase, b.keeper.phase) == (Phase.ACTIVE, Phase.STANDBY)
+            again = await wire.publisher("alice")
+            await again.block(BLOCKS[1])
+            await again.expect("ack 1")
+
+    asyncio.run(main())
