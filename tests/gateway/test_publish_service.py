@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import grpc
@@ -15,7 +16,7 @@ from grpc import aio
 from gateway.api import publish_pb2
 from gateway.block import Block
 from gateway.items import ItemKind, field_item, kind_of
-from gateway.publish_service import METHOD_NAME, SERVICE_NAME
+from gateway.publish_service import METHOD_NAME, SERVICE_NAME, publisher_name
 from publishers.maker import key_of_seed
 from tests.nodes import Publisher, Wire, make_blocks, running_node, split, stream_bytes, wire_to
 
@@ -455,6 +456,28 @@ def test_a_publisher_that_reads_nothing_is_closed(tmp_path: Path, caplog: pytest
     left = [record.sluice_fields for record in caplog.records if record.message == "publisher left"]  # type: ignore[attr-defined]
     reasons = {fields["publisher"]: fields["reason"] for fields in left}
     assert reasons["deaf"] == "the publisher does not read its responses"
+
+
+@pytest.mark.parametrize(
+    ("auth", "metadata", "name"),
+    [
+        ({"x509_subject": [b"CN=alice"]}, (("publisher-id", "bob"),), "CN=alice"),
+        ({"x509_common_name": [b"alice"]}, (("publisher-id", "bob"),), "alice"),
+        ({"x509_subject": [b"\xff"]}, None, "\ufffd"),
+        ({"transport_security_type": [b"ssl"]}, (("other", "x"), ("publisher-id", "bob")), "bob"),
+        ({}, (("publisher-id", "b" * 300),), "b" * 256),
+        ({}, (("publisher-id", ""),), "ipv4:127.0.0.1:5"),
+        ({}, None, "ipv4:127.0.0.1:5"),
+        ({"x509_subject": []}, None, "ipv4:127.0.0.1:5"),
+    ],
+)
+def test_a_publisher_is_its_certificate_else_its_id_else_its_connection(
+    auth: dict[str, list[bytes]], metadata: tuple[tuple[str, str], ...] | None, name: str
+) -> None:
+    context = SimpleNamespace(
+        auth_context=lambda: auth, invocation_metadata=lambda: metadata, peer=lambda: "ipv4:127.0.0.1:5"
+    )
+    assert publisher_name(context) == name  # type: ignore[arg-type]
 
 
 def test_a_publisher_is_known_by_its_id_or_its_connection(
