@@ -120,6 +120,19 @@ def test_an_empty_node_may_begin_anywhere() -> None:
     race.expect("Bob", "ack 9", "ack 10")
 
 
+def test_a_block_below_the_first_that_was_offered_waits_until_that_is_stored() -> None:
+    race = Race(None, first=None, hold="committed")
+    race.connect("Alice", "Bob")
+    race.block("Alice", 7)
+    race.header("Bob", 5)
+    race.items("Bob", ITEM)
+    race.expect("Bob", "skip 5")
+    race.commit(7)
+    race.header("Bob", 5)
+    race.expect("Bob", "ack 7", "end DUPLICATE_BLOCK last 7 about 0")
+    assert race.committed == [7]
+
+
 def test_an_empty_node_may_begin_below_what_failed_first() -> None:
     race = Race(None, first=None)
     race.connect("Alice", "Bob")

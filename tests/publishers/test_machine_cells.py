@@ -12,9 +12,11 @@ import pytest
 from publishers import limits
 from publishers.machine_tables import State
 from publishers.signals import (
+    Acknowledged,
     CloseStream,
     Connect,
     EndCode,
+    Event,
     Finish,
     HalfClose,
     NodeBehind,
@@ -42,6 +44,30 @@ def test_after_the_end_nothing_counts_any_more(state: State, name: str) -> None:
     before = publisher.report
     assert publisher.hear(EVENTS[name]) == []
     assert (publisher.machine.state, publisher.report) == (state, before)
+
+
+def failed_in_mid_block() -> Publisher:
+    """5 was sent whole, one of two sets of 6 is sent."""
+    publisher = streaming()
+    publisher.hear(SourceFailed("disk on fire"))
+    publisher.lose()
+    return publisher
+
+
+def stopped_in_mid_block() -> Publisher:
+    """As `failed_in_mid_block`."""
+    publisher = stopping()
+    publisher.lose()
+    return publisher
+
+
+@pytest.mark.parametrize("event", [Acknowledged(9), Skipped(6), ResendAsked(5), NodeBehind(9)])
+@pytest.mark.parametrize("build", [BUILDERS[State.DONE], failed_in_mid_block, stopped_in_mid_block])
+def test_after_the_end_answers_count_no_more(build: Callable[[], Publisher], event: Event) -> None:
+    publisher = build()
+    before = publisher.report
+    assert publisher.hear(event) == []
+    assert publisher.report == before
 
 
 def test_a_source_that_ends_while_connecting_is_finished_on_the_stream() -> None:
