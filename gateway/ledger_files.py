@@ -50,6 +50,7 @@ __all__ = [
     "keep_ledger",
     "kept_ledger",
     "ledger_of_file",
+    "ledger_of_folder",
     "ledger_to_start_with",
 ]
 
@@ -93,6 +94,24 @@ def ledger_of_file(path: Path, ledger_id: bytes | None = None) -> LedgerData:
         got = "a block 0 that publishes no ledger id"
         raise LedgerKeyError(what, got=got, expected="block 0 of a TSS network")
     return _believed(ledger, what, ledger_id)
+
+
+def ledger_of_folder(folder: Path) -> LedgerData:
+    """Read and check what a node has kept in its data folder, or block 0 in a folder of block files.
+
+    Raises:
+        LedgerKeyError: there is neither, or block 0 publishes nothing that is to be believed.
+        Fatal: what is kept is not what was written.
+    """
+    kept = kept_ledger(folder)
+    if kept is not None:
+        return kept
+    for ending in ("", ".gz", ".zst"):
+        path = folder / f"0.blk{ending}"
+        if path.exists():
+            return ledger_of_file(path)
+    expected = f"{KEPT_NAME}, or block 0 in a file 0.blk, 0.blk.gz or 0.blk.zst"
+    raise LedgerKeyError(str(folder), got="a folder without ledger data", expected=expected)
 
 
 def kept_ledger(data_dir: Path) -> LedgerData | None:

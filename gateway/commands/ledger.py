@@ -1,0 +1,122 @@
+"""`sluice ledger`: the ledger data of a TSS network, as a file, a node or a folder has them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+import click
+import grpc
+from rich.console import Console
+from rich.table import Table
+
+from gateway.addresses import parse_address
+from gateway.api import node_pb2, node_pb2_grpc
+from gateway.channels import ClientTls, open_blocking_channel
+from gateway.errors import AddressError, BlockRefused, Fatal
+from gateway.ledger_files import ledger_of_file, ledger_of_folder
+from gateway.limits import CONTROL_CALL_SECONDS
+from gateway.proofs.baby_jubjub import point_bytes
+from gateway.proofs.ledger_data import SENTINEL_KEY, LedgerData, LedgerNode, published_ledger
+
+__all__ = ["command"]
+
+_FINGERPRINT_BYTES = 8
+
+
+@click.group("ledger")
+def command() -> None:
+    """Look at the ledger data that TSS block proofs are checked with."""
+
+
+@command.command("show")
+@click.argument("source", metavar="FILE|DIR|HOST:PORT")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
+@click.option("--tls-ca", metavar="FILE", help="TLS: PEM file of the authorities of the node's certificate.")
+@click.option("--tls-cert", metavar="FILE", help="TLS: PEM file of a certificate of your own.")
+@click.option("--tls-key", metavar="FILE", help="TLS: PEM file of its private key.")
+def show(source: str, as_json: bool, tls_ca: str | None, tls_cert: str | None, tls_key: str | None) -> None:
+    """Print a network's ledger id, its nodes, their weights and the fingerprints of their keys.
+
+    FILE is a publication of a ledger id or a file of block 0, DIR the data folder of a node or a folder of
+    block files, HOST:PORT a node that has block 0. They are checked first: the ledger id is the hash of the
+    address book, and each node has proven that it knows its secret.
+    """
+    tls = ClientTls(tls_ca, tls_cert, tls_key) if tls_ca or tls_cert or tls_key else None
+    ledger = _ledger_of(source, tls)
+    if as_json:
+        click.echo(json.dumps(_as_json(ledger)))
+    else:
+        _print(ledger)
+
+
+def _ledger_of(source: str, tls: ClientTls | None) -> LedgerData:
+    path = Path(source)
+    if path.is_dir():
+        return ledger_of_folder(path)
+    if not path.exists():
+        try:
+            address = str(parse_address(source, port_min=1))
+        except AddressError:
+            expected = "a file, a folder, or a node's HOST:PORT"
+            raise Fatal(source, got="nothing of that name", expected=expected) from None
+        return _ledger_of_node(address, tls)
+    return ledger_of_file(path)
+
+
+def _ledger_of_node(address: str, tls: ClientTls | None) -> LedgerData:
+    options = (("grpc.max_receive_message_length", -1),)
+    with open_blocking_channel(address, tls, options) as channel:
+        stub = node_pb2_grpc.BlockAccessServiceStub(channel)
+        request = node_pb2.BlockRequest(block_number=0)
+        try:
+            response = stub.getBlock(request, timeout=CONTROL_CALL_SECONDS)
+        except grpc.RpcError as error:
+            got = f"{error.code().name}: {error.details()}"
+            raise Fatal(f"node {address}", got=got, expected="block 0") from None
+    if response.status != node_pb2.BlockResponse.Code.SUCCESS:
+        got = node_pb2.BlockResponse.Code.Name(response.status)
+        raise Fatal(f"node {address}", got=got, expected="block 0")
+    try:
+        ledger = published_ledger(response.block.items)
+    except BlockRefused as error:
+        what = f"node {address}, block 0: {error.refusal.what}"
+        raise Fatal(what, got=error.refusal.got, expected=error.refusal.expected) from error
+    if ledger is None:
+        got = "a block 0 that publishes no ledger id"
+        raise Fatal(f"node {address}", got=got, expected="block 0 of a TSS network")
+    return ledger
+
+
+def _fingerprint(node: LedgerNode) -> str | None:
+    """SHA-256 of a public key, its first bytes in hex; None for a node without a key of its own."""
+    if node.key.Y == SENTINEL_KEY:
+        return None
+    return hashlib.sha256(point_bytes(node.key.Y)).hexdigest()[: 2 * _FINGERPRINT_BYTES]
+
+
+def _as_json(ledger: LedgerData) -> dict[str, object]:
+    return {
+        "ledger_id": ledger.ledger_id.hex(),
+        "wraps_key_sha256": hashlib.sha256(ledger.wraps_vk).hexdigest() if ledger.wraps_vk else None,
+        "total_weight": ledger.total_weight,
+        "nodes": [
+            {"node_id": node.node_id, "weight": node.weight, "key": _fingerprint(node)}
+            for node in ledger.nodes
+        ],
+    }
+
+
+def _print(ledger: LedgerData) -> None:
+    total = ledger.total_weight
+    wraps_key = hashlib.sha256(ledger.wraps_vk).hexdigest() if ledger.wraps_vk else "none"
+    click.echo(f"ledger id   {ledger.ledger_id.hex()}")
+    click.echo(f"WRAPS key   {wraps_key}")
+    click.echo(f"weight      {total}")
+    click.echo(f"pin it with --ledger-key tss:id={ledger.ledger_id.hex()}")
+    table = Table("node", "weight", "share", "key (SHA-256)")
+    for node in ledger.nodes:
+        share = f"{100 * node.weight / total:.2f} %" if total else "-"
+        table.add_row(str(node.node_id), str(node.weight), share, _fingerprint(node) or "none of its own")
+    Console().print(table)

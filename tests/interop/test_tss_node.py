@@ -1,0 +1,210 @@
+"""Nodes of TSS networks over gRPC: what they believe at the beginning, and what no publisher can change.
+
+The networks are made here, so that their nodes can sign anything; real chains go through in
+`tests/interop/test_main_job.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.block import Block
+from gateway.errors import LedgerKeyError
+from gateway.ledger_files import KEPT_NAME
+from gateway.node import Node
+from tests.gateway.conducting import logged
+from tests.gateway.proofs import real
+from tests.gateway.proofs.tss_chain import TssChain
+from tests.gateway.proofs.tss_network import TssNetwork
+from tests.nodes import KEY, Wire, ledger_key, make_blocks, running_node, wire_to
+
+NETWORK, OTHER = TssNetwork((1, 1, 1)), TssNetwork((1, 1, 1), seed=2)
+CHAIN, OTHER_CHAIN = TssChain(NETWORK), TssChain(OTHER)
+ID = NETWORK.ledger.ledger_id
+
+
+def play(
+    data_dir: Path,
+    scene: Callable[[Node, Wire], Awaitable[None]],
+    keys: Sequence[str] = (),
+    **changes: Any,
+) -> None:
+    """Run a node with these ledger keys, and a scene with it."""
+
+    async def main() -> None:
+        async with running_node(data_dir, ledger_keys=tuple(keys), **changes) as node, wire_to(node) as wire:
+            await scene(node, wire)
+
+    asyncio.run(main())
+
+
+def refusals(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """What was wrong with each block that was refused."""
+    return [refused["what"] for refused in logged(caplog, "block refused")]
+
+
+def test_blocks_that_come_all_at_once_wait_for_block_0(tmp_path: Path) -> None:
+    async def scene(node: Node, wire: Wire) -> None:
+        publisher = await wire.publisher("alice")
+        await publisher.block(*CHAIN.blocks(6))
+        await publisher.expect(*(f"ack {number}" for number in range(6)))
+
+    play(tmp_path, scene)
+    assert (tmp_path / KEPT_NAME).read_bytes() == NETWORK.publication
+
+    async def later(node: Node, wire: Wire) -> None:
+        publisher = await wire.publisher("alice")
+        await publisher.block(CHAIN.block(6), CHAIN.block(7))
+        await publisher.expect("ack 6", "ack 7")
+
+    play(tmp_path, later, [f"tss:id={ID.hex()}"])
+
+
+def test_a_forged_block_is_refused_and_the_real_one_taken(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scene(node: Node, wire: Wire) -> None:
+        mallory = await wire.publisher("mallory")
+        await mallory.block(CHAIN.block(0), CHAIN.block(1, signed_by=OTHER))
+        await mallory.expect("ack 0", "end BAD_BLOCK_PROOF last 0 about 1")
+        alice = await wire.publisher("alice")
+        await alice.block(CHAIN.block(1))
+        await alice.expect("ack 1")
+
+    play(tmp_path, scene)
+    assert refusals(caplog) == ["Schnorr address-book proof: challenge (tss.md 5.4)"]
+
+
+def test_a_block_0_that_is_not_believed_leaves_nothing_behind(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Signed by others than it publishes; the next block 0 may be of any network."""
+
+    async def scene(node: Node, wire: Wire) -> None:
+        mallory = await wire.publisher("mallory")
+        await mallory.block(CHAIN.block(0, signed_by=OTHER))
+        await mallory.expect("end BAD_BLOCK_PROOF last none about 0")
+        assert not (tmp_path / KEPT_NAME).exists()
+        alice = await wire.publisher("alice")
+        await alice.block(OTHER_CHAIN.block(0), OTHER_CHAIN.block(1))
+        await alice.expect("ack 0", "ack 1")
+
+    play(tmp_path, scene)
+    assert (tmp_path / KEPT_NAME).read_bytes() == OTHER.publication
+
+
+def test_a_pinned_id_takes_the_network_it_names_alone(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scene(node: Node, wire: Wire) -> None:
+        mallory = await wire.publisher("mallory")
+        await mallory.block(OTHER_CHAIN.block(0))
+        await mallory.expect("end BAD_BLOCK_PROOF last none about 0")
+        alice = await wire.publisher("alice")
+        await alice.block(CHAIN.block(0), CHAIN.block(1))
+        await alice.expect("ack 0", "ack 1")
+
+    play(tmp_path, scene, [f"tss:id={ID.hex()}"])
+    assert refusals(caplog) == ["ledger id publication: ledger id"]
+
+
+def test_a_file_serves_a_chain_that_begins_later(tmp_path: Path) -> None:
+    path = tmp_path / "publication"
+    path.write_bytes(NETWORK.publication)
+
+    async def scene(node: Node, wire: Wire) -> None:
+        publisher = await wire.publisher("alice")
+        await publisher.block(CHAIN.block(4), CHAIN.block(5))
+        await publisher.expect("ack 4", "ack 5")
+
+    play(tmp_path / "file", scene, [f"tss:{path}"], first_block=4)
+    play(tmp_path / "any", scene, [f"tss:{path}"], first_block="any")
+    with pytest.raises(
+        LedgerKeyError, match="the chain is to begin with block 4, and only block 0 publishes"
+    ):
+        play(tmp_path / "none", scene, first_block=4)
+
+
+def test_a_chain_that_begins_later_without_a_file_is_refused(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scene(node: Node, wire: Wire) -> None:
+        publisher = await wire.publisher("alice")
+        await publisher.block(CHAIN.block(4))
+        await publisher.expect("end BAD_BLOCK_PROOF last none about 4")
+
+    play(tmp_path, scene, first_block="any")
+    assert refusals(caplog) == ["TSS block proof"]
+
+
+def test_an_operator_without_a_key_is_told_which_one_is_missing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A network with keys of its own: block 0 publishes nothing."""
+
+    async def scene(node: Node, wire: Wire) -> None:
+        publisher = await wire.publisher("alice")
+        await publisher.block(*make_blocks(1))
+        await publisher.expect("end BAD_BLOCK_PROOF last none about 0")
+
+    play(tmp_path, scene)
+    [refused] = logged(caplog, "block refused")
+    assert (refused["kind"], refused["what"], refused["expected"]) == (
+        "missing verification data",
+        "Ed25519 block proof",
+        "at least one --ledger-key ed25519:HEX",
+    )
+    [believed] = [record for record in caplog.records if record.message.startswith("no ledger key: ")]
+    assert believed.levelname == "WARNING"
+
+
+def test_both_kinds_of_key_may_be_given(tmp_path: Path) -> None:
+    own = make_blocks(2, key=KEY)
+
+    async def scene(node: Node, wire: Wire) -> None:
+        publisher = await wire.publisher("alice")
+        await publisher.block(*own)
+        await publisher.expect("ack 0", "ack 1")
+
+    play(tmp_path, scene, [ledger_key(), f"tss:id={ID.hex()}"])
+    assert not (tmp_path / KEPT_NAME).exists()
+
+
+def test_killing_the_proof_process_costs_nobody_a_block(tmp_path: Path) -> None:
+    async def scene(node: Node, wire: Wire) -> None:
+        publisher = await wire.publisher("alice")
+        await publisher.block(CHAIN.block(0))
+        await publisher.expect("ack 0")
+        for number in (1, 2, 3):
+            process_id = node.conductor._checks.process_id
+            assert process_id is not None
+            os.kill(process_id, signal.SIGKILL)
+            await publisher.block(CHAIN.block(number))
+            await publisher.expect(f"ack {number}")
+
+    play(tmp_path, scene)
+
+
+@real.needs_real_blocks
+@pytest.mark.parametrize("chain", ["signed-chain", "layout-8-chain"])
+def test_ledger_data_of_another_real_network_refuse(
+    chain: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "publication"
+    path.write_bytes(real.publication("wraps-chain"))
+    blocks: list[Block] = [real.block(chain, 0)]
+
+    async def scene(node: Node, wire: Wire) -> None:
+        publisher = await wire.publisher("alice")
+        await publisher.block(*blocks)
+        await publisher.expect("end BAD_BLOCK_PROOF last none about 0")
+
+    play(tmp_path / "data", scene, [f"tss:{path}"])
+    assert refusals(caplog) == ["ledger id publication in block 0: ledger id"]
