@@ -76,9 +76,8 @@ class SimService(PublishService):
         self._node = node
 
     def _handle(self, outbox: Outbox, request: Any) -> None:
-        self._node.oracle.handling(
-            outbox.publisher_id, self._node.malformed.pop(id(request), None) is not None
-        )
+        malformed = self._node.malformed.pop(id(request), None) is not None
+        self._node.oracle.handling(malformed=malformed, poisoned=isinstance(request, Poison))
         super()._handle(outbox, request)
         if not isinstance(request, Poison):
             self._node.oracle.handled(outbox.publisher_id)

@@ -18,7 +18,7 @@ class Options:
     """Publishers that do as the protocol says, with the real machine."""
     rogues: int = 1
     """Publishers that do not."""
-    steps: int = 3_000
+    steps: int = 1_500
     """Steps after which faults stop, if not before."""
     chaos_ns: int = 20 * SECOND_NS
     """Time after which faults stop."""
@@ -125,7 +125,7 @@ def draw(seed: int, steps: int | None = None) -> Options:
         blocks=dice.randint(5, 15),
         publishers=dice.randint(1, 4),
         rogues=some(0.6, 3),
-        steps=steps or 3_000,
+        steps=steps or 1_500,
         chaos_ns=dice.choice([2, 8, 20, 60]) * SECOND_NS,
         start_ns=dice.choice([0, 0, 200, 2000]) * MILLISECOND_NS,
         block_time_ns=dice.choice([0, 0, 50, 500, 2000]) * MILLISECOND_NS,
@@ -146,13 +146,13 @@ def draw(seed: int, steps: int | None = None) -> Options:
         group_blocks_max=dice.choice([1, 2, 64]),
         pages=0 if dice.random() < 0.04 else 1,
         crashes=some(0.3, 3),
-        commit_crashes=some(0.3, 3),
+        commit_crashes=some(0.4, 5),
         shutdowns=some(0.2, 2),
         retirements=some(0.15, 2),
         disk_faults=some(0.3, 2),
         breaks=some(0.6, 6),
         stalls=some(0.4, 4),
-        restarts=some(0.3, 3),
+        restarts=some(0.4, 4),
         same_name=dice.random() < 0.15,
         quiet=dice.random() < 0.3,
         window_blocks=dice.choice([1, 3, 128, 128]),

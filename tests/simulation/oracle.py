@@ -69,7 +69,7 @@ class Oracle(Picture):
         self.dead = False
         self.serving: object = None
         self.event_count = 0
-        self._malformed = False
+        self._malformed = self._poisoned = False
         self._answered = False
         self._before = ""
         """What the state of the sender's stream was before the event."""
@@ -89,9 +89,9 @@ class Oracle(Picture):
 
     # --- the events ----------------------------------------------------------------------------------------
 
-    def handling(self, publisher_id: int, malformed: bool) -> None:
-        """The service begins to handle a message."""
-        self._malformed = malformed
+    def handling(self, *, malformed: bool, poisoned: bool) -> None:
+        """The service begins to handle a message: one without the form, or one that makes our code fail."""
+        self._malformed, self._poisoned = malformed, poisoned
 
     def handled(self, publisher_id: int) -> None:
         """The service has handled it."""
@@ -171,6 +171,8 @@ class Oracle(Picture):
             self.blamed.clear()
             ill = bool(self.storage.fault_count)
             self._expect(ill, "PERSISTENCE_FAILED only where the disk failed", str(args[1]))
+        elif name == "publisher_failed":
+            self._expect(self._poisoned, "No error in our own code", str(args[1]))
         elif name == "shutdown":
             self.shutting_down, self.idle = True, self.idle and self.is_closing
         elif name == "retire" and not self.shutting_down:
@@ -289,7 +291,7 @@ class Oracle(Picture):
         self._expect(sender.block is None, "One block at a time on a stream", f"{sender.name} wins {number}")
         if self.is_unbegun():
             self.first = number
-            self.blamed.clear()
+            self.blamed = {number: self.blamed.get(number, set())}
         now_ns = self.world.now_ns
         block = Block(number, action.attempt_id, sender.publisher_id, sender.name, now_ns, now_ns)
         self.blocks[number] = sender.block = block
@@ -408,7 +410,7 @@ class Oracle(Picture):
         if stream is None or stream.state == "ended":
             self._wrong("Nothing is said on a stream after its end", f"{text_of(action)} on {name}")
             return
-        stream.said.append(str(to_wire(action.response)))
+        stream.said.append(action.response)
         match action.response:
             case Acknowledgement(number):
                 self._acknowledged(stream, number)
@@ -559,9 +561,9 @@ class Oracle(Picture):
     def written(self, context: object, response: Any) -> None:
         """The service writes a response: it must be the next that the arbiter gave for this stream."""
         stream = self._by_context.get(id(context))
-        got = str(response)
-        expected = stream.said.popleft() if stream is not None and stream.said else "nothing"
-        self._expect(got == expected, "Answers are sent as given, in order", f"{got!r} for {expected!r}")
+        expected = stream.said.popleft() if stream is not None and stream.said else None
+        is_right = expected is not None and response == to_wire(expected)
+        self._expect(is_right, "Answers are sent as given, in order", f"{response!r} for {expected!r}")
 
 
 _FROM_PUBLISHERS = frozenset(

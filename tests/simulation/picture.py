@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from gateway.race_actions import Response
 from gateway.race_facts import RaceRules
 from tests.simulation.options import Options
 from tests.simulation.world import MILLISECOND_NS
@@ -57,7 +58,7 @@ class Stream:
     skipped_old: bool = False
     """It was told to skip a block of before its connection."""
     close_by_ns: int | None = None
-    said: deque[str] = field(default_factory=deque)
+    said: deque[Response] = field(default_factory=deque)
     """Answers that the service has not written yet."""
 
     def offers(self, number: int, next_number: int) -> None:
@@ -163,7 +164,7 @@ class Picture:
     def expected_answer(self, stream: Stream, number: int) -> str:
         """Rule 1."""
         if self.is_unbegun():
-            return "accept"
+            return "accept" if self.may_send(stream.name, number) else "skip"
         if number < self.next_number and self.is_unsettled:
             return "skip"
         if number < self.next_number:

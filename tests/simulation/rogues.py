@@ -91,6 +91,8 @@ class Rogue:
                 self.proof_without_end,
                 self.wrong_end,
                 self.late_proof,
+                self.two_proofs,
+                self.no_proof,
                 self.forget,
             ),
         )
@@ -335,6 +337,20 @@ class Rogue:
         yield from self._sets(true_blocks()[number].items[: self.world.random.randint(1, 6)])
         yield _end(number + self.world.random.choice([-1, 1, 7]) if number else 1)
 
+    def two_proofs(self) -> Iterator[bytes | int]:
+        """A false proof after the true one, or another item."""
+        number = self._number()
+        block = true_blocks()[number]
+        yield from self._sets(block.items)
+        yield _items(self.world.random.choice([with_broken_proof(number).items[5], block.items[2]]))
+        yield _end(block.number)
+
+    def no_proof(self) -> Iterator[bytes | int]:
+        """The end of a block that has none."""
+        block = true_blocks()[self._number()]
+        yield from self._sets(block.items[: self.world.random.randint(1, 5)])
+        yield _end(block.number)
+
     def late_proof(self) -> Iterator[bytes | int]:
         """Items after the end of a block."""
         block = true_blocks()[self._number()]
@@ -346,4 +362,5 @@ EXPECTED["rogue"] = [
     *("whole_block", "run_of_blocks", "part_of_block", "false_block", "garbage", "misplaced", "restart"),
     *("other_header", "old_block", "far_ahead", "goodbye", "silence", "too_large", "no_reading", "bug"),
     *("proof_without_end", "wrong_end", "late_proof", "forget"),
+    *("two_proofs", "no_proof"),
 ]

@@ -99,6 +99,7 @@ class Simulation:
         self.healing = False
         self._connections: list[Connection] = []
         self._durable_through = -1
+        self._faults_until_ns = 0
         self._handles_to_crash: int | None = None
         self._link = LinkOptions(options.delay_ns, options.window)
         self._start_node()
@@ -125,6 +126,8 @@ class Simulation:
         while world.step_count < options.steps and world.now_ns < until_ns:
             if not self._step():
                 break
+            if not world.step_count % 64 and world.now_ns > self._faults_until_ns and self._is_well():
+                break  # only the rogues would go on
         self._heal()
         steps_max, until_ns = world.step_count + HEAL_STEPS_MAX, world.now_ns + HEAL_NS_MAX
         while not self._is_well():
@@ -317,8 +320,10 @@ class Simulation:
             (options.restarts, self._restart_publisher),
         ):
             for _ in range(count):
-                at_ns = self.world.between(0, min(options.chaos_ns, 10 * SECOND_NS))
-                self.world.at(at_ns // self.world.random.choice([1, 1, 20]), self._fault, fault)
+                delay_ns = self.world.between(0, min(options.chaos_ns, 10 * SECOND_NS))
+                delay_ns //= self.world.random.choice([1, 1, 20])
+                self._faults_until_ns = max(self._faults_until_ns, self.world.now_ns + delay_ns)
+                self.world.at(delay_ns, self._fault, fault)
 
     def _fault(self, fault: object) -> None:
         if not self.healing:
@@ -359,7 +364,11 @@ class Simulation:
             self.coverage.count("fault", "bookmark DB error")
         world.note(f"the disk is ill: {errno.errorcode[number]} on {', '.join(steps)}")
         self.storage.faults = dict.fromkeys(steps, number)
-        world.at(world.between(MILLISECOND_NS, 3 * SECOND_NS), self._end_disk_fault)
+        ill_ns = world.between(MILLISECOND_NS, 3 * SECOND_NS)
+        world.at(ill_ns, self._end_disk_fault)
+        if world.chance(0.3):
+            # What a failed commit left behind, and a crash on top of it.
+            world.at(world.between(0, 2 * ill_ns), self._fault, self._plan_crash)
 
     def _end_disk_fault(self) -> None:
         self.world.note("the disk is well")
@@ -384,16 +393,18 @@ class Simulation:
         world, publisher = self.world, self.world.random.choice(self.publishers)
         safe = publisher.machine.safe_through
         following = 0 if safe is None else safe + 1
-        match world.random.randrange(6):
+        match world.random.randrange(8):
             case 0:
                 self.coverage.count("fault", "publisher restarts")
                 publisher.begin(following)
             case 1 if publisher.index:
                 self.coverage.count("fault", "publisher loses its cache")
                 publisher.begin(min(publisher._next, self.options.blocks))
-            case 2:
+            case 2 | 6 | 7:
                 self.coverage.count("fault", "publisher stops")
                 publisher.stop()
+                if world.chance(0.3):
+                    publisher.stop()
                 world.at(world.between(0, 5 * SECOND_NS), publisher.begin_again, following)
             case 3:
                 self.coverage.count("fault", "source fails")

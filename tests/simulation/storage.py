@@ -16,7 +16,7 @@ from datastream.layout import HEADER_PAGE_SIZE, StreamHeader, encode_header_page
 from gateway.ledger import SNAPSHOT_NAME
 from tests.datastream.fake_disk import MemoryDisk, PowerLost
 
-CRASH_KINDS = ("none", "all", "prefix", "sectors")
+CRASH_KINDS = ("none", "all", "prefix", "sectors", "sectors")
 
 
 class MemoryDatabase:

@@ -1,0 +1,84 @@
+"""`python -m tests.simulation.mutants`: break the code in known ways, and count the seeds that notice.
+
+Each mutant is one replacement in one file of a copy of the repository; seeds run until a rule is broken.
+A mutant that survives is a check that is missing. One whose text is not found any more says so, and has to be
+brought up to date.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGES = ("datastream", "gateway", "publishers", "tests")
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """One way to be wrong."""
+
+    name: str
+    path: str
+    old: str
+    new: str
+
+
+def mutants() -> list[Mutant]:
+    """Read the list beside this file."""
+    text = Path(__file__).with_suffix(".toml").read_text("utf-8")
+    return [Mutant(**entry) for entry in tomllib.loads(text)["mutant"]]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the mutants; 0 when each of them was noticed."""
+    parser = argparse.ArgumentParser(prog="python -m tests.simulation.mutants", description=__doc__)
+    parser.add_argument("--seeds", type=int, default=400, help="seeds for each mutant at most")
+    parser.add_argument("--only", default="", help="mutants whose name has this in it")
+    given = parser.parse_args(arguments)
+    survivors = 0
+    with tempfile.TemporaryDirectory(prefix="sluice-mutants-") as folder:
+        copy = Path(folder)
+        for package in PACKAGES:
+            shutil.copytree(ROOT / package, copy / package, ignore=shutil.ignore_patterns("__pycache__"))
+        for mutant in mutants():
+            if given.only in mutant.name:
+                noticed, text = _try(copy, mutant, given.seeds)
+                survivors += not noticed
+                sys.stdout.write(f"{mutant.name}: {text}\n")
+                sys.stdout.flush()
+    return 1 if survivors else 0
+
+
+def _try(copy: Path, mutant: Mutant, seed_count: int) -> tuple[bool, str]:
+    """Run seeds on a mutant; say how many it took, and which rule was broken."""
+    path = copy / mutant.path
+    original = path.read_text("utf-8")
+    if original.count(mutant.old) == 0:
+        return False, f"NOT APPLIED: its text is not in {mutant.path}"
+    path.write_text(original.replace(mutant.old, mutant.new), "utf-8")
+    try:
+        command = [sys.executable, "-m", "tests.simulation", "--seeds", str(seed_count), "--trace", "0"]
+        result = subprocess.run(command, cwd=copy, capture_output=True, text=True, check=False)
+    finally:
+        path.write_text(original, "utf-8")
+    output = result.stdout + result.stderr
+    rule = re.search(r"^rule: +(.*)$", output, re.MULTILINE)
+    count = re.search(r"^(\d+) seeds,", output, re.MULTILINE)
+    if rule is not None and count is not None:
+        return True, f"{count[1]} seeds ({rule[1]})"
+    if result.returncode and "Traceback" in output:
+        return True, f"it does not run ({output.strip().splitlines()[-1]})"
+    return False, f"SURVIVED {seed_count} seeds"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
