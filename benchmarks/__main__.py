@@ -19,6 +19,7 @@ NAMES = (
     "proofs",
     "tcp_history",
     "tcp_live",
+    "catch_up",
 )
 
 

@@ -136,6 +136,7 @@ class Conductor:
         self._responses_max = responses_max
         self._group_blocks_max = group_blocks_max
         self._source_error_listeners: list[Callable[[], None]] = []
+        self._commit_failed_listeners: list[Callable[[], None]] = []
         self._catch_up_listeners: list[Callable[[int], None]] = []
         self._outboxes: dict[PublisherId, Outbox] = {}
         self._attempts: dict[AttemptId, _Attempt] = {}
@@ -244,6 +245,10 @@ class Conductor:
         Live subscribers are to be told then; blocks that are complete are still finished.
         """
         self._source_error_listeners.append(listener)
+
+    def on_commit_failed(self, listener: Callable[[], None]) -> None:
+        """Call `listener` in the event loop when the disk has refused a commit, each time."""
+        self._commit_failed_listeners.append(listener)
 
     # --- roles ---------------------------------------------------------------------------------------------
 
@@ -547,6 +552,8 @@ class Conductor:
         self._commit_queue.clear()
         self._chain_ahead = self._ledger.chain.copy()
         self.perform(self.arbiter.commit_failed(attempt.attempt_id, str(error), self._now_ns()))
+        for tell in self._commit_failed_listeners:
+            asyncio.get_running_loop().call_soon(tell)
         if self._probe_task is None:
             self._probe_task = self._spawn(self._await_disk())
 

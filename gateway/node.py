@@ -443,6 +443,9 @@ class Node:
         self.conductor.on_source_error(
             lambda: self.subscribe_service.source_failed("the last publisher ended its stream with ERROR")
         )
+        self.conductor.on_commit_failed(
+            lambda: self.subscribe_service.source_failed("blocks cannot be written")
+        )
         self._cleanup.callback(self.subscribe_service.release)
         return self.subscribe_service
 

@@ -17,9 +17,11 @@ from gateway.block import Block
 from gateway.items import field_item
 from gateway.node import Node
 from publishers.maker import key_of_seed
+from tests.certificates import Authority
 from tests.gateway.fake_peer import Code, FakePeer, Response, end_of, fake_peer, items_of, says, silent, whole
 from tests.gateway.test_ledger import logged
 from tests.nodes import ANSWER_SECONDS, Request, make_blocks, running_node, stream_bytes, wire_to
+from tests.publishers.node_thread import store
 
 BLOCKS = make_blocks(30)
 STRANGE = make_blocks(30, seed=8)
@@ -327,6 +329,27 @@ def test_a_node_that_begins_anywhere_begins_where_its_peer_does(tmp_path: Path) 
             await until_block(node, 11)
             assert node.ledger.first_number == 7
             assert peer.asked == [(7, 11)]
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("mutual", [False, True])
+def test_peers_may_be_connected_to_with_tls(tmp_path: Path, mutual: bool) -> None:
+    authority = Authority(tmp_path)
+    server, client = authority.issue("node"), authority.issue("other")
+    serving = {"grpc_tls_certificate": server.certificate, "grpc_tls_key": server.key}
+    connecting: dict[str, Any] = {"catchup_tls_ca": authority.path}
+    if mutual:
+        serving["grpc_tls_client_ca"] = authority.path
+        connecting |= {"catchup_tls_certificate": client.certificate, "catchup_tls_key": client.key}
+    store(tmp_path / "a", BLOCKS)
+
+    async def scenario() -> None:
+        async with AsyncExitStack() as stack:
+            first = await stack.enter_async_context(running_node(tmp_path / "a", **serving))
+            settings = FAST | {"peers": peers(first.grpc_address)}
+            second = await stack.enter_async_context(running_node(tmp_path / "b", **settings, **connecting))
+            await until_block(second, 29)
 
     asyncio.run(scenario())
 

@@ -264,7 +264,9 @@ def test_a_disk_that_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fa
             await bob.expect("ack 0")
             assert await get(node, "/readyz") == (200, "ready\n")
             disk.plan = {name: list(outcomes) for name, outcomes in DISK_FAULTS[fault].items()}
+            live = await wire.subscribe(1)
             await alice.block(BLOCKS[1])
+            assert await live.next() == "ERROR"
             for publisher in (alice, bob):
                 await publisher.expect("end PERSISTENCE_FAILED last 0 about 1", "closed")
             await _expect_not_ready(node, wire)
