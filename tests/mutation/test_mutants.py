@@ -1,0 +1,42 @@
+"""The mutants are what they say, and every reason why one cannot be noticed still fits a mutant."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from gateway.race_tables import BLOCK_TABLE, CONSEQUENCES, ON_HEADER, STREAM_TABLE
+from publishers.machine_tables import ENDINGS, TABLE
+from tests.mutation.mutants import mutants
+from tests.mutation.unreachable import UNREACHABLE, reason_of
+
+FLAT: dict[str, Mapping[Any, object]] = {
+    "ON_HEADER": ON_HEADER,
+    "CONSEQUENCES": CONSEQUENCES,
+    "ENDINGS": ENDINGS,
+}
+NESTED: dict[str, Mapping[Any, Mapping[Any, object]]] = {
+    "STREAM_TABLE": STREAM_TABLE,
+    "BLOCK_TABLE": BLOCK_TABLE,
+    "TABLE": TABLE,
+}
+NAMES = [mutant.name for mutant in mutants()]
+
+
+def test_every_cell_of_every_table_has_mutants() -> None:
+    cells = {name.partition(" ")[0] for name in NAMES}
+    expected = {f"{name}[{key.name}]" for name, table in FLAT.items() for key in table}
+    expected |= {
+        f"{name}[{state.name}][{event.name}]"
+        for name, table in NESTED.items()
+        for state, row in table.items()
+        for event in row
+    }
+    assert expected <= cells
+    assert len(set(NAMES)) == len(NAMES)
+
+
+def test_every_reason_fits_a_mutant() -> None:
+    stale = [prefix for prefix in UNREACHABLE if not any(name.startswith(prefix) for name in NAMES)]
+    assert stale == []
+    assert reason_of("ON_HEADER[AHEAD] = SKIP") is None
