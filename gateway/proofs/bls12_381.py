@@ -119,6 +119,9 @@ def hash_to_g2(message: bytes) -> G2Point:
 
 def weighted_sum(points: Sequence[G1Point], scalars: Sequence[int]) -> G1Point:
     """Return the sum of each point times its scalar; scalars are taken modulo r, and may be negative."""
+    if len(points) == 1:  # the general way costs 0.1 ms more
+        [point], [scalar] = points, scalars
+        return point if scalar == 1 else -point if scalar == -1 else point * Scalar(scalar % GROUP_ORDER)
     return G1Point.multiexp_unchecked(list(points), [Scalar(scalar % GROUP_ORDER) for scalar in scalars])
 
 

@@ -148,7 +148,8 @@ def test_a_message_is_hashed_to_g2() -> None:
 def test_sums_and_products() -> None:
     g, h = G1Point(), G2Point()
     assert weighted_sum([g, g], [5, -3]) == g + g
-    assert weighted_sum([g], [GROUP_ORDER]) == G1Point.identity()
+    assert weighted_sum([g], [GROUP_ORDER]) == G1Point.identity() == weighted_sum([g], [0])
+    assert [weighted_sum([g], [scalar]) for scalar in (1, -1, 7, -2)] == [g, -g, g * Scalar(7), -(g + g)]
     assert weighted_sum([], []) == G1Point.identity()
     assert pairing_product_is_one([g * Scalar(6), -g], [h, h * Scalar(6)])
     assert not pairing_product_is_one([g * Scalar(6), -g], [h, h * Scalar(5)])
