@@ -300,10 +300,26 @@ class RaceFacts:
         return winner is not None and winner.held_back
 
     def block_deadline(self, block: BlockFacts | None) -> int | None:
-        """When the winner of the lowest block that is being sent must have completed it; None: never."""
+        """When the winner of the lowest block that is being sent must have completed it; None: never.
+
+        A peer that sends history has as long as it goes on sending, unless a publisher has that block, too:
+        a large block over a slow line would never come otherwise.
+        """
         if block is None or not self.rules.block_timeout_ns or self.is_held_back(block):
             return None
-        return block.timed_from_ns + self.rules.block_timeout_ns
+        winner = None if block.winner is None else self.streams.get(block.winner)
+        since_ns = block.timed_from_ns
+        if winner is not None and winner.is_peer and not self._others_offer(block):
+            since_ns = max(since_ns, winner.since_ns)
+        return since_ns + self.rules.block_timeout_ns
+
+    def _others_offer(self, block: BlockFacts) -> bool:
+        """Whether a publisher that is connected has come to a block, so that it could send it."""
+        return any(
+            stream.offered_max >= block.number and stream.behind_from is None
+            for stream in self.streams.values()
+            if not stream.is_peer and stream.state not in GONE
+        )
 
     def pardon_deadline(self) -> int | None:
         """When those who failed block L + 1 may try again, though others are connected; None: never.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gateway.race_actions import Idle
-from tests.gateway.racing import Race
+from tests.gateway.racing import PROOF, Race
 
 END = "end SUCCESS last {} about 0"
 
@@ -125,3 +125,37 @@ def test_a_node_that_shuts_down_does_not_retire() -> None:
     race.arbiter.reinstate()
     race.connect("Alice")
     race.expect("Alice", END.format(8))
+
+
+# --- the time that a peer has -------------------------------------------------------------------------------
+
+
+def test_a_peer_that_goes_on_sending_has_its_time() -> None:
+    race = Race(8)
+    race.connect("Peer", is_peer=True)
+    race.connect("Alice")
+    race.header("Alice", 30)
+    race.expect("Alice", "behind 8")
+    race.header("Peer", 9)
+    for _ in range(10):
+        race.wait(5)
+        race.items("Peer")
+    race.items("Peer", PROOF)
+    race.end("Peer", 9)
+    race.expect("Peer", "ack 9")
+    race.header("Peer", 10)
+    race.wait(6)
+    race.expect("Peer", "end TIMEOUT last 9 about 10")
+
+
+def test_a_peer_has_no_longer_than_others_when_a_publisher_has_the_block_too() -> None:
+    race = Race(8)
+    race.connect("Peer", is_peer=True)
+    race.header("Peer", 9)
+    race.wait(5)
+    race.items("Peer")
+    race.connect("Alice")
+    race.header("Alice", 9)
+    race.wait(2)
+    race.expect("Peer", "end TIMEOUT last 8 about 9")
+    race.expect("Alice", "skip 9", "resend 9")
