@@ -123,6 +123,7 @@ class Oracle(Picture):
         """The service reads it again: its time begins anew."""
         stream = self.streams[publisher_id]
         stream.held_back, stream.since_ns = False, self.world.now_ns
+        stream.proof_ns = self.world.now_ns
         if stream.block is not None:
             stream.block.timed_from_ns = stream.block.begun_ns = self.world.now_ns
 

@@ -220,6 +220,10 @@ class Picture:
         if waits and now_ns > stream.since_ns + idle_ns + SLACK_NS:
             yield "Rule 7: idle timeout", f"{stream.name} since {stream.since_ns}"
 
+        silent_ns = now_ns - stream.proof_ns - self._rules.proof_idle_ns
+        if stream.state == "proven" and not stream.held_back and silent_ns > SLACK_NS:
+            yield "Rule 4: a proof and silence complete a block", f"{stream.name} since {stream.proof_ns}"
+
     def _open_faults(self, number: int) -> Iterator[tuple[str, str]]:
         """Block L + 1 is open: somebody may send it, and everybody who may comes to it."""
         ready = [stream for stream in self.streams.values() if stream.is_ready]

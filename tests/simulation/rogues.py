@@ -92,6 +92,7 @@ class Rogue:
                 self.wrong_end,
                 self.late_proof,
                 self.two_proofs,
+                self.foreign_proof,
                 self.no_proof,
                 self.forget,
             ),
@@ -351,6 +352,14 @@ class Rogue:
         yield from self._sets(block.items[: self.world.random.randint(1, 5)])
         yield _end(block.number)
 
+    def foreign_proof(self) -> Iterator[bytes | int]:
+        """The proof of another block, in a message of its own."""
+        number = self._number()
+        yield from self._sets(true_blocks()[number].items[:5])
+        yield _items(true_blocks()[(number + 1) % BLOCKS_MAX].items[5])
+        if self.world.chance(0.5):
+            yield _end(number)
+
     def late_proof(self) -> Iterator[bytes | int]:
         """Items after the end of a block."""
         block = true_blocks()[self._number()]
@@ -362,5 +371,5 @@ EXPECTED["rogue"] = [
     *("whole_block", "run_of_blocks", "part_of_block", "false_block", "garbage", "misplaced", "restart"),
     *("other_header", "old_block", "far_ahead", "goodbye", "silence", "too_large", "no_reading", "bug"),
     *("proof_without_end", "wrong_end", "late_proof", "forget"),
-    *("two_proofs", "no_proof"),
+    *("two_proofs", "no_proof", "foreign_proof"),
 ]

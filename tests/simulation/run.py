@@ -94,6 +94,7 @@ class Simulation:
     def __init__(self, world: World, options: Options, data_dir: Path, coverage: Coverage) -> None:
         self.world, self.options, self.coverage = world, options, coverage
         self.storage = Storage(data_dir, options.pages)
+        world.folder = f"{data_dir}/"
         self.malformed: set[bytes] = set()
         self.node: SimNode | None = None
         self.healing = False

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import secrets
+import subprocess
+import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +16,7 @@ from tests.simulation.__main__ import describe
 from tests.simulation.coverage import Coverage
 from tests.simulation.options import draw
 from tests.simulation.run import folder, run
+from tests.simulation.world import Violation
 
 GROUP = 20
 FIXED = range(0, 10_000 if os.environ.get("SLUICE_LONG") else 160, GROUP)
@@ -46,3 +50,34 @@ def test_a_seed_replays_exactly(data_dir: Path) -> None:
     first, second = (run(17, draw(17), data_dir, Coverage()) for _ in range(2))
     assert first.steps > 100
     assert (first.digest, first.steps, first.trace) == (second.digest, second.steps, second.trace)
+
+
+def test_a_seed_replays_exactly_in_another_process(data_dir: Path) -> None:
+    """Sets of strings have another order there."""
+    result = run(18, draw(18), data_dir, Coverage())
+    ran = subprocess.run(
+        [sys.executable, "-m", "tests.simulation", "--seed", "18"],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "PYTHONHASHSEED": "12345"},
+    )
+    said = f"clean: {result.steps} steps, {result.seconds:.1f} s of its time, {result.digest:08x}"
+    assert said in ran.stdout.splitlines()
+
+
+def test_a_violation_says_how_to_replay_it(data_dir: Path) -> None:
+    """A run whose rule is broken by hand: what is printed has seed, options, rule and command."""
+    result = run(19, replace(draw(19), publishers=2), data_dir, Coverage(), trace_lines=5)
+    lines = describe(replace(result, violation=Violation("Nothing is ever wrong", "this is")))
+    assert lines[:5] == result.trace[:5]
+    assert "    publishers = 2" in lines
+    assert lines[-3:-1] == ["rule:   Nothing is ever wrong", "got:    this is"]
+    assert lines[-1].startswith("replay: python -m tests.simulation --seed 19 --set publishers=2")
+
+
+def test_options_are_changed_by_hand() -> None:
+    options = draw(3).with_changes(["first_block=any", "blocks=7", "delay_ns=(1,2)", "quiet=0"])
+    assert (options.first_block, options.blocks, options.delay_ns, options.quiet) == ("any", 7, (1, 2), False)
+    with pytest.raises(ValueError, match=r"^option: got 'colour', expected one of blocks, "):
+        draw(3).with_changes(["colour=1"])

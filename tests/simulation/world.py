@@ -46,6 +46,8 @@ class World:
         self.violation: Violation | None = None
         """The first one; code under test may swallow exceptions, so it is not only raised."""
         self.trace: deque[tuple[int, str]] = deque(maxlen=trace_lines)
+        self.folder = ""
+        """A name that is another one in every process, and is left out of the trace."""
         self.digest = 0
         """Of all that was traced: equal digests mean equal runs."""
         self._heap: list[tuple[int, int, Callable[..., None], tuple[Any, ...]]] = []
@@ -75,6 +77,7 @@ class World:
 
     def note(self, text: str) -> None:
         """Write a line of the trace."""
+        text = text.replace(self.folder, "") if self.folder else text
         self.trace.append((self.now_ns, text))
         self.digest = zlib.crc32(text.encode(), zlib.crc32(self.now_ns.to_bytes(8, "big"), self.digest))
 
