@@ -15,7 +15,7 @@ from publishers.errors import SparkUnavailable
 from publishers.spark.session import require_java
 
 REPOSITORY = Path(__file__).parents[2]
-PORTS = (40840, 6900, 16007)
+PORTS = (40840, 40841, 6900, 16007)
 BLOCKS_SHOWN = 10
 
 
