@@ -34,6 +34,8 @@ class Facts:
     flush_count: int = 0
     worst_pause_seconds: float = 0.0
     """The longest that its event loop did not come round."""
+    worst_own_pause_seconds: float = 0.0
+    """The same of what it was itself at work, without what other processes took."""
 
 
 @contextmanager
@@ -47,6 +49,7 @@ def node(chain: Chain, arguments: Sequence[str] = ()) -> Iterator[Facts]:
             yield facts
             facts.flush_count = int(process.metrics()["sluice_flush_seconds_count"])
         facts.worst_pause_seconds = worst_pause_seconds(log_path)
+        facts.worst_own_pause_seconds = worst_pause_seconds(log_path, own=True)
 
 
 @contextmanager

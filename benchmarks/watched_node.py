@@ -3,7 +3,8 @@
     python -m benchmarks.watched_node serve …
 
 A task sleeps for WATCH_SECONDS again and again; a pause is by how much it comes too late. That
-includes what the machine gives to other processes.
+includes what the machine gives to other processes; the part of a pause in which this process itself was at
+work, in any thread, is told too.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import time
 from pathlib import Path
 
 import gateway.node
@@ -29,6 +31,7 @@ class WatchedNode(gateway.node.Node):
 
     _watching: asyncio.Task[None]
     _worst_seconds = 0.0
+    _worst_own_seconds = 0.0
 
     async def start(self) -> None:
         """Start, then watch."""
@@ -38,23 +41,31 @@ class WatchedNode(gateway.node.Node):
     async def stop(self) -> None:
         """Say what was seen, and stop."""
         self._watching.cancel()
-        log.warning(LAST_WORDS, extra=fields(worst_pause_seconds=self._worst_seconds))
+        log.warning(
+            LAST_WORDS,
+            extra=fields(
+                worst_pause_seconds=self._worst_seconds, worst_own_pause_seconds=self._worst_own_seconds
+            ),
+        )
         await super().stop()
 
     async def _watch_loop(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
-            due = loop.time() + WATCH_SECONDS
+            due, worked = loop.time() + WATCH_SECONDS, time.process_time()
             await asyncio.sleep(WATCH_SECONDS)
-            self._worst_seconds = max(self._worst_seconds, loop.time() - due)
+            pause = loop.time() - due
+            own = min(pause, time.process_time() - worked)
+            self._worst_seconds = max(self._worst_seconds, pause)
+            self._worst_own_seconds = max(self._worst_own_seconds, own)
 
 
-def worst_pause_seconds(log_path: Path) -> float:
-    """Read the worst pause from the log of a node that has ended."""
+def worst_pause_seconds(log_path: Path, *, own: bool = False) -> float:
+    """Read the worst pause from the log of a node that has ended; `own`: of what it was itself at work."""
     for line in log_path.read_text("utf-8").splitlines():
         entry = json.loads(line)
         if entry["message"] == LAST_WORDS:
-            return float(entry["worst_pause_seconds"])
+            return float(entry["worst_own_pause_seconds" if own else "worst_pause_seconds"])
     raise SystemExit(f"{log_path}: no line {LAST_WORDS!r}")
 
 
