@@ -446,6 +446,19 @@ class DataStreamer:
         self._check_open("read_entries")
         return self._file.entries(from_number, to_number)
 
+    def read_columns(self, from_number: int, size_wanted: int) -> tuple[list[int], list[bytes]]:
+        """Return the types and the data of committed entries of one page, from `from_number` on.
+
+        As `read_entries` for those who take many entries at once: at least one, and no further ones once
+        their data has `size_wanted` bytes.
+
+        Raises:
+            EntryNotFound: there is no entry of that number.
+            EntriesDisagree: its page is damaged.
+        """
+        self._check_open("read_columns")
+        return self._file.columns(from_number, size_wanted)
+
     def on_commit(self, callback: Callable[[Committed], None]) -> Callable[[], None]:
         """Have `callback` called after every commit and truncation, in their thread; return what ends that.
 

@@ -74,6 +74,8 @@ REFUSALS: dict[FileState, type[StreamFileRefused]] = {
     FileState.ENTRIES_DISAGREE: EntriesDisagree,
 }
 _ENTRIES_PER_PAGE_MAX = PAGE_SIZE // ENTRY_HEAD_SIZE
+_COLUMNS_SLACK = 64 * 1024
+"""Bytes read beyond the data that is wanted, for the heads and the last entry."""
 
 
 def _judge(size: int, page: bytes, stream_type: int) -> tuple[FileState, str, str, HeaderFields | None]:
@@ -441,6 +443,56 @@ class StreamFile:
                     )
                 size_wanted = min(2 * size_wanted, PAGE_SIZE)
 
+    def columns(self, number: int, size_wanted: int) -> tuple[list[int], list[bytes]]:
+        """Return the types and the data of committed entries of one page, from entry `number` on.
+
+        At least one entry; no further ones once their data has `size_wanted` bytes. For readers of many
+        entries, who would spend more on an object for each than on what is in it.
+
+        Raises:
+            EntryNotFound: there is no entry `number`.
+            EntriesDisagree: the page is damaged.
+        """
+        committed = self.committed
+        offset, _, _ = self._find(number, committed)
+        end = self.data_end(page_number_of(offset), committed.total_length)
+        data = self.read(min(end - offset, size_wanted + _COLUMNS_SLACK), offset)
+        types, column = self._columns(data, offset, number, size_wanted)
+        if not types:  # a long entry
+            types, column = self._columns(self.read(end - offset, offset), offset, number, size_wanted)
+        if not types:
+            raise EntriesDisagree(
+                self.path, number, offset, "an entry past the end", "an entry that ends before"
+            )
+        return types, column
+
+    def _columns(
+        self, data: bytes, offset: int, number: int, size_wanted: int
+    ) -> tuple[list[int], list[bytes]]:
+        """Cut `data`, read at `offset`, into the entries that it holds whole."""
+        unpack_head = ENTRY_HEAD.unpack_from
+        types: list[int] = []
+        column: list[bytes] = []
+        position, head_end, size_left = 0, len(data) - ENTRY_HEAD_SIZE, size_wanted
+        while position <= head_end and (size_left > 0 or not types):
+            packet_type, size, entry_type, got = unpack_head(data, position)
+            if packet_type != PACKET_DATA or got != number or not ENTRY_HEAD_SIZE <= size <= PAGE_SIZE:
+                raise self._no_entry(number, offset + position, packet_type, got, size)
+            following = position + size
+            if following > len(data):
+                break
+            types.append(entry_type)
+            column.append(data[position + ENTRY_HEAD_SIZE : following])
+            position, number, size_left = following, number + 1, size_left - size + ENTRY_HEAD_SIZE
+        return types, column
+
+    def _no_entry(self, number: int, offset: int, packet_type: int, got: int, size: int) -> Exception:
+        """Say that what lies at `offset` is not the head of entry `number`."""
+        if number >= self.committed.total_entries:  # truncated while we read
+            return EntryNotFound(number, self.committed.total_entries)
+        found = f"packet type {packet_type}, number {got}, length {size}"
+        return EntriesDisagree(self.path, number, offset, found, f"entry {number}")
+
     def _whole_entries(self, data: bytes, offset: int, number: int, end_number: int) -> Iterator[Entry]:
         """Yield the entries up to `end_number` that `data`, read at `offset`, holds whole."""
         unpack_head = ENTRY_HEAD.unpack_from
@@ -448,10 +500,7 @@ class StreamFile:
         while position <= head_end and number < end_number:
             packet_type, size, entry_type, got = unpack_head(data, position)
             if packet_type != PACKET_DATA or got != number or not ENTRY_HEAD_SIZE <= size <= PAGE_SIZE:
-                if number >= self.committed.total_entries:  # truncated while we read
-                    raise EntryNotFound(number, self.committed.total_entries)
-                found = f"packet type {packet_type}, number {got}, length {size}"
-                raise EntriesDisagree(self.path, number, offset + position, found, f"entry {number}")
+                raise self._no_entry(number, offset + position, packet_type, got, size)
             next_position = position + size
             if next_position > len(data):
                 return

@@ -140,13 +140,15 @@ class BlockReader:
             set_bytes_max=self._set_bytes_max,
             item_bytes_max=self._item_bytes_max,
         )
+        total_entries = self._streamer.committed.total_entries
         try:
-            for entry in self._streamer.read_entries(entry_number):
-                messages.feed(entry.type, entry.data)
-                entry_number += 1
-                if messages.size_bytes >= self._set_bytes_max and not messages.in_item:
+            while entry_number < total_entries:
+                wanted = self._set_bytes_max - messages.size_bytes
+                if wanted <= 0 and not messages.in_item:
                     break
-                if not messages.in_block and last_number is not None and messages.block_number > last_number:
+                columns = self._streamer.read_columns(entry_number, max(1, wanted))
+                entry_number += messages.feed_columns(*columns, last_number)
+                if last_number is not None and messages.block_number > last_number:
                     break
         except (LayoutError, DatastreamError):
             if messages.block_number == block_number:

@@ -299,3 +299,30 @@ def test_ranges_that_are_not_there(from_number: int, to_number: int | None) -> N
     file = load(bytes(image([1] * 5)))
     with pytest.raises(errors.BadEntryRange):
         file.entries(from_number, to_number)
+
+
+@pytest.mark.parametrize("size_wanted", [1, 5, 100, 1 << 20])
+@pytest.mark.parametrize("page_count", [1, 3])
+def test_columns_are_the_entries_of_one_page(size_wanted: int, page_count: int) -> None:
+    pages = [[3, 0, 40_000], [PAGE_SIZE - 17], [1, 2, 3, 300_000, 4]][:page_count]
+    file = load(bytes(image(*pages)))
+    entries = list(file.entries(0, None))
+    number = 0
+    while number < len(entries):
+        types, column = file.columns(number, size_wanted)
+        expected = entries[number : number + len(types)]
+        assert types == [entry.type for entry in expected]
+        assert column == [entry.data for entry in expected]
+        assert len(types) == 1 or sum(map(len, column[:-1])) < size_wanted
+        number += len(types)
+
+
+def test_columns_of_what_is_not_there_or_damaged() -> None:
+    content = image([3, 5, 7])
+    file = load(bytes(content))
+    with pytest.raises(errors.EntryNotFound):
+        file.columns(3, 10)
+    offset = file.offset_of(1)
+    file.disk.pwrite(b"\x07", offset)
+    with pytest.raises(errors.EntriesDisagree, match=r"at entry 1, "):
+        file.columns(0, 1_000)

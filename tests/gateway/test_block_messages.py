@@ -74,6 +74,37 @@ def test_a_subscriber_reads_the_blocks_that_were_stored(blocks: Sequence[Block],
     assert [one.ended for one in messages.messages if one.ended is not None] == [one.number for one in blocks]
 
 
+@pytest.mark.parametrize("set_bytes_max", [1, 50, 250, 1 << 20, MANY])
+@pytest.mark.parametrize("columns_size", [1, 2, 7, 1_000])
+def test_entries_in_a_row_give_the_same_messages(set_bytes_max: int, columns_size: int) -> None:
+    blocks = [block(7, 10, 20, 240, 3), block(8), block(9, DATA_SIZE_MAX, 5, 5), block(10, *[50] * 20)]
+    one_by_one, in_rows = messages_from(7, set_bytes_max), messages_from(7, set_bytes_max)
+    entries = entries_of(blocks)
+    feed_all(one_by_one, entries)
+    for start in range(0, len(entries), columns_size):
+        types, column = zip(*entries[start : start + columns_size], strict=True)
+        assert in_rows.feed_columns(types, column, None) == len(types)
+    assert in_rows.messages == one_by_one.messages
+    assert in_rows.size_bytes == one_by_one.size_bytes
+
+
+def test_entries_in_a_row_end_with_the_last_block_wanted_and_with_a_wrong_one() -> None:
+    blocks = [block(7, 10, 20), block(8, 5), block(9, 5)]
+    types, column = zip(*entries_of(blocks), strict=True)
+    messages = messages_from(7)
+    assert messages.feed_columns(types, column, 8) == len(entries_of(blocks[:2]))
+    assert read_back(messages, 7) == blocks[:2]
+    wrong_end = [*entries_of(blocks[:1])[:-1], entries_of(blocks[1:2])[-1]]
+    for spoiled, text in (
+        (entries_of(blocks)[2:], "stream before block 7: got entry type 0x1, expected a bookmark (0xb0)"),
+        (wrong_end, "block 7: got the end of block 8, expected its own end, after whole items"),
+    ):
+        types, column = zip(*spoiled, strict=True)
+        with pytest.raises(LayoutError) as caught:
+            messages_from(7).feed_columns(types, column, None)
+        assert str(caught.value) == text
+
+
 def test_sets_are_filled_as_far_as_they_may_be_and_never_span_blocks() -> None:
     messages = messages_from(0, 250)
     header = len(header_item(0))
