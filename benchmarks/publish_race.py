@@ -26,7 +26,9 @@ from gateway.api import publish_pb2
 __all__ = ["run"]
 
 PUBLISHER_COUNT = 16
-BLOCK_COUNT, ITEMS_PER_BLOCK, ITEM_BYTES = 80, 1_500, 1_000
+ITEM_BYTES = 1_000
+CASES = ((60, 1_500), (16, 6_000))
+"""(blocks, items in each): what a loser costs is the same for both."""
 # An answer to a header that comes when its block is on disk already is Skip, not the end of the stream.
 _ARGUMENTS = ("--publish-duplicate-skip-window", "1000")
 
@@ -109,22 +111,24 @@ async def _race(address: str, chain: Chain, publisher_count: int) -> float:
 
 
 def run(quick: bool = False) -> list[tuple[str, str]]:
-    """Race in turns with a publisher alone; return a label and a text."""
-    chain = make_chain(BLOCK_COUNT // (4 if quick else 1), ITEMS_PER_BLOCK, ITEM_BYTES, header_apart=True)
-    alone, racing = [], []
-    for _ in range(1 if quick else 5):
-        with node(chain, _ARGUMENTS) as facts:
-            alone.append(uvloop.run(_race(facts.address, chain, 1)))
-        with node(chain, _ARGUMENTS) as facts:
-            racing.append(uvloop.run(_race(facts.address, chain, PUBLISHER_COUNT)))
-    count = len(chain.messages)
-    ratios = [one / many for one, many in zip(alone, racing, strict=True)]
-    text = (
-        f"{count / min(racing):,.1f} blocks/s, alone {count / min(alone):,.1f}; "
-        f"ratio {min(alone) / min(racing):.2f} of the best, "
-        f"median of {len(ratios)} pairs {median(ratios):.2f}"
-    )
-    return [(f"publish, {PUBLISHER_COUNT} racing, {ITEMS_PER_BLOCK} items of 1 kB", text)]
+    """Race in turns with a publisher alone; return a label and a text for each size of block."""
+    rows = []
+    for block_count, items_per_block in CASES:
+        chain = make_chain(block_count // (4 if quick else 1), items_per_block, ITEM_BYTES, header_apart=True)
+        alone, racing = [], []
+        for _ in range(1 if quick else 3):
+            with node(chain, _ARGUMENTS) as facts:
+                alone.append(uvloop.run(_race(facts.address, chain, 1)))
+            with node(chain, _ARGUMENTS) as facts:
+                racing.append(uvloop.run(_race(facts.address, chain, PUBLISHER_COUNT)))
+        count = len(chain.messages)
+        ratios = [one / many for one, many in zip(alone, racing, strict=True)]
+        text = (
+            f"{count / min(racing):,.1f} blocks/s, alone {count / min(alone):,.1f}; "
+            f"ratio {min(alone) / min(racing):.2f}, median of {len(ratios)} pairs {median(ratios):.2f}"
+        )
+        rows.append((f"publish, {PUBLISHER_COUNT} racing, {items_per_block} items of 1 kB", text))
+    return rows
 
 
 if __name__ == "__main__":

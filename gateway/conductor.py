@@ -363,7 +363,8 @@ class Conductor:
             self._metrics.blocks_skipped.inc()
         elif isinstance(response, Resend):
             self._metrics.blocks_resent.labels(reason="failed").inc()
-        log.debug("answered", extra=fields(publisher=outbox.name, response=repr(response)))
+        if log.isEnabledFor(logging.DEBUG):
+            log.debug("answered", extra=fields(publisher=outbox.name, response=repr(response)))
 
     def _begin(self, action: Begin) -> None:
         publisher = self._outboxes[action.publisher_id].name
