@@ -32,8 +32,14 @@ from gateway.admission import Admission, AdmissionLimits, DenialKind, MessagePac
 from gateway.api import publish_pb2
 from gateway.conductor import Conductor
 from gateway.errors import ItemError
-from gateway.item_set import inspect
-from gateway.limits import DRAIN_SECONDS, DRAIN_SECONDS_MAX, HALF_CLOSE_SECONDS, PUBLISHER_NAME_CHARACTERS_MAX
+from gateway.item_set import ItemSet, inspect
+from gateway.limits import (
+    DRAIN_SECONDS,
+    DRAIN_SECONDS_MAX,
+    HALF_CLOSE_SECONDS,
+    INLINE_HASH_ITEMS_MAX,
+    PUBLISHER_NAME_CHARACTERS_MAX,
+)
 from gateway.logs import fields
 from gateway.outbox import Outbox
 from gateway.race_actions import Acknowledgement, Action, Behind, EndOfStream, Resend, Response, Skip
@@ -60,6 +66,9 @@ class BadMessage:
     reason: str
     """What, got, expected."""
 
+
+_Message = _Request | BadMessage | ItemSet
+"""A message as it came, one that cannot be used, or an item set that was looked at already."""
 
 _DENIAL_STATUS = {
     DenialKind.NOT_ALLOWED: grpc.StatusCode.PERMISSION_DENIED,
@@ -188,17 +197,22 @@ class PublishService:
                 if outbox.closed:
                     outbox.dropped_count += 1
                 else:
-                    self._handle_any(outbox, request)
+                    await self._handle_any(outbox, request)
         finally:
             reading.cancel()
         await asyncio.sleep(HALF_CLOSE_SECONDS)
         if not outbox.closed:
             conductor.perform(conductor.arbiter.half_closed(outbox.publisher_id, conductor.now_ns()))
 
-    def _handle_any(self, outbox: Outbox, request: publish_pb2.PublishStreamRequest | BadMessage) -> None:
+    async def _handle_any(self, outbox: Outbox, message: _Message) -> None:
         """Handle a message; whatever goes wrong on our side ends this stream alone."""
         try:
-            self._handle(outbox, request)
+            if isinstance(message, _Request) and _has_many_items(message):
+                message = await asyncio.to_thread(_item_set_of, message)
+                if outbox.closed:  # meanwhile
+                    outbox.dropped_count += 1
+                    return
+            self._handle(outbox, message)
         except Exception as error:  # the edge of a shell: this publisher's stream ends, others go on
             log.exception("message failed", extra=fields(publisher=outbox.name))
             conductor = self._conductor
@@ -207,26 +221,21 @@ class PublishService:
                 conductor.arbiter.publisher_failed(outbox.publisher_id, reason, conductor.now_ns())
             )
 
-    def _handle(self, outbox: Outbox, request: publish_pb2.PublishStreamRequest | BadMessage) -> None:
+    def _handle(self, outbox: Outbox, message: _Message) -> None:
         """Turn one message into one event."""
         conductor, publisher_id = self._conductor, outbox.publisher_id
         arbiter, now_ns = conductor.arbiter, conductor.now_ns()
-        if isinstance(request, BadMessage):
-            conductor.perform(arbiter.bad_request(publisher_id, request.reason, now_ns))
+        if isinstance(message, _Request) and message.HasField("block_items"):
+            message = _item_set_of(message)
+        if isinstance(message, ItemSet):
+            conductor.offer(outbox, message)
             return
-        kind = request.WhichOneof("request")
-        if kind == "block_items":
-            try:
-                item_set = inspect(list(request.block_items.block_items))
-            except ItemError as error:
-                conductor.perform(arbiter.bad_request(publisher_id, str(error), now_ns))
-                return
-            conductor.offer(outbox, item_set)
-            return
-        if kind == "end_of_block":
-            actions = arbiter.block_end(publisher_id, request.end_of_block.block_number, now_ns)
-        elif kind == "end_stream":
-            actions = self._end_stream(outbox, request.end_stream, now_ns)
+        if isinstance(message, BadMessage):
+            actions = arbiter.bad_request(publisher_id, message.reason, now_ns)
+        elif message.HasField("end_of_block"):
+            actions = arbiter.block_end(publisher_id, message.end_of_block.block_number, now_ns)
+        elif message.HasField("end_stream"):
+            actions = self._end_stream(outbox, message.end_stream, now_ns)
         else:
             expected = "block_items, end_of_block or end_stream"
             actions = arbiter.bad_request(
@@ -253,6 +262,23 @@ class PublishService:
             is_error=code == _END_CODE.ERROR,
             reason=f"EndStream({name})",
         )
+
+
+def _has_many_items(request: _Request) -> bool:
+    """Whether it takes long to look at the message: there could be millions of items in it."""
+    return len(request.block_items.block_items) > INLINE_HASH_ITEMS_MAX
+
+
+def _item_set_of(request: _Request) -> ItemSet | BadMessage:
+    """Look at the items of a message; from any thread."""
+    field = request.block_items.block_items
+    items: list[bytes] = []
+    for start in range(0, len(field), INLINE_HASH_ITEMS_MAX):  # in pieces, so that other threads have turns
+        items += field[start : start + INLINE_HASH_ITEMS_MAX]
+    try:
+        return inspect(items)
+    except ItemError as error:
+        return BadMessage(str(error))
 
 
 def publisher_name(context: aio.ServicerContext[Any, Any]) -> str:

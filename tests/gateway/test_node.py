@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import gc
 import logging
 import socket
+import sys
 import threading
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +32,7 @@ from gateway.block import Block
 from gateway.block_layout import BlockDecoder
 from gateway.errors import ChainMisuse, Fatal, LedgerKeyError
 from gateway.ledger import Ledger, VerifiedBlock
-from gateway.limits import ITEM_OVERHEAD_BYTES
+from gateway.limits import ITEM_OVERHEAD_BYTES, THREAD_SWITCH_SECONDS
 from gateway.node import Node, run_node
 from gateway.race_actions import Response
 from publishers.maker import BlockMaker, MakerOptions
@@ -550,7 +553,10 @@ def test_mode_hash_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> 
 
 
 def test_a_bug_in_the_race_stops_the_node_with_status_1(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    request: pytest.FixtureRequest,
 ) -> None:
     """The block that was being committed is on disk, so that the next start goes on behind it."""
 
@@ -581,7 +587,11 @@ def test_a_bug_in_the_race_stops_the_node_with_status_1(
             await asyncio.gather(*publishing)
 
     monkeypatch.setattr(node_module, "Node", WatchedNode)
+    request.addfinalizer(partial(sys.setswitchinterval, sys.getswitchinterval()))
     assert run_node(node_settings(tmp_path, shutdown_grace_seconds=0.2)) == 1
+    assert sys.getswitchinterval() == pytest.approx(THREAD_SWITCH_SECONDS)
+    assert gc.get_freeze_count() > 0
+    gc.unfreeze()
     assert "the node stops on an internal error" in [record.message for record in caplog.records]
     assert heard[0] in ("CANCELLED", "UNAVAILABLE", "UNKNOWN")  # not an acknowledgement
     monkeypatch.undo()

@@ -16,9 +16,10 @@ from grpc import aio
 from gateway.api import publish_pb2
 from gateway.block import Block
 from gateway.items import ItemKind, field_item, kind_of
+from gateway.limits import INLINE_HASH_ITEMS_MAX
 from gateway.publish_service import METHOD_NAME, SERVICE_NAME, publisher_name
-from publishers.maker import key_of_seed
-from tests.nodes import Publisher, Wire, make_blocks, running_node, split, stream_bytes, wire_to
+from publishers.maker import BlockMaker, MakerOptions, key_of_seed
+from tests.nodes import KEY, Publisher, Wire, make_blocks, running_node, split, stream_bytes, wire_to
 
 EVENT = field_item(ItemKind.EVENT_HEADER, b"")
 
@@ -51,6 +52,25 @@ def test_blocks_are_acknowledged_however_they_are_cut(tmp_path: Path) -> None:
                 await alice.items(*run)
             await alice.end(block.number)
             await alice.expect(f"ack {block.number}")
+
+    with_node(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("size", [INLINE_HASH_ITEMS_MAX, INLINE_HASH_ITEMS_MAX + 1, 3_000])
+def test_sets_that_are_looked_at_in_a_thread_stay_in_their_places(tmp_path: Path, size: int) -> None:
+    options = MakerOptions(
+        rounds_per_block=1, events_per_round=2, transactions_per_block=1_500, item_bytes=256
+    )
+    blocks = list(BlockMaker(7, KEY, options).blocks(3))
+    assert len(blocks[0].items) > 2 * INLINE_HASH_ITEMS_MAX
+
+    async def scenario(wire: Wire) -> None:
+        alice = await wire.publisher()
+        for block in blocks:
+            for run in split(block.items, size):
+                await alice.items(*run)
+            await alice.end(block.number)
+        await alice.expect("ack 0", "ack 1", "ack 2")
 
     with_node(tmp_path, scenario)
 
@@ -183,6 +203,14 @@ async def _item_with_two_fields(publisher: Publisher, block: Block) -> None:
     await publisher.items(block.items[0], EVENT + EVENT)
 
 
+async def _not_an_item_among_very_many(publisher: Publisher, block: Block) -> None:
+    await publisher.items(block.items[0], *[EVENT] * (2 * INLINE_HASH_ITEMS_MAX), b"\xff\xff")
+
+
+async def _very_many_items_before_any_header(publisher: Publisher, block: Block) -> None:
+    await publisher.items(*[EVENT] * 3_000)
+
+
 async def _header_that_does_not_parse(publisher: Publisher, block: Block) -> None:
     await publisher.items(field_item(ItemKind.BLOCK_HEADER, b"\x18"))
 
@@ -225,6 +253,8 @@ BAD_REQUESTS = [
     (_two_headers, NO_BLOCK, "got a second header as item 1"),
     (_header_not_first, NO_BLOCK, "got a header as item 1"),
     (_not_an_item, NO_BLOCK, "item 1"),
+    (_not_an_item_among_very_many, NO_BLOCK, "item 2049"),
+    (_very_many_items_before_any_header, NO_BLOCK, "got 3000 items without a header before"),
     (_item_with_two_fields, NO_BLOCK, "item 1"),
     (_header_that_does_not_parse, NO_BLOCK, "block header: got 3 bytes that do not parse"),
     (_items_before_any_header, NO_BLOCK, "got 1 items without a header before, expected a block header"),
