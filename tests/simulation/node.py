@@ -26,7 +26,7 @@ from tests.nodes import ledger_key
 from tests.simulation.coverage import Coverage
 from tests.simulation.network import Connection, Poison, ServerContext
 from tests.simulation.options import Options
-from tests.simulation.oracle import Oracle
+from tests.simulation.oracle import Oracle, held_bytes
 from tests.simulation.storage import Storage
 from tests.simulation.watched import WatchedArbiter
 from tests.simulation.world import SECOND_NS, SimLoop, World
@@ -110,7 +110,7 @@ class SimNode:
         self.conductor: Conductor = self.loop.run(lambda: self._make_conductor(coverage))
         self.service = SimService(self, self.conductor, options.message_bytes_max)
         self._checked_length = 0
-        self._checked_events = 0
+        self._checked_events = self._checked_jobs = 0
 
     def _open_ledger(self) -> SimLedger:
         storage = self.storage
@@ -182,22 +182,27 @@ class SimNode:
                 self.conductor.arbiter.check()
             except AssertionError as error:
                 world.break_rule("The arbiter's own invariants hold", str(error))
-            self.oracle.check_memory(
-                sum(sum(map(len, attempt.items)) for attempt in self.conductor._attempts.values())
+            attempts = self.conductor._attempts.values()
+            self.oracle.check_memory(sum(held_bytes(attempt.items) for attempt in attempts))
+        if self.loop.job_count != self._checked_jobs:
+            self._checked_jobs = self.loop.job_count
+            self._check_visible()
+        if self.conductor.broken.done():
+            world.break_rule(
+                "No error in our own code", f"the race broke: {self.conductor.broken.exception()!r}"
             )
+
+    def _check_visible(self) -> None:
+        """Check what readers see, which changes in the thread that commits."""
         length = self.ledger.streamer.committed.total_length
         if length != self._checked_length:
-            world.expect(
+            self.world.expect(
                 length > self._checked_length,
                 "What readers see only grows",
                 f"{length} after {self._checked_length} bytes",
             )
             self._checked_length = length
             self.oracle.disk.check_visible(length)
-        if self.conductor.broken.done():
-            world.break_rule(
-                "No error in our own code", f"the race broke: {self.conductor.broken.exception()!r}"
-            )
 
     # --- its end -------------------------------------------------------------------------------------------
 

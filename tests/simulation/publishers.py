@@ -149,7 +149,8 @@ class HonestPublisher:
         """See `Client`."""
         event = event_of(publish_pb2.PublishStreamResponse.FromString(message))
         if event is not None:
-            self.world.note(f"{self.name} hears {event}")
+            if self.world.is_tracing:
+                self.world.note(f"{self.name} hears {event}")
             self._hear(event)
             self._pump(self.life)
 
@@ -279,7 +280,8 @@ class HonestPublisher:
             assert isinstance(action, SendItems | SendEndOfBlock | SendEndStream)
             if isinstance(action, SendEndStream):
                 self.coverage.count("EndStream", action.code.name)
-            self.world.note(f"{self.name} sends {_text(action)}")
+            if self.world.is_tracing:
+                self.world.note(f"{self.name} sends {_text(action)}")
             connection.send(request_of(action).SerializeToString())
             pause_ns = self.world.between(0, self.options.lag_ns if self.is_faulty else 0) + 1
             self._busy_until_ns = self.world.now_ns + pause_ns

@@ -36,13 +36,14 @@ class World:
 
     Args:
         seed: decides everything.
-        trace_lines: how many of the last events are kept for the report.
+        trace_lines: how many of the last events are kept for the report; 0: nothing is traced.
     """
 
     def __init__(self, seed: int, trace_lines: int = 400) -> None:
         self.random = random.Random(seed)
         self.now_ns = SECOND_NS
         self.step_count = 0
+        self.is_tracing = trace_lines > 0
         self.violation: Violation | None = None
         """The first one; code under test may swallow exceptions, so it is not only raised."""
         self.trace: deque[tuple[int, str]] = deque(maxlen=trace_lines)
@@ -77,6 +78,8 @@ class World:
 
     def note(self, text: str) -> None:
         """Write a line of the trace."""
+        if not self.is_tracing:
+            return
         text = text.replace(self.folder, "") if self.folder else text
         self.trace.append((self.now_ns, text))
         self.digest = zlib.crc32(text.encode(), zlib.crc32(self.now_ns.to_bytes(8, "big"), self.digest))
@@ -109,6 +112,8 @@ class SimLoop(asyncio.AbstractEventLoop):
         self.ready: deque[asyncio.Handle] = deque()
         self.tasks: list[asyncio.Task[Any]] = []
         self.dead = False
+        self.job_count = 0
+        """Jobs that threads have done."""
         self._free_at_ns: dict[int, int] = {}
 
     # --- what asyncio asks ---------------------------------------------------------------------------------
@@ -202,6 +207,7 @@ class SimLoop(asyncio.AbstractEventLoop):
     ) -> None:
         if self.dead:
             return
+        self.job_count += 1
         error: BaseException | None = None
         result: Any = None
         try:
