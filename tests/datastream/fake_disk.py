@@ -66,11 +66,11 @@ class MemoryDisk:
         self.pwrite(data, offset)
 
     def fdatasync(self) -> None:
-        """Flush; one that fails forgets what was unflushed, as Linux does."""
+        """Flush; one that fails forgets what was written and not flushed, as Linux does, but no size."""
         try:
             self._step("fdatasync")
         except OSError:
-            self._unflushed.clear()
+            self._unflushed = [change for change in self._unflushed if change[1] is None]
             raise
         # Only what is dirty: what a failed flush forgot does not come back with the next one.
         for offset, data in self._unflushed:
