@@ -168,7 +168,7 @@ def given_address_book(keys: LedgerKeys, mode: VerificationMode, needed_count: i
     if mode == "hash" or keys.rsa_file is None:
         return None
     what = f"ledger key rsa:{keys.rsa_file}"
-    book = RsaBook(_content(Path(keys.rsa_file), what), needed_count)
+    book = RsaBook(_content(Path(keys.rsa_file).expanduser(), what), needed_count)
     try:
         node_count = read_address_book(book.serialized).node_count
     except ProofDataError as error:
@@ -187,7 +187,7 @@ def given_ledger(keys: LedgerKeys, mode: VerificationMode) -> LedgerData | None:
     """
     if mode == "hash" or keys.tss_file is None:
         return None
-    return ledger_of_file(Path(keys.tss_file), keys.tss_id)
+    return ledger_of_file(Path(keys.tss_file).expanduser(), keys.tss_id)
 
 
 def ledger_to_start_with(

@@ -108,6 +108,14 @@ def test_what_is_no_publication_is_refused(tmp_path: Path) -> None:
         ledger_of_file(tmp_path / "none")
 
 
+def test_the_home_folder_may_be_written_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "publication").write_bytes(NETWORK.publication)
+    (tmp_path / "book.json").write_bytes(book_bytes(4))
+    assert given_ledger(LedgerKeys(tss_file="~/publication"), "full") == NETWORK.ledger
+    assert given_address_book(LedgerKeys(rsa_file="~/book.json"), "full", 0) is not None
+
+
 @pytest.mark.parametrize("content", [NETWORK.publication, CHAIN.block(0).to_bytes()])
 def test_a_file_has_to_match_the_id(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "file"
