@@ -74,6 +74,8 @@ class Following:
         self._task: asyncio.Task[None] | None = None
         self._changed = asyncio.Event()
         self._was_problem = False
+        self._failure: str | None = None
+        """Why the loop has ended, which would be our bug."""
         self._offered_next = 0
         """One above the last block that peers have sent whole."""
         conductor.on_catch_up_target(self._on_target)
@@ -122,15 +124,15 @@ class Following:
     def problem(self) -> str | None:
         """Why the node does not come closer, for /readyz; None while it does."""
         machine = self._machine
-        if machine is None or not (machine.live or self.distance):
-            return None
-        return machine.problem
+        if self._failure is not None or machine is None:
+            return self._failure
+        return machine.problem if machine.live or self.distance else None
 
     # --- the loop ------------------------------------------------------------------------------------------
 
     def _start(self, machine: CatchUp) -> None:
         assert self._task is None, "stop first"
-        self._machine = machine
+        self._machine, self._failure = machine, None
         if not machine.live and self._conductor.catch_up_target is not None:
             machine.aim(self._conductor.catch_up_target)
         self._task = asyncio.get_running_loop().create_task(self._run(machine))
@@ -140,6 +142,7 @@ class Following:
         """An error in our own code ends the loop, and is to be seen."""
         if not task.cancelled() and (error := task.exception()) is not None:
             log.critical("following peers stopped on an internal error", exc_info=error)
+            self._failure = "following peers stopped on an internal error, see the log"
 
     def _on_target(self, target_number: int) -> None:
         if self._machine is not None and not self._machine.live:

@@ -422,7 +422,7 @@ class Node:
             "role": self.keeper.phase.value,
             "verification_mode": self.settings.verification_mode,
             "ready": not self.readiness(),
-            "publishers": self.conductor.arbiter.publisher_count,
+            "publishers": self.conductor.arbiter.publisher_count - self.conductor.arbiter.peer_count,
             "subscribers": self.subscribe_service.stream_count,
             "tcp_clients": self._tcp_server.client_count,
             "missing_blocks": self.following.distance or 0,

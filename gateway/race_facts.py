@@ -161,6 +161,11 @@ class RaceFacts:
         return sum(stream.state not in GONE for stream in self.streams.values())
 
     @property
+    def peer_count(self) -> int:
+        """How many of these are this node's own subscriptions to other nodes."""
+        return sum(stream.is_peer and stream.state not in GONE for stream in self.streams.values())
+
+    @property
     def next_number(self) -> int:
         """L + 1: the block that will be committed next; 0 for a node that begins with whatever is offered."""
         if self.last_number is not None:

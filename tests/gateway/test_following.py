@@ -14,6 +14,8 @@ import pytest
 
 from gateway.addresses import Address, parse_address
 from gateway.block import Block
+from gateway.catch_up import CatchUp
+from gateway.conductor import Conductor
 from gateway.items import field_item
 from gateway.node import Node
 from publishers.maker import key_of_seed
@@ -415,6 +417,45 @@ def test_a_peer_that_is_silent_because_it_has_nothing_is_not_dropped(tmp_path: P
             assert len(peer.asked) == 1
             peer.last = 2  # it has something now, and sends nothing
             await until(lambda: len(peer.asked) >= 2)
+
+    asyncio.run(scenario())
+
+
+def test_an_error_in_our_own_code_is_a_problem_until_it_is_told_to_follow_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario() -> None:
+        async with AsyncExitStack() as stack:
+            peer = await stack.enter_async_context(fake_peer(BLOCKS))
+            node = await stack.enter_async_context(running_node(tmp_path, **FAST))
+            with monkeypatch.context() as patch:
+                patch.setattr(CatchUp, "step", lambda *_: 1 // 0)
+                node.following.follow([peer.address])
+                await until(lambda: node.following.problem is not None)
+            reason = "following peers stopped on an internal error, see the log"
+            assert node.readiness() == [reason]
+            await node.following.stop()
+            node.following.follow([peer.address])
+            await until_block(node, 29)
+            assert node.readiness() == []
+
+    caplog.set_level(logging.CRITICAL)
+    asyncio.run(scenario())
+    assert [record.message for record in caplog.records] == ["following peers stopped on an internal error"]
+
+
+def test_an_attempt_that_fails_on_our_side_is_not_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        async with AsyncExitStack() as stack:
+            peer = await stack.enter_async_context(fake_peer(BLOCKS))
+            node = await stack.enter_async_context(running_node(tmp_path, **FAST))
+            with monkeypatch.context() as patch:
+                patch.setattr(Conductor, "offer", lambda *_: 1 // 0)
+                node.following.follow([peer.address])
+                await until(lambda: len(peer.asked) == 2)
+            await until_block(node, 29)
 
     asyncio.run(scenario())
 

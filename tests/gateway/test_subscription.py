@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
+from google.protobuf.message import DecodeError
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gateway.api import subscribe_pb2
 from gateway.block import Block
@@ -198,3 +201,36 @@ def test_a_block_has_a_number_of_items_that_it_may_have_at_most_and_no_more() ->
 def test_a_status_of_a_later_version_has_its_number_as_its_name() -> None:
     assert status_name(Response.Code.NOT_AVAILABLE) == "NOT_AVAILABLE"
     assert status_name(77) == "77"
+
+
+@given(st.lists(st.binary(max_size=40), max_size=8), st.booleans())
+def test_whatever_a_peer_sends_is_taken_or_refused(messages_sent: list[bytes], begun: bool) -> None:
+    assembler = BlockAssembler(5, 6)
+    if begun:
+        assembler.feed(items_of([HEADER]))
+    for message in messages_sent:
+        try:
+            response = Response.FromString(message)
+        except DecodeError:
+            continue  # gRPC ends the call
+        before = (assembler.next_number, assembler.in_block, assembler.status, list(assembler._items))
+        try:
+            assembler.feed(response)
+        except SubscriptionError:
+            after = (assembler.next_number, assembler.in_block, assembler.status, list(assembler._items))
+            assert after == before
+
+
+@given(st.data())
+def test_item_sets_that_were_spoiled_are_taken_or_refused(data: st.DataObject) -> None:
+    items = [bytearray(item) for item in block_items(5)]
+    index = data.draw(st.integers(0, len(items) - 1))
+    place = data.draw(st.integers(0, min(6, len(items[index]) - 1)))
+    items[index][place] = data.draw(st.integers(0, 255))
+    assembler = BlockAssembler(5)
+    try:
+        assembler.feed(items_of([bytes(item) for item in items]))
+        block = assembler.feed(end_of(5))
+    except SubscriptionError:
+        return
+    assert block == Block(5, tuple(bytes(item) for item in items))
