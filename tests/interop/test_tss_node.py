@@ -208,3 +208,19 @@ def test_ledger_data_of_another_real_network_refuse(
 
     play(tmp_path / "data", scene, [f"tss:{path}"])
     assert refusals(caplog) == ["ledger id publication in block 0: ledger id"]
+
+
+@real.needs_real_blocks
+@pytest.mark.parametrize(("needed", "answer"), [(3, "ack 0"), (4, "end BAD_BLOCK_PROOF last none about 0")])
+def test_the_operator_says_how_many_nodes_sign_a_record_file(
+    needed: int, answer: str, tmp_path: Path
+) -> None:
+    """Three of the four nodes have signed these."""
+    book = real.FOLDER / "record-file-chain" / "address-book.json"
+
+    async def scene(node: Node, wire: Wire) -> None:
+        publisher = await wire.publisher("alice")
+        await publisher.block(real.block("record-file-chain", 0))
+        await publisher.expect(answer)
+
+    play(tmp_path, scene, [f"rsa:{book}"], verification_rsa_threshold=needed)
