@@ -258,6 +258,11 @@ class RaceSteps(RaceFacts):
         for above in self.blocks.values():
             if above.number > block.number and above.state is BlockState.STREAMING:
                 above.timed_from_ns = self._now_ns
+        if not self.has_beginning and block.number == self.first_number:
+            # What was to follow this beginning has nothing to follow now: begin with whatever comes next.
+            for other in list(self.blocks.values()):
+                if other.state in LIVE:
+                    self._fail(other, Failure.NODE, "the block that the chain was to begin with has failed")
         if winner is None:
             return
         if winner.block is block:
@@ -318,12 +323,24 @@ class RaceSteps(RaceFacts):
         is_wanted = self.has_beginning if block is None else block.state is BlockState.OPEN
         if self.is_closing or not is_wanted:
             return
+        if self.is_unbegun():
+            self._ask_for_a_beginning(number)
         for stream in self.streams.values():
             passed = stream.next_offer is not None and stream.next_offer > number
             may_send = block is None or self.may_send(stream.name, block)
             if passed and stream.state not in GONE and may_send:
                 stream.next_offer = stream.asked_for = number
                 self._send(stream, Resend(number))
+
+    def _ask_for_a_beginning(self, number: int) -> None:
+        """Ask those who were skipped for what is below block `number`: the chain did not begin with that."""
+        for stream in self.streams.values():
+            if stream.state in GONE or stream.asked_for is not None or stream.next_offer is None:
+                continue
+            if 0 < stream.next_offer <= number and stream.offered_max >= 0:
+                stream.next_offer -= 1
+                stream.asked_for = stream.next_offer
+                self._send(stream, Resend(stream.next_offer))
 
     def _close_doors(self) -> list[Action]:
         """Give up what is not complete; `_settle` ends the streams when what is complete is finished."""

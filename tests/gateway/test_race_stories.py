@@ -49,7 +49,7 @@ def test_a_beginning_that_is_not_committed_makes_nothing_below_it_safe() -> None
     race.wait(2)
     race.expect("Bob")  # he is not owed a word about block 6 either
     race.leave("Alice")
-    race.expect("Bob")
+    race.expect("Bob", "resend 0")
     race.block("Bob", 0, 1)
     race.expect("Bob", "ack 0", "ack 1")
     race.connect("Alice")
@@ -64,3 +64,22 @@ def test_a_beginning_that_is_committed_makes_what_is_below_it_old() -> None:
     race.expect("Bob", "ack 7")
     race.header("Bob", 0)
     race.expect("Bob", "end DUPLICATE_BLOCK last 7 about 0")
+
+
+def test_when_a_beginning_fails_what_was_to_follow_it_fails_too() -> None:
+    """Alice begins the chain with block 2 and vanishes; Carol has sent block 3 whole, Bob waits with block 0.
+
+    Block 3 was held for ever, and so the node wanted block 2, which nobody had any more.
+    """
+    race = Race(None, first=None)
+    race.connect("Alice", "Bob", "Carol")
+    race.header("Alice", 2)
+    race.block("Carol", 3)
+    race.header("Bob", 0)
+    race.expect("Bob", "skip 0")
+    race.leave("Alice")
+    assert race.dropped == [(2, "LEFT"), (3, "NODE")]
+    race.expect("Bob", "resend 0")
+    race.expect("Carol", "resend 2")
+    race.block("Bob", 0)
+    race.expect("Bob", "ack 0")

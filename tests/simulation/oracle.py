@@ -394,7 +394,7 @@ class Oracle(Picture):
             case Failure.STREAM_ENDED:
                 return not block.complete
             case Failure.NODE:
-                return name == "commit_failed" or self.is_closing
+                return name == "commit_failed" or self.is_closing or self.is_unsettled
         return False
 
     def _must_end(self, publisher_id: int, status: EndStatus, proximate: int | None = None) -> None:
@@ -471,7 +471,8 @@ class Oracle(Picture):
 
     def _resent(self, stream: Stream, number: int) -> None:
         offered = stream.next_offer
-        self._expect(number == self.next_number, "Rule 6: ResendBlock(N) only for N = L + 1", f"{number}")
+        wanted = number == self.next_number or self.is_unsettled
+        self._expect(wanted, "Rule 6: ResendBlock(N) only for N = L + 1", f"{number}")
         self._expect(number not in self.blocks, "ResendBlock only for a block that is open", f"{number}")
         self._expect(self.may_send(stream.name, number), "Not to the one that failed it", stream.name)
         self._expect(stream.is_ready, "ResendBlock to one that still sends", f"{stream.name} {stream.state}")

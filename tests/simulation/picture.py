@@ -93,6 +93,8 @@ class Picture:
         self._rules = RaceRules()
         self._open_since: tuple[int, int] | None = None
         """Block L + 1 while it is open, and since when."""
+        self._lowest = (0, 0)
+        """The attempt that is the lowest being sent, and since when."""
 
     @property
     def next_number(self) -> int:
@@ -200,7 +202,9 @@ class Picture:
             yield from self._stream_faults(stream, now_ns)
         slow, timeout_ns = self.lowest_sent(), self._rules.block_timeout_ns
         if slow is not None and timeout_ns and not self.is_held_back(slow):
-            late_ns = now_ns - slow.timed_from_ns - timeout_ns
+            if self._lowest[0] != slow.attempt_id:
+                self._lowest = slow.attempt_id, now_ns  # it may be late already, and is noticed from now on
+            late_ns = now_ns - max(slow.timed_from_ns + timeout_ns, self._lowest[1])
             if late_ns > SLACK_NS:
                 yield "Rule 7: block timeout", f"block {slow.number} of {slow.winner_name}"
         if (stalled := self.stalled()) is not None:
