@@ -6,11 +6,12 @@ VENV   ?= .venv
 CASES  ?= 100000
 SECONDS ?= 60
 SEEDS  ?= 10000
+BLOCKS ?= 2000
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java check format test sim atheris fuzz bench demo proto clean
+.PHONY: help setup java check format test sim chaos atheris fuzz bench demo proto clean
 
 help:  ## show the verbs
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -44,6 +45,9 @@ atheris: $(STAMP)  ## coverage-guided fuzzers of what peers send; SECONDS=60 eac
 
 sim: $(STAMP)  ## simulate the publish protocol; SEEDS=10000, or SEEDS=A-B
 	$(BIN)/python -m tests.simulation --seeds $(SEEDS) $(ARGS)
+
+chaos: $(STAMP)  ## three nodes under publishers, readers and faults; SEED=N replays, BLOCKS=2000
+	$(BIN)/python -m tests.chaos $(if $(SEED),--seed $(SEED)) --blocks $(BLOCKS) $(ARGS)
 
 fuzz: $(STAMP)  ## the long fuzzers of the data streamer; CASES=100000 each
 	@for module in $(basename $(notdir $(wildcard tests/datastream/fuzz_*.py))); do \

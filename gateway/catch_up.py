@@ -10,7 +10,8 @@ Pure: no gRPC type, no clock. The shell (`gateway.following`) asks `step` what t
 Two aims:
   - *catch up*: up to the highest block that publishers have told of (`aim`), then rest. A node that is empty
     asks its peers for theirs when it starts; if none answers, publishers will tell.
-  - *follow*: stay level with a peer for ever, with the first of the list that works.
+  - *follow*: stay level with a peer for ever, with the first of the list that works. One that has nothing
+    more, while another has, is left: two standbys that follow each other would wait for ever.
 
 The target is what somebody said, and is not believed: a target that nobody can show the way to costs attempts
 at growing distances, and is reported (`problem`) when the node itself does not come forward.
@@ -57,6 +58,7 @@ class Outcome(Enum):
     UNREACHABLE = "the peer does not answer"
     BROKE_OFF = "the peer ended the stream too early"
     STALLED = "the peer sends nothing, though it has more"
+    OUTRUN = "the peer has nothing more, though another one has"
     LIED = "the peer sent what cannot be"
     NODE = "this node cannot take blocks now"
 
@@ -68,6 +70,7 @@ OUTCOMES: Final[dict[Outcome, Rest]] = {
     Outcome.UNREACHABLE: Rest.RISING,
     Outcome.BROKE_OFF: Rest.RISING,
     Outcome.STALLED: Rest.RISING,
+    Outcome.OUTRUN: Rest.SHORT,
     Outcome.LIED: Rest.LONGEST,
     Outcome.NODE: Rest.SHORT,
 }
@@ -165,6 +168,17 @@ class CatchUp:
     def distance(self, next_number: int) -> int:
         """How many blocks the node knows of and does not have."""
         return 0 if self.target is None else max(0, self.target - next_number + 1)
+
+    def came_to(self, next_number: int) -> None:
+        """The node needs this block next: if that is a later one than before, it gets on."""
+        if next_number > self._next_number >= 0:
+            self.stalled_count, self._next_number = 0, next_number
+
+    def others(self, address: str, now_ns: int) -> list[str]:
+        """Give the peers beside one that may be asked now how far they are."""
+        return [
+            peer.address for peer in self._peers if peer.address != address and now_ns >= peer.rests_until_ns
+        ]
 
     def aim(self, number: int) -> None:
         """Somebody has told of block `number`."""

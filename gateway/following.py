@@ -70,6 +70,7 @@ class Following:
         self._stall_seconds = stall_seconds
         self._message_bytes_max = message_bytes_max
         self._tls = tls
+        self._look_seconds = stall_seconds
         self._machine: CatchUp | None = None
         self._task: asyncio.Task[None] | None = None
         self._changed = asyncio.Event()
@@ -126,6 +127,7 @@ class Following:
         machine = self._machine
         if self._failure is not None or machine is None:
             return self._failure
+        machine.came_to(self._conductor.arbiter.next_number)  # a stream that goes well is no attempt's end
         return machine.problem if machine.live or self.distance else None
 
     # --- the loop ------------------------------------------------------------------------------------------
@@ -168,7 +170,12 @@ class Following:
                     log.info("caught up", extra=fields(last_block=conductor.arbiter.last_number))
                 catching_up = False
                 self._report(machine)
-                await self._changed.wait()
+                before = conductor.arbiter.next_number
+                try:
+                    async with asyncio.timeout(self._look_seconds):
+                        await self._changed.wait()
+                except TimeoutError:
+                    await self._look_around(machine, before)
                 continue
             seconds = None if step.until_ns is None else max(0, step.until_ns - conductor.now_ns()) / 1e9
             try:
@@ -238,6 +245,9 @@ class Following:
                 """Ask the peer again, so that its silence can be told from its having nothing."""
                 _, stream.known_last = await ask(status, self._status_seconds())
                 machine.heard(address, stream.known_last)
+                if stream.is_quiet:
+                    others = machine.others(address, self._conductor.now_ns())
+                    stream.known_elsewhere = await self._highest_of(others)
 
             try:
                 ending = await stream.run(channel, poll if machine.live else None)
@@ -247,6 +257,36 @@ class Following:
             return ending
         finally:
             await channel.close()
+
+    async def _highest_of(self, addresses: Sequence[str]) -> int | None:
+        """Ask peers for their last blocks; None where nobody has one, or answers."""
+        highest = None
+        for last in await asyncio.gather(*(self._last_of(address) for address in addresses)):
+            if last is not None and (highest is None or last > highest):
+                highest = last
+        return highest
+
+    async def _last_of(self, address: str) -> int | None:
+        try:
+            async with open_channel(address, self._tls, self._channel_options()) as channel:
+                stub = node_pb2_grpc.BlockNodeServiceStub(channel)
+                _, last = await ask(stub, self._status_seconds())
+        except (aio.AioRpcError, GatewayError) as error:
+            log.debug("a peer does not answer", extra=fields(peer=address, reason=str(error)))
+            return None
+        return last
+
+    async def _look_around(self, machine: CatchUp, before: int) -> None:
+        """Ask peers whether they have more, when nobody has brought a block since `before` was needed.
+
+        Publishers tell a node what it has missed; a node that they have all left is told by nobody.
+        """
+        if machine.live or self._conductor.arbiter.next_number != before:
+            return
+        highest = await self._highest_of(machine.addresses)
+        if highest is not None and highest >= self._conductor.arbiter.next_number:
+            log.info("a peer has later blocks", extra=fields(last_block=highest))
+            machine.aim(highest)
 
     def _status_seconds(self) -> float:
         return min(self._stall_seconds, PEER_STATUS_SECONDS_MAX)

@@ -63,6 +63,8 @@ class PeerStream:
     def __init__(self, conductor: Conductor, address: str, plan: Range, stall_seconds: float) -> None:
         self.known_last: int | None = None
         """The peer's last block, as it said."""
+        self.known_elsewhere: int | None = None
+        """The highest last block of other peers, as they said."""
         self._conductor = conductor
         self._address = address
         self._plan = plan
@@ -76,6 +78,17 @@ class PeerStream:
     def offered_next(self) -> int:
         """One above the last block that the peer has sent whole."""
         return self._order.next_number or 0
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether the peer has sent nothing for long, and nothing is missing of what it has."""
+        if self._heard_at is None or self._order.in_block or self._has(self.known_last):
+            return False
+        return asyncio.get_running_loop().time() - self._heard_at >= self._stall_seconds / 2
+
+    def _has(self, last: int | None) -> bool:
+        """Whether somebody with this last block has the one that comes next."""
+        return last is not None and (self._order.next_number or 0) <= last
 
     async def run(self, channel: aio.Channel, poll: Callable[[], Awaitable[None]] | None) -> Ending:
         """Take blocks until there is a reason to end; return it.
@@ -181,15 +194,17 @@ class PeerStream:
         return None
 
     async def _watch(self) -> Ending:
-        """Wait until the peer has been silent for too long, though it has more."""
+        """Wait until the peer has been silent for too long, though it, or another one, has more."""
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(self._stall_seconds / 4)
             order = self._order
-            has_more = self.known_last is not None and (order.next_number or 0) <= self.known_last
-            due = order.in_block or has_more or order.status is not None
-            if due and self._heard_at is not None and loop.time() - self._heard_at >= self._stall_seconds:
+            if self._heard_at is None or loop.time() - self._heard_at < self._stall_seconds:
+                continue
+            if order.in_block or order.status is not None or self._has(self.known_last):
                 return Outcome.STALLED, f"no message in {self._stall_seconds:g} s"
+            if self._has(self.known_elsewhere):
+                return Outcome.OUTRUN, f"another peer has block {self.known_elsewhere}"
 
     async def _poll(self, poll: Callable[[], Awaitable[None]]) -> Ending:
         """Ask the peer now and then how far it is; one that does not answer again and again is gone."""

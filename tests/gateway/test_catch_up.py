@@ -119,6 +119,7 @@ def test_a_follower_goes_back_to_the_peer_that_it_prefers() -> None:
         (Outcome.LIED, [1_000] * 3),
         (Outcome.NOTHING, [100] * 3),
         (Outcome.NODE, [100] * 3),
+        (Outcome.OUTRUN, [100] * 3),
         (Outcome.RACED, [12] * 3),
         (Outcome.COMPLETE, [12] * 3),
     ],
@@ -273,3 +274,22 @@ def test_after_any_outcomes_somebody_is_tried_again_in_time() -> None:
             assert isinstance(step, Try)
             machine.ended(step.address, outcome, "", 5, now_ns)
     assert Rest.NONE.value == "none"
+
+
+def test_a_block_that_a_long_stream_brought_ends_standing_still() -> None:
+    machine = CatchUp([A], CatchUpRules(stalled_attempts_max=1), live=True)
+    machine.step(5, 0)
+    machine.ended(A, Outcome.UNREACHABLE, "", 5, 0)
+    machine.came_to(5)
+    assert machine.problem is not None
+    machine.came_to(6)
+    assert machine.problem is None
+
+
+def test_who_else_may_be_asked_how_far_it_is() -> None:
+    machine = CatchUp([A, B, A], RULES, live=True)
+    assert (machine.others(A, 0), machine.others(B, 0)) == ([B], [A])
+    machine.step(0, 0)
+    machine.ended(A, Outcome.LIED, "", 0, 0)
+    assert machine.others(B, RULES.rest_max_ns - 1) == []
+    assert machine.others(B, RULES.rest_max_ns) == [A]

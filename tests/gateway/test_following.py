@@ -24,6 +24,7 @@ from tests.gateway.fake_peer import Code, FakePeer, Response, end_of, fake_peer,
 from tests.gateway.test_ledger import logged
 from tests.nodes import ANSWER_SECONDS, Request, make_blocks, running_node, stream_bytes, wire_to
 from tests.publishers.node_thread import store
+from tests.serving import free_port
 
 BLOCKS = make_blocks(30)
 STRANGE = make_blocks(30, seed=8)
@@ -456,6 +457,82 @@ def test_an_attempt_that_fails_on_our_side_is_not_the_end(
                 node.following.follow([peer.address])
                 await until(lambda: len(peer.asked) == 2)
             await until_block(node, 29)
+
+    asyncio.run(scenario())
+
+
+def test_a_follower_leaves_a_peer_that_has_nothing_more_when_another_one_has(tmp_path: Path) -> None:
+    """Found by chaos, seed 3: two standbys followed each other, and waited for ever."""
+
+    async def scenario() -> None:
+        async with AsyncExitStack() as stack:
+            idle = await stack.enter_async_context(fake_peer(BLOCKS[:3], silent))
+            idle.last = None
+            ahead = await stack.enter_async_context(fake_peer(BLOCKS[:8]))
+            node = await stack.enter_async_context(running_node(tmp_path, **FAST))
+            node.following.follow([idle.address, ahead.address])
+            await until_block(node, 7)
+
+    asyncio.run(scenario())
+
+
+def test_two_standbys_that_follow_each_other_find_the_active_node(tmp_path: Path) -> None:
+    """Found by chaos, seeds 2 and 3: each was the first that the other could reach."""
+
+    async def scenario() -> None:
+        async with AsyncExitStack() as stack:
+            one = await stack.enter_async_context(running_node(tmp_path / "b", **FAST))
+            other = await stack.enter_async_context(running_node(tmp_path / "c", **FAST))
+            active = f"127.0.0.1:{free_port()}"
+            for node, peer in ((one, other), (other, one)):
+                node.following.follow([active, str(peer.grpc_address)])
+            await until(lambda: one.following.followed == str(other.grpc_address))
+            await until(lambda: other.following.followed == str(one.grpc_address))
+            settings = {"grpc_address": parse_address(active)}
+            node = await stack.enter_async_context(running_node(tmp_path / "a", **settings))
+            wire = await stack.enter_async_context(wire_to(node))
+            publisher = await wire.publisher()
+            await publisher.block(*BLOCKS[:5])
+            await until_block(one, 4)
+            await until_block(other, 4)
+
+    asyncio.run(scenario())
+
+
+def test_a_follower_is_ready_again_while_its_stream_still_goes_well(tmp_path: Path) -> None:
+    """Found by chaos, seed 4: it said that it stood still until the stream ended, which may be never."""
+
+    async def scenario() -> None:
+        settings = FAST | {"catchup_max_stalled_attempts": 2}
+        async with AsyncExitStack() as stack:
+            node = await stack.enter_async_context(running_node(tmp_path / "b", **settings))
+            address = f"127.0.0.1:{free_port()}"
+            node.following.follow([address])
+            await until(lambda: node.following.problem is not None)
+            settings = {"grpc_address": parse_address(address)}
+            active = await stack.enter_async_context(running_node(tmp_path / "a", **settings))
+            wire = await stack.enter_async_context(wire_to(active))
+            publisher = await wire.publisher()
+            await publisher.block(*BLOCKS[:2])
+            await until_block(node, 1)
+            await until(lambda: node.following.problem is None)
+            assert node.following.followed == address
+
+    asyncio.run(scenario())
+
+
+def test_a_node_that_publishers_have_left_asks_its_peers_whether_they_have_more(tmp_path: Path) -> None:
+    """Found by chaos, seed 5: publishers went elsewhere when its disk was full, and never came back."""
+
+    async def scenario() -> None:
+        async with AsyncExitStack() as stack:
+            peer = await stack.enter_async_context(fake_peer(BLOCKS[:3]))
+            node = await stack.enter_async_context(running_node(tmp_path, **FAST, peers=peers(peer.address)))
+            await until_block(node, 2)
+            peer.blocks, peer.last = BLOCKS[:8], 7
+            await until_block(node, 7)
+            await until(lambda: node.following.distance == 0)
+            assert node.following.problem is None
 
     asyncio.run(scenario())
 

@@ -1,0 +1,59 @@
+"""Chaos: `python -m tests.chaos --seed N --blocks 2000`, which is what `make chaos` does.
+
+The script of faults is printed first; the seed makes the same one again. At the end what did not hold is
+printed, and the exit status is 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.chaos.run import Options, run
+from tests.chaos.script import FaultKind, draw
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one seed; 0 when everything held."""
+    parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
+    parser.add_argument("--seed", type=int, default=random.randrange(1_000_000), help="of the script")
+    parser.add_argument("--blocks", type=int, default=2000)
+    parser.add_argument("--faults", type=int, help="one for every 40 blocks unless given")
+    parser.add_argument("--kinds", default=",".join(kind.value for kind in FaultKind), help="which faults")
+    parser.add_argument("--seconds", type=float, default=4.0, help="a fault lasts this long at most")
+    parser.add_argument("--rate", type=float, default=25.0, help="blocks a second")
+    parser.add_argument("--clients", type=int, default=10)
+    parser.add_argument("--subscribers", type=int, default=5)
+    parser.add_argument("--publishers", type=int, default=3)
+    parser.add_argument("--folder", type=Path, help="an empty folder for data and logs")
+    given = parser.parse_args(arguments)
+    kinds = [FaultKind(word) for word in given.kinds.split(",")]
+    fault_count = given.blocks // 40 if given.faults is None else given.faults
+    script = draw(given.seed, given.blocks, fault_count, kinds, seconds_max=given.seconds)
+    options = Options(given.publishers, given.clients, given.subscribers, given.rate)
+    folder = given.folder or Path(tempfile.mkdtemp(prefix="sluice-chaos-"))
+    folder.mkdir(parents=True, exist_ok=True)
+    began = time.monotonic()
+
+    def say(line: str) -> None:
+        sys.stdout.write(f"{line}\n")
+        sys.stdout.flush()
+
+    for line in script.lines():
+        say(line)
+    say(f"    {options}, logs in {folder}")
+    wrong = run(script, options, folder, lambda line: say(f"{time.monotonic() - began:7.2f} s  {line}"))
+    took = time.monotonic() - began
+    for line in wrong:
+        say(f"WRONG: {line}")
+    say(f"seed {given.seed}: {'failed' if wrong else 'clean'}, {took:.1f} s")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

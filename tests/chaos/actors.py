@@ -1,0 +1,136 @@
+"""Who takes part in a run of chaos: a network that makes blocks, publishers, readers that remember."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import AsyncIterator, Sequence
+
+from tenacity import wait_fixed
+
+from datastream.follower import StreamFollower
+from datastream.layout import Entry
+from datastream.limits import FollowLimits
+from gateway.addresses import Address
+from gateway.block import Block
+from publishers.block_follower import BlockFollower
+from publishers.client import ClientOptions
+from publishers.machine import SECOND_NS, MachineLimits
+from tests.serving import Listener
+
+__all__ = ["EntryReader", "Network", "Subscriber", "digest_entries", "make_publisher", "rotated"]
+
+_FOLLOW_LIMITS = FollowLimits(backoff_first_seconds=0.1, backoff_max_seconds=0.5, answer_timeout_seconds=2.0)
+DEADLINE_SECONDS = 120
+
+
+class Network:
+    """Makes blocks at a pace, but none after `limit`, so that something is left for every fault.
+
+    Args:
+        blocks: the chain.
+        blocks_per_second: the pace.
+    """
+
+    def __init__(self, blocks: Sequence[Block], blocks_per_second: float) -> None:
+        self.blocks = blocks
+        self.limit = 0
+        """Blocks from this number on are not made yet."""
+        self._pause_seconds = 1 / blocks_per_second
+        self._made = 0
+        self._grown = asyncio.Condition()
+
+    async def run(self) -> None:
+        """Make all blocks."""
+        while self._made < len(self.blocks):
+            await asyncio.sleep(self._pause_seconds)
+            if self._made < self.limit:
+                async with self._grown:
+                    self._made += 1
+                    self._grown.notify_all()
+
+    async def source(self) -> AsyncIterator[Block]:
+        """Give the blocks as they are made."""
+        for block in self.blocks:
+            async with self._grown:
+                await self._grown.wait_for(lambda number=block.number: number < self._made)  # type: ignore[misc]
+            yield block
+
+
+def make_publisher(addresses: Sequence[Address], name: str) -> Listener:
+    """Make a publisher that knows all nodes, the preferred one first."""
+    options = ClientOptions(
+        machine=MachineLimits(deadline_ns=DEADLINE_SECONDS * SECOND_NS, answer_timeout_ns=10 * SECOND_NS),
+        wait=wait_fixed(0.1),
+        connect_timeout_seconds=2.0,
+    )
+    return Listener([str(address) for address in addresses], name, options)
+
+
+class EntryReader:
+    """A data-streamer client that carries its entry number from node to node."""
+
+    def __init__(self, addresses: Sequence[Address]) -> None:
+        self.servers = [(address.host, address.port) for address in addresses]
+        self.count = 0
+        """Entries so far."""
+        self.wrong: str | None = None
+        """The first entry that was not the next one."""
+        self._digest = hashlib.sha256()
+        self._changed = asyncio.Event()
+
+    @property
+    def digest(self) -> str:
+        """Of all entries so far, in the order in which they came."""
+        return self._digest.hexdigest()
+
+    async def run(self) -> None:
+        """Read until cancelled."""
+        async with StreamFollower(self.servers, from_entry=0, limits=_FOLLOW_LIMITS) as follower:
+            async for entry in follower:
+                if entry.number != self.count and self.wrong is None:
+                    self.wrong = f"got entry {entry.number}, expected entry {self.count}"
+                _add(self._digest, entry)
+                self.count += 1
+                self._changed.set()
+
+    async def reach(self, count: int) -> None:
+        """Wait until it has so many entries."""
+        while self.count < count:
+            self._changed.clear()
+            await self._changed.wait()
+
+
+class Subscriber:
+    """A gRPC subscriber of the whole chain that goes from node to node."""
+
+    def __init__(self, addresses: Sequence[Address], last: int) -> None:
+        self.blocks: list[Block] = []
+        """What it saw, in order."""
+        self._follower = BlockFollower(
+            [str(address) for address in addresses], 0, last, patience_seconds=DEADLINE_SECONDS
+        )
+
+    async def run(self) -> None:
+        """Read up to the last block."""
+        async for received in self._follower.blocks():
+            self.blocks.append(received.block)
+
+
+def digest_entries(entries: Sequence[Entry]) -> str:
+    """Give what `EntryReader.digest` is after these."""
+    digest = hashlib.sha256()
+    for entry in entries:
+        _add(digest, entry)
+    return digest.hexdigest()
+
+
+def _add(digest: hashlib._Hash, entry: Entry) -> None:
+    digest.update(entry.number.to_bytes(8, "big") + entry.type.to_bytes(4, "big"))
+    digest.update(len(entry.data).to_bytes(4, "big") + entry.data)
+
+
+def rotated(addresses: Sequence[Address], by: int) -> list[Address]:
+    """Give the addresses with another one first."""
+    start = by % len(addresses)
+    return [*addresses[start:], *addresses[:start]]

@@ -1,0 +1,185 @@
+"""The nodes of a run of chaos: processes on fixed ports, each with a link for the others and a small disk."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import resource
+import shutil
+import socket
+import subprocess
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from urllib.error import HTTPError
+
+from datastream.layout import HEADER_OFFSET, HEADER_SIZE, decode_header
+from gateway.addresses import Address
+from gateway.control_client import ControlClient
+from gateway.errors import NodeCallFailed
+from gateway.failover import NodeStatus
+from publishers.node_process import NodeProcess
+from tests.chaos.link import Link
+from tests.nodes import ledger_key
+
+__all__ = ["ChaosNode", "free_ports", "make_nodes"]
+
+_DISK_BYTES = 64 << 20
+_LOG_ROOM_BYTES = 1 << 20
+_PORTS = range(20_000, 32_000)
+"""Below those that the kernel gives to connections: a client that calls a dead node must not reach itself."""
+_STEADY = (
+    *("--block-time", "1", "--catchup-stall-seconds", "2", "--catchup-rest-seconds", "0.2"),
+    *("--catchup-max-rest-seconds", "1", "--shutdown-grace-seconds", "5"),
+)
+
+
+def free_ports(count: int) -> list[int]:
+    """Find ports that are free now."""
+    found: list[int] = []
+    for port in random.sample(_PORTS, len(_PORTS)):
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            found.append(port)
+        if len(found) == count:
+            break
+    return found
+
+
+class ChaosNode:
+    """One node: started and killed as often as the script wants, on the same ports and the same disk.
+
+    Args:
+        name: of its folder and its log.
+        folder: of the run.
+        role: what it is at first.
+        ports: gRPC, TCP, HTTP, control, link.
+    """
+
+    def __init__(self, name: str, folder: Path, role: str, ports: Sequence[int]) -> None:
+        self.name = name
+        self.grpc, self.tcp, self.http, self.control, link = (Address("127.0.0.1", port) for port in ports)
+        self.link = Link(link, self.grpc)
+        self.data_dir = folder / name
+        self.log_path = folder / f"{name}.log"
+        self.process: NodeProcess | None = None
+        self.peers: tuple[Address, ...] = ()
+        self._role = role
+        self._is_mounted = False
+
+    def __str__(self) -> str:
+        return self.name
+
+    # --- disk ----------------------------------------------------------------------------------------------
+
+    def mount(self) -> None:
+        """Give it a small file system of its own, where that is allowed."""
+        self.data_dir.mkdir()
+        mount = shutil.which("mount")
+        if os.geteuid() == 0 and mount is not None:
+            command = [mount, "-t", "tmpfs", "-o", f"size={_DISK_BYTES}", "tmpfs", str(self.data_dir)]
+            self._is_mounted = not subprocess.run(command, capture_output=True, check=False).returncode
+
+    def unmount(self) -> None:
+        """Take the file system away, with all that is on it."""
+        if self._is_mounted:
+            subprocess.run(["umount", "-l", str(self.data_dir)], check=False)
+            self._is_mounted = False
+
+    def fill_disk(self) -> None:
+        """Leave no room; where there is no small file system, let no file grow any more."""
+        if self._is_mounted:
+            with suppress(OSError), (self.data_dir / "ballast").open("ab", buffering=0) as file:
+                while file.write(bytes(4096)):
+                    pass
+        elif self.process is not None:
+            most = max(self.total_length(), self.log_path.stat().st_size + _LOG_ROOM_BYTES)
+            self._limit_files(most)
+
+    def free_disk(self) -> None:
+        """Undo `fill_disk`."""
+        if self._is_mounted:
+            (self.data_dir / "ballast").unlink(missing_ok=True)
+        else:
+            self._limit_files(resource.RLIM_INFINITY)
+
+    def _limit_files(self, size_bytes: int) -> None:
+        if self.process is not None:
+            limits = (size_bytes, resource.RLIM_INFINITY)
+            resource.prlimit(self.process.process_id, resource.RLIMIT_FSIZE, limits)
+
+    def total_length(self) -> int:
+        """How much of its stream file is committed, in bytes."""
+        with (self.data_dir / "datastream.bin").open("rb") as file:
+            head = file.read(HEADER_OFFSET + HEADER_SIZE)
+        return decode_header(head[HEADER_OFFSET:]).header.total_length
+
+    # --- process -------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Start it, and wait until it listens."""
+        words = [*("--ledger-key", ledger_key()), *("--role", self._role), *_STEADY]
+        words += ["--grpc-advertised-address", str(self.link.address)]
+        for flag, address in zip(
+            ("--grpc", "--tcp", "--http", "--control"),
+            (self.grpc, self.tcp, self.http, self.control),
+            strict=True,
+        ):
+            words += [flag, str(address)]
+        for peer in self.peers:
+            words += ["--peer", str(peer)]
+        self.process = await asyncio.to_thread(NodeProcess, self.data_dir, self.log_path, words)
+
+    async def stop(self) -> int:
+        """SIGTERM; give the exit status."""
+        process, self.process = self.process, None
+        return 0 if process is None else await asyncio.to_thread(process.stop)
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        if self.process is not None:
+            self.process.kill()
+            self.process = None
+
+    # --- questions -----------------------------------------------------------------------------------------
+
+    async def state(self) -> NodeStatus | None:
+        """Ask what it is; None: it does not answer."""
+        if self.process is None:
+            return None
+        try:
+            async with ControlClient(str(self.control)) as control:
+                return await control.state()
+        except NodeCallFailed:
+            return None
+
+    async def is_ready(self) -> bool:
+        """Ask /readyz."""
+        process = self.process
+        if process is None:
+            return False
+        try:
+            await asyncio.to_thread(process.get, "/readyz")
+        except (HTTPError, OSError):
+            return False
+        return True
+
+    def problems_logged(self) -> list[str]:
+        """Lines of its log that a run must not leave."""
+        text = self.log_path.read_text("utf-8", errors="replace") if self.log_path.exists() else ""
+        words = ("Traceback", '"level": "CRITICAL"', '"level": "critical"', "internal error")
+        return [line for line in text.splitlines() if any(word in line for word in words)]
+
+
+def make_nodes(folder: Path, roles: Sequence[str]) -> list[ChaosNode]:
+    """Make nodes that know each other by their links; none is started."""
+    ports = free_ports(5 * len(roles))
+    nodes = [
+        ChaosNode(f"node-{'abc'[index]}", folder, role, ports[5 * index : 5 * index + 5])
+        for index, role in enumerate(roles)
+    ]
+    for node in nodes:
+        node.peers = tuple(other.link.address for other in nodes if other is not node)
+        node.mount()
+    return nodes
