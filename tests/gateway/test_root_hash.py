@@ -163,7 +163,8 @@ def test_extension_items_have_a_place_in_layout_16_only() -> None:
 
 def test_the_summary_says_what_the_block_is() -> None:
     record_file = field_item(ItemKind.RECORD_FILE, b"records")
-    items = [header_item(7, minor=79), record_file, footer_item(b"p" * 48, b"a" * 48), *[proof_item(7)] * 2]
+    items = [header_item(7, minor=79), record_file, footer_item(b"p" * 48, b"a" * 48)]
+    items += [proof_item(7), proof_item(7, b"\x02" * 64)]
     summary = summary_of(items)
     assert summary == BlockSummary(
         number=7,
@@ -175,7 +176,7 @@ def test_the_summary_says_what_the_block_is() -> None:
         root_hash_other_layout=summary.root_hash_other_layout,
         previous_root_hash=b"p" * 48,
         all_blocks_root_hash=b"a" * 48,
-        proofs=(proof_item(7), proof_item(7)),
+        proofs=(proof_item(7), proof_item(7, b"\x02" * 64)),
         record_file=record_file,
         header=items[0],
         footer=items[2],
@@ -240,8 +241,12 @@ REFUSED = {
         "cannot parse: item 2: got a second record file, expected at most one",
     ),
     "one proof too many": (
-        [HEADER, FOOTER, *[PROOF] * (PROOFS_PER_BLOCK_MAX + 1)],
+        [HEADER, FOOTER, *(proof_item(0, bytes([n]) * 64) for n in range(PROOFS_PER_BLOCK_MAX + 1))],
         "unsupported: item 18: got more than 16 proofs, expected at most 16",
+    ),
+    "the same proof twice": (
+        [HEADER, FOOTER, PROOF, proof_item(0, b"\x02" * 64), PROOF],
+        "cannot parse: item 4: got a proof that was there before, expected each proof once",
     ),
     "a proof of another block": (
         [HEADER, FOOTER, proof_item(1)],
