@@ -158,8 +158,10 @@ class Picture:
         slow, limit = self.lowest_in_flight(), self._rules.stall_blocks
         if slow is None or not limit or self.is_held_back(slow):
             return None
+        begun = (slow.begun_ns, slow.attempt_id)  # the time of one that was not read begins anew
         for other in self.blocks.values():
-            if other.complete and other.number >= slow.number + limit and other.attempt_id > slow.attempt_id:
+            is_ahead = other.complete and other.number >= slow.number + limit
+            if is_ahead and (other.begun_ns, other.attempt_id) > begun:
                 return slow
         return None
 

@@ -339,11 +339,12 @@ class Rogue:
         yield _end(number + self.world.random.choice([-1, 1, 7]) if number else 1)
 
     def two_proofs(self) -> Iterator[bytes | int]:
-        """A false proof after the true one, or another item."""
+        """A false proof after the true one, a copy of the true one, or another item."""
         number = self._number()
         block = true_blocks()[number]
         yield from self._sets(block.items)
-        yield _items(self.world.random.choice([with_broken_proof(number).items[5], block.items[2]]))
+        second = [with_broken_proof(number).items[5], block.items[5], block.items[2]]
+        yield _items(self.world.random.choice(second))
         yield _end(block.number)
 
     def no_proof(self) -> Iterator[bytes | int]:
