@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.serialization import (
 
 from gateway.errors import KeyFileError
 
-__all__ = ["create_private_key", "load_private_key", "public_key_hex"]
+__all__ = ["create_private_key", "load_private_key", "private_key_of", "public_key_hex"]
 
 _EXPECTED: Final = "an unencrypted Ed25519 private key in PEM (`sluice keygen` writes one)"
 _KEY_FILE_SIZE_MAX: Final = 65_536
@@ -61,15 +61,28 @@ def load_private_key(path: Path) -> Ed25519PrivateKey:
             pem = file.read(_KEY_FILE_SIZE_MAX)
     except OSError as error:
         raise KeyFileError(str(path), got=_reason(error), expected="a file that can be read") from error
+    return private_key_of(pem, str(path))
+
+
+def private_key_of(pem: bytes, where: str) -> Ed25519PrivateKey:
+    """Read the key in the content of such a file.
+
+    Args:
+        pem: the content; no error repeats any of it.
+        where: what an error calls its place.
+
+    Raises:
+        KeyFileError: it is not an Ed25519 private key.
+    """
     try:
         key = load_pem_private_key(pem, password=None)
     except TypeError:  # what the library raises for a key that needs a password
-        raise KeyFileError(str(path), got="an encrypted key", expected=_EXPECTED) from None
+        raise KeyFileError(where, got="an encrypted key", expected=_EXPECTED) from None
     except (ValueError, UnsupportedAlgorithm):
-        raise KeyFileError(str(path), got="something else", expected=_EXPECTED) from None
+        raise KeyFileError(where, got="something else", expected=_EXPECTED) from None
     if not isinstance(key, Ed25519PrivateKey):
         got = f"a key of another kind ({type(key).__name__})"
-        raise KeyFileError(str(path), got=got, expected=_EXPECTED)
+        raise KeyFileError(where, got=got, expected=_EXPECTED)
     return key
 
 

@@ -60,7 +60,7 @@ from gateway.merkle import (
 )
 from gateway.verdict import RefusalKind
 
-__all__ = ["BlockHasher", "BlockSummary", "RootLayout", "subtree_of"]
+__all__ = ["NOT_HASHED", "BlockHasher", "BlockSummary", "RootLayout", "subtree_of"]
 
 RootLayout = Literal["auto", 8, 16]
 """Setting `verification.root_layout`: the layout that blocks have; `auto` goes by the header's version."""
@@ -235,6 +235,14 @@ class BlockHasher:
         self._header, self._footer, self._proofs, self._record_file = header, footer, proofs, record_file
         self._item_count += len(items)
         self._size_bytes += sum(map(len, items))
+
+    def subtree_roots(self) -> list[bytes]:
+        """Return the root of each subtree over the items so far, 48 bytes each, in the order of the layouts.
+
+        Five that every layout has (consensus headers, inputs, outputs, state changes, trace data), then
+        extensions 0 to 7: for who computes the root before the footer's links are known.
+        """
+        return [tree.root() for tree in self._trees]
 
     def finish(self) -> BlockSummary:
         """Return the summary of the block, whose items were all given.

@@ -7,6 +7,7 @@
     ├── ItemTooLarge            an item does not fit in any message
     ├── MakerOptionError        an option of the block maker makes no sense
     ├── OptionError             an option of a Spark data source cannot be used
+    ├── PrepareError            a block cannot be hashed, linked, signed or made: its number and why
     ├── SchemaError             a DataFrame does not have the columns of blocks
     ├── PublishFailed           a publisher gave up; holds the report
     ├── SourceRefused           a source that is read over the network does not have what is wanted
@@ -32,6 +33,7 @@ __all__ = [
     "MachineError",
     "MakerOptionError",
     "OptionError",
+    "PrepareError",
     "PublishFailed",
     "PublisherError",
     "SchemaError",
@@ -150,6 +152,22 @@ class OptionError(PublisherError):
 
     def __str__(self) -> str:
         return f"option {self.option!r}: got {self.got}, expected {self.expected}"
+
+
+class PrepareError(PublisherError):
+    """A block cannot be hashed, linked, signed or made out of records.
+
+    Fields: `block_number`, None where that cannot be known; `reason` in words.
+    """
+
+    def __init__(self, block_number: int | None, reason: str) -> None:
+        super().__init__(block_number, reason)
+        self.block_number = block_number
+        self.reason = reason
+
+    def __str__(self) -> str:
+        what = "the blocks" if self.block_number is None else f"block {self.block_number}"
+        return f"{what} cannot be prepared: {self.reason}"
 
 
 class SchemaError(PublisherError):

@@ -24,11 +24,11 @@ from typing import Final
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from gateway.api import block_pb2
 from gateway.block import Block
 from gateway.merkle import EMPTY_HASH, StreamingTree, leaf_hash
 from gateway.root_hash import BlockHasher
 from publishers.errors import MakerOptionError
+from publishers.frame_items import SECOND_NS, SIGNATURE_SIZE, footer_item, header_item, proof_item
 from publishers.limits import MAKER_ITEM_BYTES_MAX
 from publishers.maker_items import (
     ITEM_BYTES_MIN,
@@ -42,10 +42,6 @@ from publishers.maker_items import (
 
 __all__ = ["BlockMaker", "MakerOptions", "key_of_seed"]
 
-HAPI_MINOR: Final = 78
-"""Layout 16 of the block root (proofs.md section 3.4)."""
-SIGNATURE_SIZE: Final = 64
-SECOND_NS: Final = 1_000_000_000
 _COUNT_MAX: Final = 100_000
 _STATE_CHANGES_KIND: Final = 7
 
@@ -118,16 +114,9 @@ class BlockMaker:
         state_root = hashlib.sha384(f"state {self._seed}".encode()).digest()
         for number in range(first_number + count):
             body, state_after = self._body(number, state_root)
-            footer = block_pb2.BlockItem(
-                block_footer=block_pb2.BlockFooter(
-                    previous_block_root_hash=previous_root,
-                    root_hash_of_all_block_hashes_tree=tree.root(),
-                    start_of_block_state_root_hash=state_root,
-                )
-            )
-            items = [*body, footer.SerializeToString(deterministic=True)]
+            items = [*body, footer_item(previous_root, tree.root(), state_root)]
             root = _root_of(number, items)
-            items.append(_proof(number, self._key.sign(root)))
+            items.append(proof_item(number, self._key.sign(root)))
             tree.push(root)
             previous_root, state_root = root, state_after
             if number >= first_number:
@@ -138,7 +127,7 @@ class BlockMaker:
         options = self._options
         rng = Random(f"{self._seed}:{number}")
         start_ns = options.start_seconds * SECOND_NS + round(number * options.block_time_seconds * SECOND_NS)
-        items = [_header(number, start_ns)]
+        items = [header_item(number, start_ns)]
         changes = hashlib.sha384(state_root)
         event_count = options.rounds_per_block * options.events_per_round
         made = 0
@@ -161,25 +150,8 @@ class BlockMaker:
         return items, changes.digest()
 
 
-def _header(number: int, at_ns: int) -> bytes:
-    seconds, nanos = divmod(at_ns, SECOND_NS)
-    header = block_pb2.BlockHeader(
-        hapi_proto_version=block_pb2.SemanticVersion(minor=HAPI_MINOR),
-        software_version=block_pb2.SemanticVersion(minor=HAPI_MINOR, pre="sluice"),
-        number=number,
-        block_timestamp=block_pb2.Timestamp(seconds=seconds, nanos=nanos),
-    )
-    return block_pb2.BlockItem(block_header=header).SerializeToString(deterministic=True)
-
-
-def _proof(number: int, signature: bytes) -> bytes:
-    signed = block_pb2.SignedBlockProof(block_signature=signature)
-    proof = block_pb2.BlockProof(block=number, signed_block_proof=signed)
-    return block_pb2.BlockItem(block_proof=proof).SerializeToString(deterministic=True)
-
-
 def _root_of(number: int, items: list[bytes]) -> bytes:
     """Compute the root of a block whose proof is still to be made; no proof is part of it."""
     hasher = BlockHasher(16)
-    hasher.add([*items, _proof(number, bytes(SIGNATURE_SIZE))])
+    hasher.add([*items, proof_item(number, bytes(SIGNATURE_SIZE))])
     return hasher.finish().root_hash

@@ -26,3 +26,13 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     session = build_session("local[1]", publishers=3, app_name="tests", log_file=log_file)
     yield session
     session.stop()
+
+
+@pytest.fixture
+def few_partitions(spark: SparkSession) -> Iterator[None]:
+    """Shuffles have four partitions meanwhile; Spark's 200 take seconds for a dozen rows."""
+    name = "spark.sql.shuffle.partitions"
+    before = str(spark.conf.get(name))
+    spark.conf.set(name, "4")
+    yield
+    spark.conf.set(name, before)

@@ -46,6 +46,9 @@ PURE = (
     "gateway/subscription.py",
     "publishers/machine*.py",
     "publishers/maker.py",
+    "publishers/frame_items.py",
+    "publishers/linking.py",
+    "publishers/record_blocks.py",
 )
 PURE_CLAIM = re.compile(r"\bPure( values)?[.:;]")
 IMPURE_IMPORTS = frozenset(

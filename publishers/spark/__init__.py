@@ -2,6 +2,8 @@
 
     blockfiles    read: a folder of block files                        (block_files.py)
     blockstream   write: publish to gateways, acknowledged             (block_stream.py)
+    prepare       hash, link, sign                                     (prepare.py)
+    records       wrap foreign records into blocks                     (records.py)
 
 Between them: `block_number BIGINT, items ARRAY<BINARY>`, each item a serialized `BlockItem`.
 
@@ -13,12 +15,51 @@ Between them: `block_number BIGINT, items ARRAY<BINARY>`, each item a serialized
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["register"]
+    from publishers.linking import ChainStart
+    from publishers.spark.prepare import (
+        chain_start,
+        link_and_sign_blocks,
+        link_blocks,
+        root_hashes,
+        sign_blocks,
+    )
+    from publishers.spark.records import records_to_blocks, records_to_signed_blocks
+
+__all__ = [
+    "ChainStart",
+    "chain_start",
+    "link_and_sign_blocks",
+    "link_blocks",
+    "records_to_blocks",
+    "records_to_signed_blocks",
+    "register",
+    "root_hashes",
+    "sign_blocks",
+]
+
+_HOMES: Final = {
+    "ChainStart": "publishers.linking",
+    "chain_start": "publishers.spark.prepare",
+    "link_and_sign_blocks": "publishers.spark.prepare",
+    "link_blocks": "publishers.spark.prepare",
+    "root_hashes": "publishers.spark.prepare",
+    "sign_blocks": "publishers.spark.prepare",
+    "records_to_blocks": "publishers.spark.records",
+    "records_to_signed_blocks": "publishers.spark.records",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a function when it is asked for: this package can be imported where there is no PySpark."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)
 
 
 def register(spark: SparkSession) -> None:

@@ -24,6 +24,8 @@ CASES = [
         errors.OptionError("gateways", "nothing", "host:port"),
         "option 'gateways': got nothing, expected host:port",
     ),
+    (errors.PrepareError(5, "no header"), "block 5 cannot be prepared: no header"),
+    (errors.PrepareError(None, "a null"), "the blocks cannot be prepared: a null"),
     (
         errors.SourceRefused("block 5", "a:1 says NOT_AVAILABLE"),
         "block 5 cannot be had: a:1 says NOT_AVAILABLE",

@@ -1,0 +1,87 @@
+"""Where a worker finds the key that signs blocks: a file or an environment variable there.
+
+Only the place travels with a Spark job, never the key: it is read where it is used, so it is in no plan, no
+log and no error. The content is what `sluice keygen` writes: an Ed25519 key in PKCS#8 PEM.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Self
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from gateway.errors import KeyFileError
+from gateway.key_files import load_private_key, private_key_of
+from publishers.errors import OptionError
+
+__all__ = ["KeyPlace"]
+
+_PATH_CHARACTERS_MAX: Final = 4096
+_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
+_RAW_KEY: Final = re.compile(r"(0x)?[0-9A-Fa-f]{64,128}")
+
+
+@dataclass(frozen=True, slots=True)
+class KeyPlace:
+    """Where the key is; one of the two is given."""
+
+    file: str | None
+    """Path on the worker."""
+    variable: str | None
+    """Name of an environment variable of the worker, whose value is the PEM text."""
+
+    @classmethod
+    def parse(cls, key_file: str | os.PathLike[str] | None, key_env: str | None) -> Self:
+        """Take what a caller gave; nothing is read.
+
+        Raises:
+            OptionError: not exactly one is given, or it is no path or name: somebody may have given the key
+                itself, so its text is not repeated.
+        """
+        file = None if key_file is None else os.fspath(key_file)
+        if (file is None) == (key_env is None):
+            got = "neither" if file is None else "both"
+            raise OptionError("key_file, key_env", got, "one of them")
+        if file is not None and (
+            not file
+            or len(file) > _PATH_CHARACTERS_MAX
+            or "\n" in file
+            or "PRIVATE KEY" in file
+            or _is_raw(file)
+        ):
+            raise OptionError(
+                "key_file", "something that is no path", "the path of a key file on the workers"
+            )
+        if key_env is not None and (not _NAME.fullmatch(key_env) or _is_raw(key_env)):
+            raise OptionError(
+                "key_env", "something that is no name", "the name of an environment variable on the workers"
+            )
+        return cls(file, key_env)
+
+    def load(self, environment: Mapping[str, str] | None = None) -> Ed25519PrivateKey:
+        """Read the key, on the worker.
+
+        Args:
+            environment: the process's own by default.
+
+        Raises:
+            KeyFileError: there is none, or it is not an Ed25519 private key; it names the place only.
+        """
+        if self.file is not None:
+            return load_private_key(Path(self.file))
+        assert self.variable is not None
+        where = f"environment variable {self.variable}"
+        text = (os.environ if environment is None else environment).get(self.variable)
+        if not text:
+            raise KeyFileError(where, got="nothing", expected="a private key in PEM, set on every worker")
+        return private_key_of(text.encode("utf-8", "replace"), where)
+
+
+def _is_raw(text: str) -> bool:
+    """Whether it is a key's bytes in hex."""
+    return _RAW_KEY.fullmatch(text) is not None

@@ -1,0 +1,311 @@
+"""Prepares blocks in parallel: root hashes, links, signatures; DataFrames of blocks in and out.
+
+    linked = link_blocks(blocks)                                  footers that make one chain
+    signed = sign_blocks(linked, key_file="network.key")          a proof each
+    signed = link_and_sign_blocks(blocks, key_file="network.key") both, and hashed only once
+
+Each block is hashed in parallel but for its links, which leaves 200 bytes a block (`publishers.linking`). One
+task goes over these in order of number and finds links and roots; they are joined back to the blocks, whose
+footers and signatures are made in parallel again. Everything is lazy, no block passes through the driver, and
+the result depends on the blocks alone, not on partitions or order. The DataFrame is read twice: once for the
+hashes, once for the footers; `persist()` it if that is expensive, and always if it is not the same each time.
+
+Rows come out in no order. Source: design.md, "Spark".
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+from gateway.root_hash import RootLayout
+from publishers.errors import OptionError, PrepareError
+from publishers.frame_items import proof_item
+from publishers.linking import ChainStart, Linker, LinkPath, Links, open_block, sign_block, summary_of
+from publishers.signing_key import KeyPlace
+from publishers.spark.batches import row_batches
+from publishers.spark.schema import BLOCK_COLUMNS, BLOCK_NUMBER, ITEMS, check_schema, spark_schema
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+__all__ = [
+    "ROOT_COLUMNS",
+    "chain_start",
+    "link_and_sign_blocks",
+    "link_blocks",
+    "root_hashes",
+    "sign_blocks",
+]
+
+PREVIOUS: Final = "previous_root_hash"
+ALL_BLOCKS: Final = "all_blocks_root_hash"
+ROOT: Final = "root_hash"
+LAYOUT: Final = "root_layout"
+_PATH: Final = "path"
+_START: Final = "chain_start"
+_NUMBER_OF_LINKS: Final = "number_of_links"
+
+ROOT_COLUMNS: Final[Mapping[str, pa.DataType]] = {
+    BLOCK_NUMBER: pa.int64(),
+    ROOT: pa.binary(),
+    LAYOUT: pa.int64(),
+    PREVIOUS: pa.binary(),
+    ALL_BLOCKS: pa.binary(),
+}
+"""What `root_hashes` gives for a block: its number, its root hash, the layout that it was computed with (8 or
+16), and both links as its footer has them."""
+
+_PATH_COLUMNS: Final = {BLOCK_NUMBER: pa.int64(), _PATH: pa.binary()}
+_LINK_COLUMNS: Final = {
+    _NUMBER_OF_LINKS: pa.int64(),
+    PREVIOUS: pa.binary(),
+    ALL_BLOCKS: pa.binary(),
+    ROOT: pa.binary(),
+}
+_SMALL_ROWS: Final = 8_192
+"""Rows of an Arrow batch where a row has some hundred bytes."""
+
+Rows = Iterable[Mapping[str, Any]]
+
+
+def root_hashes(blocks: DataFrame, root_layout: RootLayout = "auto") -> DataFrame:
+    """Hash blocks as they are; proofs may be missing and are not looked at.
+
+    Args:
+        blocks: `block_number BIGINT, items ARRAY<BINARY>`; streaming, too.
+        root_layout: of the root hash; `auto` goes by the version in the header.
+
+    Returns:
+        One row a block, `ROOT_COLUMNS`.
+
+    Raises:
+        SchemaError: it has no such columns. When it runs, PrepareError for a block that no gateway would
+            take.
+    """
+    return _mapped(blocks, partial(_hash_rows, root_layout), ROOT_COLUMNS, _SMALL_ROWS)
+
+
+def chain_start(
+    blocks: DataFrame, start: ChainStart | None = None, root_layout: RootLayout = "auto"
+) -> ChainStart:
+    """Go over a linked chain and find where it goes on; this runs a job.
+
+    Args:
+        blocks: all blocks from `start` on, in any order.
+        start: where the chain was begun; None: with block 0.
+        root_layout: as in `root_hashes`.
+
+    Returns:
+        What the block after the last is linked to: give it to `link_blocks` as `start`. It is `start` itself
+        when there are no blocks.
+
+    Raises:
+        PrepareError: naming the block: a gap, a number twice, a wrong link; as Spark's PythonException.
+    """
+    begin = start or ChainStart()
+    roots = _in_order(root_hashes(blocks, root_layout))
+    rows = _mapped(
+        roots, partial(_end_rows, begin), {_START: pa.string()}, _SMALL_ROWS, check=False
+    ).collect()
+    return ChainStart.from_json(rows[0][0]) if rows else begin
+
+
+def link_blocks(
+    blocks: DataFrame,
+    start: ChainStart | None = None,
+    root_layout: RootLayout = "auto",
+    broadcast_links: bool = True,
+) -> DataFrame:
+    """Give blocks the footers that make them one chain.
+
+    A footer that is there is replaced, its state root kept; proofs are dropped, since they would be of other
+    root hashes. Blocks may come in any order.
+
+    Args:
+        blocks: `block_number BIGINT, items ARRAY<BINARY>`, each a header and items, with or without the rest.
+        start: where the chain goes on; None: the first block is block 0.
+        root_layout: layout of the root hashes; `auto` goes by the version in the header.
+        broadcast_links: send the links (some 200 bytes a block) to every worker, through the driver; else
+            both sides are shuffled, for chains of very many blocks.
+
+    Returns:
+        Blocks with footers and no proofs, in no order.
+
+    Raises:
+        SchemaError, PrepareError: wrong columns; a streaming DataFrame. When it runs, PrepareError that names
+            the block: a gap, a number twice, a first block that is not the start's, a block that cannot be.
+    """
+    return _linked(blocks, None, start, root_layout, broadcast_links)
+
+
+def sign_blocks(
+    blocks: DataFrame, key_file: str | os.PathLike[str] | None = None, key_env: str | None = None
+) -> DataFrame:
+    """Sign blocks: each gets one proof, an Ed25519 signature of its root hash.
+
+    Args:
+        blocks: with footers; proofs that are there are replaced. Streaming, too.
+        key_file: path of a key file (`sluice keygen`) that every worker has.
+        key_env: name of an environment variable of the workers with the text of such a file.
+
+    Raises:
+        OptionError: not exactly one of both. When it runs, KeyFileError or PrepareError.
+    """
+    return _mapped(blocks, partial(_sign_rows, KeyPlace.parse(key_file, key_env)), BLOCK_COLUMNS)
+
+
+def link_and_sign_blocks(
+    blocks: DataFrame,
+    key_file: str | os.PathLike[str] | None = None,
+    key_env: str | None = None,
+    start: ChainStart | None = None,
+    root_layout: RootLayout = "auto",
+    broadcast_links: bool = True,
+) -> DataFrame:
+    """Do what `link_blocks` and then `sign_blocks` would do, but hash each block once."""
+    return _linked(blocks, KeyPlace.parse(key_file, key_env), start, root_layout, broadcast_links)
+
+
+def _linked(
+    blocks: DataFrame,
+    key_place: KeyPlace | None,
+    start: ChainStart | None,
+    root_layout: RootLayout,
+    broadcast_links: bool,
+) -> DataFrame:
+    from pyspark.sql.functions import broadcast
+
+    check_schema(blocks.schema)
+    if blocks.isStreaming:
+        reason = "a stream has no last block to link from; link each batch, in foreachBatch"
+        raise PrepareError(None, reason)
+    if root_layout not in ("auto", 8, 16):
+        raise OptionError("root_layout", str(root_layout), "auto, 8 or 16")
+    paths = _mapped(blocks, partial(_path_rows, root_layout), _PATH_COLUMNS, _SMALL_ROWS)
+    link_rows = partial(_link_rows, start or ChainStart())
+    links = _mapped(_in_order(paths), link_rows, _LINK_COLUMNS, _SMALL_ROWS, check=False)
+    joined = blocks.select(BLOCK_NUMBER, ITEMS).join(
+        broadcast(links) if broadcast_links else links,
+        on=blocks[BLOCK_NUMBER] == links[_NUMBER_OF_LINKS],
+    )
+    return _mapped(joined, partial(_close_rows, key_place), BLOCK_COLUMNS, check=False)
+
+
+def _in_order(rows: DataFrame) -> DataFrame:
+    """All rows in one partition, sorted; Spark spills what does not fit in memory."""
+    return rows.repartition(1).sortWithinPartitions(BLOCK_NUMBER)
+
+
+def _mapped(
+    frame: DataFrame,
+    rows: Callable[[Rows], Iterator[dict[str, Any]]],
+    columns: Mapping[str, pa.DataType],
+    rows_max: int | None = None,
+    *,
+    check: bool = True,
+) -> DataFrame:
+    """Run a function over rows, as Arrow batches bounded in rows and bytes.
+
+    With `check` the rows are blocks, and nothing else of them is read.
+    """
+    if check:
+        check_schema(frame.schema)
+        frame = frame.select(BLOCK_NUMBER, ITEMS)
+    return frame.mapInArrow(partial(_map_batches, rows, columns, rows_max), spark_schema(columns))
+
+
+def _map_batches(
+    rows: Callable[[Rows], Iterator[dict[str, Any]]],
+    columns: Mapping[str, pa.DataType],
+    rows_max: int | None,
+    batches: Iterator[pa.RecordBatch],
+) -> Iterator[pa.RecordBatch]:
+    return row_batches(rows(_rows_of(batches)), columns, rows_max)
+
+
+def _rows_of(batches: Iterable[pa.RecordBatch]) -> Iterator[dict[str, Any]]:
+    """Give the rows of batches, which are blocks or what was found out about them.
+
+    Raises:
+        PrepareError: a null where there must be none.
+    """
+    for batch in batches:
+        names = batch.schema.names
+        columns = [column.to_pylist() for column in batch.columns]
+        for values in zip(*columns, strict=True):
+            row = dict(zip(names, values, strict=True))
+            number = row[BLOCK_NUMBER]
+            if number is None:
+                raise PrepareError(None, "a row has no block_number (null)")
+            if number < 0:
+                raise PrepareError(number, "numbers begin with 0")
+            if ITEMS in row:
+                items = row[ITEMS]
+                if items is None:
+                    raise PrepareError(number, "the row has no items (null)")
+                if None in items:
+                    raise PrepareError(number, f"item {items.index(None)} is null")
+            yield row
+
+
+# --- what runs on the workers -------------------------------------------------------------------------------
+
+
+def _hash_rows(root_layout: RootLayout, rows: Rows) -> Iterator[dict[str, Any]]:
+    for row in rows:
+        summary = summary_of(row[BLOCK_NUMBER], row[ITEMS], root_layout)
+        yield {
+            BLOCK_NUMBER: summary.number,
+            ROOT: summary.root_hash,
+            LAYOUT: summary.root_layout,
+            PREVIOUS: summary.previous_root_hash,
+            ALL_BLOCKS: summary.all_blocks_root_hash,
+        }
+
+
+def _path_rows(root_layout: RootLayout, rows: Rows) -> Iterator[dict[str, Any]]:
+    for row in rows:
+        path = open_block(row[BLOCK_NUMBER], row[ITEMS]).path(root_layout)
+        yield {BLOCK_NUMBER: row[BLOCK_NUMBER], _PATH: path.to_bytes()}
+
+
+def _link_rows(start: ChainStart, rows: Rows) -> Iterator[dict[str, Any]]:
+    linker = Linker(start)
+    for row in rows:
+        links = linker.link(row[BLOCK_NUMBER], LinkPath.from_bytes(row[_PATH]))
+        yield {
+            _NUMBER_OF_LINKS: row[BLOCK_NUMBER],
+            PREVIOUS: links.previous_root_hash,
+            ALL_BLOCKS: links.all_blocks_root_hash,
+            ROOT: links.root_hash,
+        }
+
+
+def _end_rows(start: ChainStart, rows: Rows) -> Iterator[dict[str, Any]]:
+    linker = Linker(start)
+    for row in rows:
+        linker.follow(row[BLOCK_NUMBER], Links(row[PREVIOUS], row[ALL_BLOCKS], row[ROOT]))
+    yield {_START: linker.end.to_json()}
+
+
+def _close_rows(key_place: KeyPlace | None, rows: Rows) -> Iterator[dict[str, Any]]:
+    key = None
+    for row in rows:
+        number = row[BLOCK_NUMBER]
+        items = open_block(number, row[ITEMS]).closed(Links(row[PREVIOUS], row[ALL_BLOCKS], row[ROOT]))
+        if key_place is not None:
+            key = key or key_place.load()
+            items = (*items, proof_item(number, key.sign(row[ROOT])))
+        yield {BLOCK_NUMBER: number, ITEMS: items}
+
+
+def _sign_rows(key_place: KeyPlace, rows: Rows) -> Iterator[dict[str, Any]]:
+    key = None
+    for row in rows:
+        key = key or key_place.load()
+        yield {BLOCK_NUMBER: row[BLOCK_NUMBER], ITEMS: sign_block(row[BLOCK_NUMBER], row[ITEMS], key)}
