@@ -92,7 +92,7 @@ def frame_of(spark: SparkSession, blocks: Sequence[Block], partitions: int = 3) 
 
 
 def blocks_in(frame: DataFrame) -> list[Block]:
-    rows = frame.orderBy("block_number").collect()
+    rows = sorted(frame.collect(), key=lambda row: int(row.block_number))
     return [Block(row.block_number, tuple(map(bytes, row["items"]))) for row in rows]
 
 
@@ -101,6 +101,7 @@ def unsigned(blocks: Sequence[Block]) -> list[Block]:
 
 
 @pytest.mark.spark
+@pytest.mark.usefixtures("few_partitions")
 def test_shuffled_blocks_become_the_chain_again(spark: SparkSession, tmp_path: Path) -> None:
     key = create_private_key(tmp_path / "key.pem")
     expected = list(BlockMaker(3, key, SMALL).blocks(12))
@@ -124,6 +125,7 @@ def test_shuffled_blocks_become_the_chain_again(spark: SparkSession, tmp_path: P
 
 
 @pytest.mark.spark
+@pytest.mark.usefixtures("few_partitions")
 def test_a_chain_goes_on_where_another_ended(spark: SparkSession) -> None:
     start = chain_start(frame_of(spark, BLOCKS[:7]))
     assert start.next_number == 7
@@ -137,6 +139,7 @@ def test_a_chain_goes_on_where_another_ended(spark: SparkSession) -> None:
 
 
 @pytest.mark.spark
+@pytest.mark.usefixtures("few_partitions")
 def test_no_blocks_are_no_blocks(spark: SparkSession, tmp_path: Path) -> None:
     none = spark.createDataFrame([], BLOCK_SCHEMA)
     assert link_and_sign_blocks(none, key_file=tmp_path / "no such file").collect() == []
@@ -144,6 +147,7 @@ def test_no_blocks_are_no_blocks(spark: SparkSession, tmp_path: Path) -> None:
 
 
 @pytest.mark.spark
+@pytest.mark.usefixtures("few_partitions")
 def test_a_job_names_block_and_reason(spark: SparkSession) -> None:
     gap = frame_of(spark, [block for block in BLOCKS if block.number not in (4, 5)])
     with pytest.raises(Exception, match="PrepareError") as caught:
