@@ -20,6 +20,7 @@ NAMES = (
     "tcp_history",
     "tcp_live",
     "catch_up",
+    "prepare",
 )
 
 

@@ -1,0 +1,47 @@
+"""Every example of `docs/spark-prepare.md` runs, against a real node."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from gateway.items import payload_of
+from gateway.key_files import create_private_key
+from tests.nodes import ledger_key
+from tests.publishers.node_thread import node_thread
+
+TEXT = (Path(__file__).parents[2] / "docs" / "spark-prepare.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.spark
+@pytest.mark.usefixtures("few_partitions")
+def test_the_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    key = create_private_key(tmp_path / "network.key")
+    examples = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
+    assert len(examples) == 4
+    names: dict[str, Any] = {}
+    with node_thread(tmp_path / "node", ledger_keys=(ledger_key(key),)) as node:
+        for example in examples:
+            exec(example.replace("127.0.0.1:40840", str(node.grpc_address)), names)
+        found = [node.ledger.read_block(number) for number in range(5)]
+        names["publish_batch"](names["later"], 0)  # the same again: nodes skip it
+        assert node.ledger.last_number == 4
+    stored = [block for block in found if block is not None]
+    payloads = [payload_of(item) for block in stored for item in block.items[1:-2]]
+    assert payloads == [*(b"event %d" % index for index in range(20)), b"late"]
+    assert (tmp_path / "starts" / "1.json").exists()
+
+
+def test_every_function_of_the_page_is_there() -> None:
+    from publishers import spark
+
+    named = re.findall(r"^\| `(\w+)\(", TEXT, re.MULTILINE)
+    assert len(named) == 7
+    assert {name for name in named if callable(getattr(spark, name))} == set(named)
+    assert set(spark.__all__) - {"ChainStart", "register"} == set(named)
