@@ -21,10 +21,12 @@ from typing import TYPE_CHECKING, Final
 import grpc
 
 from gateway.api import node_pb2, node_pb2_grpc
+from gateway.channels import ClientTls, open_blocking_channel
 from publishers.block_files import check_no_gaps, list_block_files
 from publishers.limits import STATUS_POLL_SECONDS
 from publishers.report import PublishReport
 from publishers.signals import NO_BLOCK
+from publishers.spark.gateway_options import tls_gateway_options
 from publishers.spark.start_gate import StartGate
 
 if TYPE_CHECKING:
@@ -111,6 +113,7 @@ def publish(
     deadline_seconds: float | None = None,
     reset_interval_seconds: float | None = None,
     blocks_per_second: float | None = None,
+    tls: ClientTls | None = None,
     sink_options: dict[str, str] | None = None,
     on_progress: Callable[[JobProgress], None] | None = None,
 ) -> JobReport:
@@ -125,6 +128,7 @@ def publish(
         deadline_seconds: a publisher gives up after so long without a block becoming safe; None: never.
         reset_interval_seconds: time after which a publisher goes on at the next gateway; None: never.
         blocks_per_second: each publisher offers at most so many; None: no limit.
+        tls: how gateways are connected to, with absolute paths; None: without TLS.
         sink_options: further options of `blockstream`.
         on_progress: called several times a second from this thread.
 
@@ -144,7 +148,9 @@ def publish(
     ):
         if value is not None:
             options[name] = str(value)
-    with tempfile.TemporaryDirectory(prefix="sluice-publish-") as folder, Head(gateways) as head:
+    if tls is not None:
+        options |= tls_gateway_options(tls)
+    with tempfile.TemporaryDirectory(prefix="sluice-publish-") as folder, Head(gateways, tls) as head:
         options |= {"report_path": folder, "start_gate": folder}
         race = _Race(spark, source.absolute(), options, Path(folder))
         jobs = [_Job(f"{publisher_prefix}-{number}") for number in range(1, publishers + 1)]
@@ -246,11 +252,9 @@ def reason_in(text: str) -> str:
 class Head:
     """Asks gateways how far they are."""
 
-    def __init__(self, gateways: Sequence[str]) -> None:
+    def __init__(self, gateways: Sequence[str], tls: ClientTls | None = None) -> None:
         """Name the gateways; `with` closes the connections."""
-        self._channels = [
-            grpc.insecure_channel(address, options=(("grpc.enable_http_proxy", 0),)) for address in gateways
-        ]
+        self._channels = [open_blocking_channel(address, tls) for address in gateways]
 
     def __enter__(self) -> Head:
         return self

@@ -10,6 +10,7 @@ import click
 
 from gateway.addresses import parse_address
 from gateway.channels import ClientTls
+from gateway.commands.tls_options import tls_options
 from gateway.control_client import ControlClient
 from gateway.errors import AddressError, FailoverFailed
 from gateway.failover import Failover, Step
@@ -47,17 +48,13 @@ def _address(context: click.Context, parameter: click.Parameter, text: str) -> s
     help="The active node is dead: activate the standby with the blocks that it has. What only the dead node "
     "held is missing until its publishers send it again.",
 )
-@click.option("--tls-ca", metavar="FILE", help="TLS: PEM file of the authorities of the nodes' certificates.")
-@click.option("--tls-cert", metavar="FILE", help="TLS: PEM file of a certificate of your own.")
-@click.option("--tls-key", metavar="FILE", help="TLS: PEM file of its private key.")
+@tls_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
 def command(
     source: str,
     target: str,
     force: bool,
-    tls_ca: str | None,
-    tls_cert: str | None,
-    tls_key: str | None,
+    tls: ClientTls | None,
     as_json: bool,
 ) -> None:
     """Hand the load over from the active node to a standby.
@@ -68,7 +65,6 @@ def command(
     """
     if source == target:
         raise click.UsageError("--from and --to are the same node")
-    tls = ClientTls(tls_ca, tls_cert, tls_key) if tls_ca or tls_cert or tls_key else None
     steps: list[Step] = []
 
     def report(step: Step) -> None:

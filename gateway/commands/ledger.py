@@ -14,6 +14,7 @@ from rich.table import Table
 from gateway.addresses import parse_address
 from gateway.api import node_pb2, node_pb2_grpc
 from gateway.channels import ClientTls, open_blocking_channel
+from gateway.commands.tls_options import tls_options
 from gateway.errors import AddressError, BlockRefused, Fatal
 from gateway.ledger_files import ledger_of_file, ledger_of_folder
 from gateway.limits import CONTROL_CALL_SECONDS
@@ -33,17 +34,14 @@ def command() -> None:
 @command.command("show")
 @click.argument("source", metavar="FILE|DIR|HOST:PORT")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
-@click.option("--tls-ca", metavar="FILE", help="TLS: PEM file of the authorities of the node's certificate.")
-@click.option("--tls-cert", metavar="FILE", help="TLS: PEM file of a certificate of your own.")
-@click.option("--tls-key", metavar="FILE", help="TLS: PEM file of its private key.")
-def show(source: str, as_json: bool, tls_ca: str | None, tls_cert: str | None, tls_key: str | None) -> None:
+@tls_options
+def show(source: str, as_json: bool, tls: ClientTls | None) -> None:
     """Print a network's ledger id, its nodes, their weights and the fingerprints of their keys.
 
     FILE is a publication of a ledger id or a file of block 0, DIR the data folder of a node or a folder of
     block files, HOST:PORT a node that has block 0. They are checked first: the ledger id is the hash of the
     address book, and each node has proven that it knows its secret.
     """
-    tls = ClientTls(tls_ca, tls_cert, tls_key) if tls_ca or tls_cert or tls_key else None
     ledger = _ledger_of(source, tls)
     if as_json:
         click.echo(json.dumps(_as_json(ledger)))

@@ -14,6 +14,7 @@ from rich.text import Text
 
 from gateway.addresses import parse_address
 from gateway.channels import ClientTls
+from gateway.commands.tls_options import tls_options
 from gateway.errors import AddressError
 from gateway.node_status import NodesView, collect
 
@@ -40,17 +41,13 @@ def _addresses(context: click.Context, parameter: click.Parameter, texts: tuple[
     help="Time between two looks with --watch.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object, with --watch one each time.")
-@click.option("--tls-ca", metavar="FILE", help="TLS: PEM file of the authorities of the nodes' certificates.")
-@click.option("--tls-cert", metavar="FILE", help="TLS: PEM file of a certificate of your own.")
-@click.option("--tls-key", metavar="FILE", help="TLS: PEM file of its private key.")
+@tls_options
 def command(
     addresses: tuple[str, ...],
     watch: bool,
     interval_seconds: float,
     as_json: bool,
-    tls_ca: str | None,
-    tls_cert: str | None,
-    tls_key: str | None,
+    tls: ClientTls | None,
 ) -> None:
     """Show what nodes hold, and whether they agree; HOST:PORT is where a node answers status requests.
 
@@ -58,7 +55,6 @@ def command(
     the nodes has and this one has not, "missing" those that the node itself has heard of. The exit status is
     1 when a node does not answer or has another root hash.
     """
-    tls = ClientTls(tls_ca, tls_cert, tls_key) if tls_ca or tls_cert or tls_key else None
     view = asyncio.run(collect(addresses, tls))
     if not watch:
         _print(view, as_json=as_json)

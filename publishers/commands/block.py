@@ -13,6 +13,7 @@ from gateway.addresses import parse_address
 from gateway.api import node_pb2, node_pb2_grpc
 from gateway.block import Block
 from gateway.channels import ClientTls, open_blocking_channel
+from gateway.commands.tls_options import tls_options
 from gateway.errors import AddressError
 from gateway.subscription import U64_MAX
 from publishers import limits
@@ -59,23 +60,18 @@ def _number(context: click.Context, parameter: click.Parameter, text: str) -> in
     help="Write the block there; .gz and .zst are compressed, - is standard output.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
-@click.option("--tls-ca", metavar="FILE", help="TLS: PEM file of the authorities of the node's certificate.")
-@click.option("--tls-cert", metavar="FILE", help="TLS: PEM file of a certificate of your own.")
-@click.option("--tls-key", metavar="FILE", help="TLS: PEM file of its private key.")
+@tls_options
 def command(
     number: int | None,
     address: str,
     path: Path | None,
     as_json: bool,
-    tls_ca: str | None,
-    tls_cert: str | None,
-    tls_key: str | None,
+    tls: ClientTls | None,
 ) -> None:
     """Get one committed block of a node: what is in it, or the block itself.
 
     The root hash is computed from the block; its proof is not checked.
     """
-    tls = ClientTls(tls_ca, tls_cert, tls_key) if tls_ca or tls_cert or tls_key else None
     block = _get(address, number, tls)
     if path is not None:
         _write(path, block)

@@ -20,6 +20,8 @@ from rich.progress import (
 from rich.table import Table
 
 from gateway.addresses import parse_addresses
+from gateway.channels import ClientTls
+from gateway.commands.tls_options import tls_options
 from gateway.errors import AddressError
 from publishers.block_files import check_no_gaps, list_block_files
 from publishers.job import JobProgress, JobReport, publish
@@ -123,6 +125,7 @@ def _parse_gateways(
     metavar="FILE",
     help="Keep Spark's own log there.",
 )
+@tls_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
 def command(
     source: Path,
@@ -134,6 +137,7 @@ def command(
     reset_interval_seconds: float | None,
     blocks_per_second: float | None,
     spark_log: Path | None,
+    tls: ClientTls | None,
     as_json: bool,
 ) -> int:
     """Publish a chain of block files with racing Spark jobs.
@@ -155,6 +159,7 @@ def command(
                 deadline_seconds=deadline_seconds,
                 reset_interval_seconds=reset_interval_seconds,
                 blocks_per_second=blocks_per_second,
+                tls=tls,
                 on_progress=show,
             )
         finally:

@@ -21,6 +21,7 @@ from rich.text import Text
 
 from gateway.addresses import parse_addresses
 from gateway.channels import ClientTls
+from gateway.commands.tls_options import tls_options
 from gateway.errors import AddressError
 from publishers.block_files import BlockFormat, block_file_name, write_block_file
 from publishers.block_follower import BlockFollower, Received, Start
@@ -97,9 +98,7 @@ def _start(context: click.Context, parameter: click.Parameter, text: str) -> Sta
     metavar="SECONDS",
     help="Give up when no node could be reached for so long; 0: never.",
 )
-@click.option("--tls-ca", metavar="FILE", help="TLS: PEM file of the authorities of the nodes' certificates.")
-@click.option("--tls-cert", metavar="FILE", help="TLS: PEM file of a certificate of your own.")
-@click.option("--tls-key", metavar="FILE", help="TLS: PEM file of its private key.")
+@tls_options
 def command(
     addresses: tuple[str, ...],
     start: Start,
@@ -108,9 +107,7 @@ def command(
     block_format: BlockFormat,
     as_json: bool,
     patience_seconds: float,
-    tls_ca: str | None,
-    tls_cert: str | None,
-    tls_key: str | None,
+    tls: ClientTls | None,
 ) -> None:
     """Follow a chain: every committed block once, in order, over reconnects and from node to node.
 
@@ -119,7 +116,6 @@ def command(
     """
     if isinstance(start, int) and end is not None and end < start:
         raise click.UsageError(f"--to {end} is before --from {start}")
-    tls = ClientTls(tls_ca, tls_cert, tls_key) if tls_ca or tls_cert or tls_key else None
     on_terminal = sys.stdout.isatty() and not as_json
     view: _View = _TableView(end) if on_terminal else _LineView(as_json=as_json, to_files=folder is not None)
     if folder is not None:

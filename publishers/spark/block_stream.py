@@ -4,6 +4,7 @@
 
     option             meaning                                                          default
     gateways           `host:port`, comma list; the preferred one first                 needed
+    tls, tls_ca, tls_certificate, tls_key, tls_server_name   see gateway_options.py    no TLS
     publisher_id       the name by which nodes know this publisher                      spark
     deadline_seconds   give up after so long without a block becoming safe              never
     reset_interval_seconds  leave the stream in good order after so long, between blocks,
@@ -39,6 +40,7 @@ from pyspark.sql.types import StructType
 
 from gateway.addresses import parse_addresses
 from gateway.block import Block
+from gateway.channels import ClientTls
 from gateway.errors import AddressError
 from publishers import limits
 from publishers.client import ClientOptions, publish_blocks
@@ -51,6 +53,7 @@ from publishers.spark.block_subscription import (
     SubscriptionOptions,
     SubscriptionReader,
 )
+from publishers.spark.gateway_options import GATEWAY_OPTIONS, gateway_tls
 from publishers.spark.options import check_known, positive, required, whole_number
 from publishers.spark.schema import (
     BLOCK_COLUMNS,
@@ -75,9 +78,8 @@ __all__ = [
 
 log = logging.getLogger(__name__)
 
-_KNOWN: Final = frozenset(
+_KNOWN: Final = GATEWAY_OPTIONS | frozenset(
     (
-        "gateways",
         "publisher_id",
         "deadline_seconds",
         "reset_interval_seconds",
@@ -108,6 +110,7 @@ class SinkOptions:
     blocks_per_second: float | None
     report_path: str | None
     start_gate: str | None
+    tls: ClientTls | None = None
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> SinkOptions:
@@ -137,6 +140,7 @@ class SinkOptions:
             blocks_per_second=positive(options, "blocks_per_second", "blocks a second"),
             report_path=options.get("report_path"),
             start_gate=options.get("start_gate"),
+            tls=gateway_tls(options),
         )
 
     def client_options(self) -> ClientOptions:
@@ -147,7 +151,7 @@ class SinkOptions:
             deadline_ns=_nanoseconds(self.deadline_seconds),
             reset_interval_ns=_nanoseconds(self.reset_interval_seconds),
         )
-        return ClientOptions(machine=machine, set_bytes_max=self.set_bytes)
+        return ClientOptions(machine=machine, set_bytes_max=self.set_bytes, tls=self.tls)
 
 
 def _nanoseconds(seconds: float | None) -> int | None:

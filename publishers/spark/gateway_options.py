@@ -23,7 +23,7 @@ from gateway.errors import AddressError, TlsError
 from publishers.errors import OptionError
 from publishers.spark.options import flag, required
 
-__all__ = ["GATEWAY_OPTIONS", "gateway_tls", "gateways_of", "rotated"]
+__all__ = ["GATEWAY_OPTIONS", "gateway_tls", "gateways_of", "rotated", "tls_gateway_options"]
 
 GATEWAY_OPTIONS: Final = frozenset(
     ("gateways", "tls", "tls_ca", "tls_certificate", "tls_key", "tls_server_name")
@@ -84,3 +84,14 @@ def gateway_tls(options: Mapping[str, str]) -> ClientTls | None:
         return ClientTls(files["ca"], files["certificate"], files["key"], files["server_name"])
     except TlsError as error:
         raise OptionError("tls_certificate, tls_key", error.got, error.expected) from error
+
+
+def tls_gateway_options(tls: ClientTls) -> dict[str, str]:
+    """Write TLS as options: what `gateway_tls` reads."""
+    named = {
+        "tls_ca": tls.ca_file,
+        "tls_certificate": tls.certificate_file,
+        "tls_key": tls.key_file,
+        "tls_server_name": tls.server_name,
+    }
+    return {"tls": "true"} | {name: value for name, value in named.items() if value is not None}

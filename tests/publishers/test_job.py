@@ -12,8 +12,11 @@ from publishers.errors import BlockListError
 from publishers.job import Head, JobProgress, JobReport, publish, reason_in
 from publishers.maker import BlockMaker, MakerOptions, key_of_seed
 from publishers.report import PublishReport
+from tests.certificates import Authority
+from tests.nodes import make_blocks
 from tests.publishers.data import needs_real_blocks, real_chain
 from tests.publishers.fake_node import FakeNode, FakeStream, racing, running
+from tests.publishers.node_thread import node_thread
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -128,3 +131,22 @@ def test_a_refused_block_fails_with_one_line_and_the_others_go_on(
     assert failure.reason == "block 0 was refused 3 times with BAD_BLOCK_PROOF"
     (published,) = report.publishers
     assert (published.publisher_id, published.won) == ("publisher-1", 3)
+
+
+@pytest.mark.spark
+def test_gateways_may_ask_for_certificates(spark: SparkSession, tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    server, alice = authority.issue("localhost"), authority.issue("alice")
+    for block in make_blocks(3):
+        write_block_file(tmp_path / f"{block.number}.blk", block)
+    settings = {
+        "grpc_tls_certificate": server.certificate,
+        "grpc_tls_key": server.key,
+        "grpc_tls_client_ca": authority.path,
+        "publish_allowed_subjects": ("CN=alice",),
+    }
+    with node_thread(tmp_path / "data", **settings) as node:
+        gateways = [f"localhost:{node.grpc_address.port}"]
+        report = publish(spark, tmp_path, gateways, deadline_seconds=30, tls=authority.client(alice))
+        assert report.is_complete
+        assert node.ledger.last_number == 2

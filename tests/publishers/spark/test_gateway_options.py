@@ -6,7 +6,7 @@ import pytest
 
 from gateway.channels import ClientTls
 from publishers.errors import OptionError
-from publishers.spark.gateway_options import gateway_tls, gateways_of, rotated
+from publishers.spark.gateway_options import gateway_tls, gateways_of, rotated, tls_gateway_options
 
 
 def test_the_order_given_is_the_order_of_preference() -> None:
@@ -51,6 +51,11 @@ def test_other_lists_are_refused(text: str, message: str) -> None:
 )
 def test_tls(options: dict[str, str], tls: ClientTls | None) -> None:
     assert gateway_tls(options) == tls
+
+
+@pytest.mark.parametrize("tls", [ClientTls(), ClientTls("ca.pem", "c.pem", "k.pem", "gate")])
+def test_tls_as_options_is_read_back(tls: ClientTls) -> None:
+    assert gateway_tls(tls_gateway_options(tls)) == tls
 
 
 def test_a_certificate_needs_its_key() -> None:
