@@ -263,13 +263,16 @@ class PublishClient:
 
     async def _stream(self, connect: Connect) -> None:
         """Open one stream and live through it."""
-        if connect.attempt:
+        if connect.is_soon:
+            await asyncio.sleep(limits.SOON_SECONDS)
+        elif connect.attempt:
             await asyncio.sleep(self._wait_seconds(connect.attempt))
         address = self._gateways[connect.gateway]
         channel = self._channel(connect.gateway)
         try:
             async with asyncio.timeout(self._connect_timeout_seconds()):
-                await channel.channel_ready()
+                if not await self._ready(channel):
+                    raise TimeoutError
         except TimeoutError:
             await self._drop_channel(connect.gateway)
             self._hear(Disconnected(f"cannot connect to {address}"))
@@ -291,6 +294,17 @@ class PublishClient:
         if reason is not None:
             await self._drop_channel(connect.gateway)
         self._hear(Disconnected(f"{address}: {reason or 'the gateway ended the stream'}"))
+
+    async def _ready(self, channel: grpc.aio.Channel) -> bool:
+        """Wait for a connection; False when it failed at once, and there is another gateway to go to.
+
+        Where there is none, gRPC tries again by itself, faster than our retries would.
+        """
+        while (state := channel.get_state(try_to_connect=True)) is not grpc.ChannelConnectivity.READY:
+            if state is grpc.ChannelConnectivity.TRANSIENT_FAILURE and len(self._gateways) > 1:
+                return False
+            await channel.wait_for_state_change(state)
+        return True
 
     async def _read(self, call: _Call) -> str | None:
         """Hand over answers until the stream is over; say what was wrong, None if it ended well."""

@@ -140,16 +140,12 @@ def publish(
     """
     files = list_block_files(source)
     check_no_gaps(source, files)
-    options = dict(sink_options or {}) | {"gateways": ",".join(gateways)}
-    for name, value in (
-        ("deadline_seconds", deadline_seconds),
-        ("reset_interval_seconds", reset_interval_seconds),
-        ("blocks_per_second", blocks_per_second),
-    ):
-        if value is not None:
-            options[name] = str(value)
-    if tls is not None:
-        options |= tls_gateway_options(tls)
+    options = {
+        **_texts("deadline_seconds", deadline_seconds),
+        **_texts("reset_interval_seconds", reset_interval_seconds),
+        **_texts("blocks_per_second", blocks_per_second),
+    }
+    options |= (sink_options or {}) | tls_gateway_options(tls) | {"gateways": ",".join(gateways)}
     with tempfile.TemporaryDirectory(prefix="sluice-publish-") as folder, Head(gateways, tls) as head:
         options |= {"report_path": folder, "start_gate": folder}
         race = _Race(spark, source.absolute(), options, Path(folder))
@@ -177,6 +173,11 @@ def publish(
         failures=tuple(job.failure for job in jobs if job.failure is not None),
         elapsed_seconds=elapsed_seconds,
     )
+
+
+def _texts(name: str, value: float | None) -> dict[str, str]:
+    """Write an option as Spark wants it; nothing where it is not given."""
+    return {} if value is None else {name: str(value)}
 
 
 def _watch(

@@ -76,6 +76,14 @@ RETRY_JITTER_SECONDS: Final = 1.0
 """Up to this much is added to a wait, so that publishers that were thrown out together do not come back
 so."""
 
+SOON_SECONDS: Final = 0.1
+"""Wait before the next gateway is tried when one ended the stream in order: while the load moves from one
+node to another, both do so for a moment."""
+
+SOON_TRIES_MAX: Final = 50
+"""So many of these waits in a row, without a block becoming safe, before the growing ones: 5 seconds, well
+over a failover, and so few that gateways which are all standbys are not bothered for long."""
+
 CONNECT_TIMEOUT_SECONDS: Final = 5.0
 """A gateway that has not accepted the connection by then counts as unreachable for this try."""
 

@@ -212,6 +212,8 @@ class Pace(Enum):
     """When to go there."""
 
     AT_ONCE = "at once"
+    SOON = "soon"
+    """As BACKOFF, but where there are several gateways with short waits at first."""
     BACKOFF = "backoff"
     """After the wait of the retry policy, but at once where a gateway of the list was not tried yet."""
 
@@ -227,7 +229,7 @@ class Ending:
 
 ENDINGS: Final[dict[EndCode, Ending]] = {
     # "Connection closed in an orderly way": it shuts down, or is a standby.
-    EndCode.SUCCESS: Ending(Gateway.NEXT, Pace.BACKOFF, "the gateway shuts down or is a standby"),
+    EndCode.SUCCESS: Ending(Gateway.NEXT, Pace.SOON, "the gateway shuts down or is a standby"),
     # Bounded: INVALID_REQUEST_RETRIES_MAX.
     EndCode.INVALID_REQUEST: Ending(Gateway.SAME, Pace.BACKOFF, "the gateway calls our request invalid"),
     EndCode.ERROR: Ending(Gateway.NEXT, Pace.BACKOFF, "the gateway has an internal error"),
@@ -307,6 +309,7 @@ _WHERE: Final = {
 }
 _WHEN: Final = {
     Pace.AT_ONCE: "at once",
+    Pace.SOON: "at once where another node was not tried yet, then after 0.1 s for 5 s, then growing waits",
     Pace.BACKOFF: "after a growing wait, unless another node was not tried yet",
 }
 

@@ -93,6 +93,11 @@ class NodeProcess:
         return self._addresses["http"]
 
     @property
+    def control(self) -> str:
+        """Its control address, `host:port`."""
+        return self._addresses["control"]
+
+    @property
     def process_id(self) -> int:
         """Its process id."""
         return self._process.pid

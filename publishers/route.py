@@ -2,7 +2,9 @@
 
 Pure. A publisher has a list of gateways. It stays with one as long as that works; after trouble it goes to
 the next at once, as long as there is one that was not tried since a block last became safe; then it waits,
-longer with each round trip of trouble. The waits themselves are the shell's (limits.py: RETRY_…).
+longer with each round trip of trouble. After gateways that ended the stream in order it waits shortly for a
+while, as the load may be moving from one to the other. The waits themselves are the shell's (limits.py:
+RETRY_…, SOON_…).
 
 Source: publish-block-stream.md, "Error Handling" ("may connect to an alternate Block-Node", "exponential
 backoff").
@@ -10,6 +12,7 @@ backoff").
 
 from __future__ import annotations
 
+from publishers import limits
 from publishers.machine_tables import Gateway, Pace
 from publishers.signals import Connect
 
@@ -28,11 +31,12 @@ class Route:
         assert gateway_count >= 1, "a publisher needs a gateway"
         self._gateway_count = gateway_count
         self._gateway = 0
+        self._soon_count = 0  # short waits, since then
         self._tries = 0  # streams ended or not opened, with backoff, since a block last became safe
 
     def progress(self) -> None:
         """A block became safe: the trouble is over."""
-        self._tries = 0
+        self._tries = self._soon_count = 0
 
     def first(self) -> Connect:
         """Connect without trouble behind: at once, where we were last."""
@@ -42,12 +46,18 @@ class Route:
         """Connect after a stream that ended.
 
         Returns:
-            `attempt` 0 means at once, k means after the wait before the k-th retry.
+            `attempt` 0 means at once, k means after the wait before the k-th retry; `is_soon` a short wait.
         """
         if gateway is Gateway.NEXT:
             self._gateway = (self._gateway + 1) % self._gateway_count
         if pace is Pace.AT_ONCE:
             return Connect(self._gateway, attempt=0)
+        if pace is Pace.SOON and self._gateway_count > 1 and self._soon_count < limits.SOON_TRIES_MAX:
+            self._soon_count += 1
+            if self._tries + 1 < self._gateway_count:
+                self._tries += 1
+                return Connect(self._gateway, attempt=0)
+            return Connect(self._gateway, attempt=1, is_soon=True)
         self._tries += 1
         if gateway is Gateway.NEXT and self._tries < self._gateway_count:
             return Connect(self._gateway, attempt=0)

@@ -234,6 +234,8 @@ class Connect:
     """0-based position in the list of gateways."""
     attempt: int
     """0: at once; k: after the wait before the k-th retry."""
+    is_soon: bool = False
+    """After a short wait in its place."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,8 +86,10 @@ def gateway_tls(options: Mapping[str, str]) -> ClientTls | None:
         raise OptionError("tls_certificate, tls_key", error.got, error.expected) from error
 
 
-def tls_gateway_options(tls: ClientTls) -> dict[str, str]:
+def tls_gateway_options(tls: ClientTls | None) -> dict[str, str]:
     """Write TLS as options: what `gateway_tls` reads."""
+    if tls is None:
+        return {}
     named = {
         "tls_ca": tls.ca_file,
         "tls_certificate": tls.certificate_file,

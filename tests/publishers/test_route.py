@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from publishers import limits
 from publishers.machine_tables import Gateway, Pace
 from publishers.route import Route
 from publishers.signals import Connect
@@ -25,6 +26,24 @@ def test_every_gateway_is_tried_before_the_first_wait() -> None:
 
 def test_the_same_gateway_is_not_asked_again_without_a_wait() -> None:
     assert Route(3).after(Gateway.SAME, Pace.BACKOFF) == Connect(0, attempt=1)
+
+
+def test_after_ends_in_order_the_waits_are_short_for_a_while() -> None:
+    route = Route(2)
+    assert route.after(Gateway.NEXT, Pace.SOON) == Connect(1, attempt=0)
+    soon = [route.after(Gateway.NEXT, Pace.SOON) for _ in range(limits.SOON_TRIES_MAX - 1)]
+    assert soon[:2] == [Connect(0, attempt=1, is_soon=True), Connect(1, attempt=1, is_soon=True)]
+    assert all(connect.is_soon for connect in soon)
+    growing = [route.after(Gateway.NEXT, Pace.SOON) for _ in range(3)]
+    assert [(connect.attempt, connect.is_soon) for connect in growing] == [(1, False), (2, False), (3, False)]
+    route.progress()
+    assert route.after(Gateway.NEXT, Pace.SOON).attempt == 0
+    assert route.after(Gateway.NEXT, Pace.SOON).is_soon
+
+
+def test_one_gateway_that_ends_in_order_is_given_time() -> None:
+    route = Route(1)
+    assert [route.after(Gateway.NEXT, Pace.SOON) for _ in range(2)] == [Connect(0, 1), Connect(0, 2)]
 
 
 def test_at_once_is_no_trouble() -> None:

@@ -53,8 +53,8 @@ def test_tls(options: dict[str, str], tls: ClientTls | None) -> None:
     assert gateway_tls(options) == tls
 
 
-@pytest.mark.parametrize("tls", [ClientTls(), ClientTls("ca.pem", "c.pem", "k.pem", "gate")])
-def test_tls_as_options_is_read_back(tls: ClientTls) -> None:
+@pytest.mark.parametrize("tls", [None, ClientTls(), ClientTls("ca.pem", "c.pem", "k.pem", "gate")])
+def test_tls_as_options_is_read_back(tls: ClientTls | None) -> None:
     assert gateway_tls(tls_gateway_options(tls)) == tls
 
 
