@@ -16,6 +16,7 @@ NAMES = (
     "publish",
     "publish_race",
     "publish_latency",
+    "failover",
     "proofs",
     "tcp_history",
     "tcp_live",

@@ -31,6 +31,7 @@ body{font:15px/1.45 system-ui,sans-serif;margin:1.5rem auto;max-width:60rem;padd
 body{color:#222;background:#fff}
 h1{font-size:1.4rem;margin:0 0 .2rem}h2{font-size:1.05rem;margin:1.4rem 0 .4rem}
 table{border-collapse:collapse}td,th{text-align:left;padding:.15rem 1rem .15rem 0;vertical-align:top}
+td{overflow-wrap:anywhere}
 th{font-weight:600;color:#555}code{font-size:.9em}.quiet{color:#777}
 .ok{background:#e6f4e6;border-left:4px solid #2e7d32;padding:.4rem .7rem}
 .bad{background:#fdeaea;border-left:4px solid #c62828;padding:.4rem .7rem}

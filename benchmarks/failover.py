@@ -1,0 +1,177 @@
+"""How long publishers pause when the load moves from one node to another, planned and unplanned.
+
+    python -m benchmarks.failover [--quick] [--rounds N]
+
+An active node and its standby, as processes; three publishers that know both, with the defaults of
+`sluice publish`, and a network that makes 25 blocks a second. A pause is the longest time without a new
+acknowledgement to anybody, from just before the failover (or the SIGKILL) until the new node acknowledges.
+Unplanned, an operator runs `sluice failover --force` at once: a moment of looking comes on top in life.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from statistics import median
+
+from gateway.block import Block
+from gateway.control_client import ControlClient
+from gateway.failover import Failover
+from gateway.key_files import public_key_hex
+from publishers.client import PublishClient
+from publishers.errors import PublishFailed
+from publishers.maker import BlockMaker, MakerOptions, key_of_seed
+from publishers.node_process import NodeProcess
+from publishers.signals import Acknowledged, Action, Event
+
+__all__ = ["run"]
+
+KEY = key_of_seed(7)
+BLOCKS_PER_SECOND = 25
+ROUND_SECONDS = 20.0
+"""A round that takes longer has failed."""
+OPTIONS = MakerOptions(rounds_per_block=1, events_per_round=2, transactions_per_block=3, item_bytes=256)
+
+
+class _Watch:
+    """When a block was first acknowledged to somebody."""
+
+    def __init__(self) -> None:
+        self.times: list[float] = []
+        self._highest = -1
+
+    def heard(self, number: int) -> None:
+        """Somebody heard that a block is on disk."""
+        if number > self._highest:
+            self._highest = number
+            self.times.append(time.monotonic())
+
+    def longest_pause(self, since: float) -> float:
+        """Give the longest time between two new acknowledgements, from `since` on."""
+        after = [at for at in self.times if at > since]
+        return max(later - earlier for earlier, later in zip([since, *after], after, strict=False))
+
+    async def until_after(self, when: float, count: int) -> None:
+        """Wait for so many new acknowledgements after a time."""
+        async with asyncio.timeout(ROUND_SECONDS):
+            while sum(at > when for at in self.times[-2 * count :]) < count:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+
+
+class _Publisher(PublishClient):
+    """A publisher that is watched."""
+
+    def __init__(self, gateways: Sequence[str], name: str, watch: _Watch) -> None:
+        super().__init__(gateways, name)
+        self._watch = watch
+
+    def _hear(self, event: Event) -> list[Action]:
+        if isinstance(event, Acknowledged):
+            self._watch.heard(event.number)
+        return super()._hear(event)
+
+
+async def _network(blocks: Sequence[Block]) -> AsyncIterator[Block]:
+    begun = time.monotonic()
+    for block in blocks:
+        await asyncio.sleep(begun + block.number / BLOCKS_PER_SECOND - time.monotonic())
+        yield block
+
+
+async def _pauses(folder: Path, blocks: Sequence[Block], rounds: int, *, planned: bool) -> list[float]:
+    """Fail over so many times; give the seconds of each pause."""
+    nodes = _Pair(folder)
+    watch, found = _Watch(), []
+    try:
+        gateways = [nodes.processes[0].grpc, nodes.processes[1].grpc]
+        publishing = [
+            asyncio.ensure_future(
+                _Publisher(addresses, f"publisher-{index}", watch).publish(_network(blocks))
+            )
+            for index, addresses in enumerate((gateways, gateways[::-1], gateways))
+        ]
+        active = 0
+        for _ in range(rounds):
+            await watch.until_after(time.monotonic(), 10)
+            begun = time.monotonic()
+            await nodes.fail_over(active, planned=planned)
+            await watch.until_after(time.monotonic(), 5)
+            found.append(watch.longest_pause(begun))
+            if not planned:
+                await nodes.bring_back(active)
+            active = 1 - active
+        for task in publishing:
+            task.cancel()
+        with suppress(asyncio.CancelledError, PublishFailed):
+            await asyncio.gather(*publishing)
+        return found
+    finally:
+        nodes.stop()
+
+
+class _Pair:
+    """Two nodes on ports that they keep: the first is active, the second follows it."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._ports: list[tuple[str, ...]] = [(), ()]
+        self.processes: list[NodeProcess] = []
+        for index in range(2):
+            self.processes.append(self._start(index))
+
+    def _start(self, index: int) -> NodeProcess:
+        words = ["--ledger-key", f"ed25519:{public_key_hex(KEY)}", *self._ports[index]]
+        if index == 1 and not self._ports[1]:
+            words += ["--role", "standby"]
+        if index == 1 or self._ports[1]:
+            words += ["--peer", self.processes[1 - index].grpc]
+        log = self._folder / f"{index}.log"
+        process = NodeProcess(self._folder / str(index), log, words)
+        self._ports[index] = ("--grpc", process.grpc, "--control", process.control)
+        return process
+
+    async def fail_over(self, active: int, *, planned: bool) -> None:
+        """Do what `sluice failover` does, after a SIGKILL of the active node unless it is planned."""
+        if not planned:
+            self.processes[active].kill()
+        one, other = self.processes[active], self.processes[1 - active]
+        async with ControlClient(one.control) as source, ControlClient(other.control) as target:
+            failover = Failover(source, target, lambda step: None)
+            await (failover.run() if planned else failover.force())
+
+    async def bring_back(self, index: int) -> None:
+        """Start the dead node again, which is active as well, and make it the standby."""
+        self.processes[index] = await asyncio.to_thread(self._start, index)
+        await self.fail_over(index, planned=True)
+
+    def stop(self) -> None:
+        """End both."""
+        for process in self.processes:
+            process.stop()
+
+
+def run(quick: bool = False, rounds: int | None = None) -> list[tuple[str, str]]:
+    """Measure both kinds; return labels and texts."""
+    planned_rounds = rounds or (3 if quick else 20)
+    unplanned_rounds = rounds or (2 if quick else 5)
+    found = []
+    for planned, count, goal in ((True, planned_rounds, 2), (False, unplanned_rounds, 5)):
+        block_count = int((count + 2) * ROUND_SECONDS * BLOCKS_PER_SECOND)
+        blocks = list(BlockMaker(7, KEY, OPTIONS).blocks(block_count))
+        with tempfile.TemporaryDirectory() as folder:
+            pauses = asyncio.run(_pauses(Path(folder), blocks, count, planned=planned))
+        kind = "planned" if planned else "SIGKILL and --force"
+        text = f"median {median(pauses):.2f} s, worst {max(pauses):.2f} s of {count}; goal: median < {goal} s"
+        found.append((f"failover, {kind}: publishers pause", text))
+    return found
+
+
+if __name__ == "__main__":
+    asked = int(sys.argv[sys.argv.index("--rounds") + 1]) if "--rounds" in sys.argv else None
+    for label, text in run(quick="--quick" in sys.argv, rounds=asked):
+        print(f"{label}: {text}")

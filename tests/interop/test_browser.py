@@ -1,0 +1,43 @@
+"""The status page in a real browser: what Chromium makes of it; the screenshot is a temporary file."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.nodes import make_blocks, running_node, wire_to
+
+BROWSER_SECONDS = 60.0
+
+
+def test_chromium_shows_the_status_page(tmp_path: Path) -> None:
+    command = shutil.which("chromium") or shutil.which("chromium-browser")
+    if command is None:
+        pytest.skip("chromium is not installed")
+    picture = tmp_path / "page.png"
+    flags = ["--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}"]
+
+    async def browse(*words: str) -> str:
+        process = await asyncio.create_subprocess_exec(
+            command, *flags, *words, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL
+        )
+        out, _ = await asyncio.wait_for(process.communicate(), BROWSER_SECONDS)
+        assert process.returncode == 0
+        return out.decode()
+
+    async def main() -> str:
+        async with running_node(tmp_path / "node") as node, wire_to(node) as wire:
+            publisher = await wire.publisher("<b>alice</b>")
+            await publisher.block(*make_blocks(3))
+            await publisher.expect("ack 0", "ack 1", "ack 2")
+            page = f"http://{node.http_address}/"
+            await browse(f"--screenshot={picture}", "--window-size=800,900", page)
+            return await browse("--dump-dom", page)
+
+    document = asyncio.run(main())
+    assert "Ready: no problem is known." in document
+    assert "&lt;b&gt;alice&lt;/b&gt;" in document
+    assert picture.read_bytes().startswith(b"\x89PNG")
