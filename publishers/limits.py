@@ -112,6 +112,19 @@ ARROW_BATCH_BYTES: Final = 16 * MIB
 ARROW_BATCH_ENTRIES: Final = 8_192
 """Entries of a stream in one Arrow batch; most of them are small."""
 
+ARROW_BATCH_HASHES: Final = 8_192
+"""Rows of hashes in one Arrow batch; each has some hundred bytes."""
+
+RECORDS_PER_BLOCK_DEFAULT: Final = 1_000
+"""Records that are wrapped into one block, where nothing else is said."""
+
+RECORDS_PER_BLOCK_MAX: Final = 1_000_000
+"""Half the items that a gateway takes in a block; a block's records are in the memory of one task."""
+
+RECORD_PARTS_MAX: Final = 256
+"""Parts that records are sorted in. Finding a record's part takes a comparison for each doubling, and the
+expression for it has as many cases as there are parts."""
+
 BLOCKS_PER_BATCH_DEFAULT: Final = 1_000
 """Blocks in one batch of a streaming query: each batch costs Spark some 100 ms beside its rows, and what is
 done twice after a crash is one batch."""

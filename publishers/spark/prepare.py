@@ -25,6 +25,7 @@ import pyarrow as pa
 from gateway.root_hash import RootLayout
 from publishers.errors import OptionError, PrepareError
 from publishers.frame_items import proof_item
+from publishers.limits import ARROW_BATCH_HASHES
 from publishers.linking import ChainStart, Linker, LinkPath, Links, open_block, sign_block, summary_of
 from publishers.signing_key import KeyPlace
 from publishers.spark.batches import row_batches
@@ -67,8 +68,6 @@ _LINK_COLUMNS: Final = {
     ALL_BLOCKS: pa.binary(),
     ROOT: pa.binary(),
 }
-_SMALL_ROWS: Final = 8_192
-"""Rows of an Arrow batch where a row has some hundred bytes."""
 
 Rows = Iterable[Mapping[str, Any]]
 
@@ -87,7 +86,7 @@ def root_hashes(blocks: DataFrame, root_layout: RootLayout = "auto") -> DataFram
         SchemaError: it has no such columns. When it runs, PrepareError for a block that no gateway would
             take.
     """
-    return _mapped(blocks, partial(_hash_rows, root_layout), ROOT_COLUMNS, _SMALL_ROWS)
+    return _mapped(blocks, partial(_hash_rows, root_layout), ROOT_COLUMNS, ARROW_BATCH_HASHES)
 
 
 def chain_start(
@@ -110,7 +109,7 @@ def chain_start(
     begin = start or ChainStart()
     roots = _in_order(root_hashes(blocks, root_layout))
     rows = _mapped(
-        roots, partial(_end_rows, begin), {_START: pa.string()}, _SMALL_ROWS, check=False
+        roots, partial(_end_rows, begin), {_START: pa.string()}, ARROW_BATCH_HASHES, check=False
     ).collect()
     return ChainStart.from_json(rows[0][0]) if rows else begin
 
@@ -186,9 +185,9 @@ def _linked(
         raise PrepareError(None, reason)
     if root_layout not in ("auto", 8, 16):
         raise OptionError("root_layout", str(root_layout), "auto, 8 or 16")
-    paths = _mapped(blocks, partial(_path_rows, root_layout), _PATH_COLUMNS, _SMALL_ROWS)
+    paths = _mapped(blocks, partial(_path_rows, root_layout), _PATH_COLUMNS, ARROW_BATCH_HASHES)
     link_rows = partial(_link_rows, start or ChainStart())
-    links = _mapped(_in_order(paths), link_rows, _LINK_COLUMNS, _SMALL_ROWS, check=False)
+    links = _mapped(_in_order(paths), link_rows, _LINK_COLUMNS, ARROW_BATCH_HASHES, check=False)
     joined = blocks.select(BLOCK_NUMBER, ITEMS).join(
         broadcast(links) if broadcast_links else links,
         on=blocks[BLOCK_NUMBER] == links[_NUMBER_OF_LINKS],

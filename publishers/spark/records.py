@@ -26,6 +26,7 @@ import pyarrow as pa
 
 from gateway.items import ItemKind
 from publishers.errors import OptionError, PrepareError, SchemaError
+from publishers.limits import RECORD_PARTS_MAX, RECORDS_PER_BLOCK_DEFAULT, RECORDS_PER_BLOCK_MAX
 from publishers.linking import ChainStart
 from publishers.record_blocks import check_item_kind, record_block
 from publishers.spark.batches import row_batches
@@ -39,10 +40,6 @@ if TYPE_CHECKING:
 
 __all__ = ["records_to_blocks", "records_to_signed_blocks"]
 
-ITEMS_PER_BLOCK_DEFAULT: Final = 1_000
-ITEMS_PER_BLOCK_MAX: Final = 1_000_000
-"""Half of what a gateway takes; a block's records are in the memory of one task."""
-PARTS_MAX: Final = 256
 _BALANCE_ERROR: Final = 0.001
 _MICROSECOND_NS: Final = 1_000
 
@@ -54,7 +51,7 @@ def records_to_blocks(
     records: DataFrame,
     payload: str = "payload",
     time: str = "time",
-    items_per_block: int = ITEMS_PER_BLOCK_DEFAULT,
+    items_per_block: int = RECORDS_PER_BLOCK_DEFAULT,
     order_by: Sequence[str] = (),
     item_kind: int = ItemKind.SIGNED_TRANSACTION,
     previous: ChainStart | None = None,
@@ -88,7 +85,7 @@ def records_to_signed_blocks(
     records: DataFrame,
     payload: str = "payload",
     time: str = "time",
-    items_per_block: int = ITEMS_PER_BLOCK_DEFAULT,
+    items_per_block: int = RECORDS_PER_BLOCK_DEFAULT,
     order_by: Sequence[str] = (),
     item_kind: int = ItemKind.SIGNED_TRANSACTION,
     previous: ChainStart | None = None,
@@ -112,8 +109,8 @@ def _bodies(
     """Make blocks that have neither footers nor proofs."""
     from pyspark.sql import functions as F
 
-    if not 1 <= items_per_block <= ITEMS_PER_BLOCK_MAX:
-        raise OptionError("items_per_block", str(items_per_block), f"1 to {ITEMS_PER_BLOCK_MAX}")
+    if not 1 <= items_per_block <= RECORDS_PER_BLOCK_MAX:
+        raise OptionError("items_per_block", str(items_per_block), f"1 to {RECORDS_PER_BLOCK_MAX}")
     check_item_kind(item_kind)
     if records.isStreaming:
         reason = "a stream has no last record; make blocks of each batch, in foreachBatch"
@@ -161,7 +158,7 @@ def _numbered(keyed: DataFrame, order: Sequence[str]) -> DataFrame:
     from pyspark.sql import functions as F
 
     shuffle_partitions = keyed.sparkSession.conf.get("spark.sql.shuffle.partitions") or "1"
-    part_count = max(1, min(PARTS_MAX, int(shuffle_partitions)))
+    part_count = max(1, min(RECORD_PARTS_MAX, int(shuffle_partitions)))
     shares = [part / part_count for part in range(1, part_count)]
     bounds = sorted({int(bound) for bound in keyed.approxQuantile(_TIME, shares, _BALANCE_ERROR)})
     parted = keyed.withColumn(_PART, _part_of(F.col(_TIME), bounds))
