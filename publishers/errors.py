@@ -1,9 +1,11 @@
 """What can go wrong on the publisher side.
 
     PublisherError
+    ├── BadBlock                a block that no gateway would take: its number and why
     ├── BlockFileError          a block file cannot be used: which and why
     ├── BlockListError          a folder's block files do not make one chain: same number twice, one missing
     ├── BlockOrderError         a source gave a block out of order
+    ├── FrameError              a DataFrame's blocks do not make one chain, or not in this order
     ├── ItemTooLarge            an item does not fit in any message
     ├── MakerOptionError        an option of the block maker makes no sense
     ├── OptionError             an option of a Spark data source cannot be used
@@ -12,6 +14,7 @@
     ├── PublishFailed           a publisher gave up; holds the report
     ├── SourceRefused           a source that is read over the network does not have what is wanted
     ├── SourceUnreachable       a source that is read over the network gave nothing in time
+    ├── TurnTimeout             the blocks before a part of the chain were not stored in time
     ├── SparkUnavailable        Spark cannot start here: no Java, an old Java, no PySpark
     └── MachineError            a misuse of the publish machine by its shell: our bug
 
@@ -26,9 +29,11 @@ if TYPE_CHECKING:
     from publishers.report import PublishReport
 
 __all__ = [
+    "BadBlock",
     "BlockFileError",
     "BlockListError",
     "BlockOrderError",
+    "FrameError",
     "ItemTooLarge",
     "MachineError",
     "MakerOptionError",
@@ -40,11 +45,27 @@ __all__ = [
     "SourceRefused",
     "SourceUnreachable",
     "SparkUnavailable",
+    "TurnTimeout",
 ]
 
 
 class PublisherError(Exception):
     """Base of all errors of this package."""
+
+
+class BadBlock(PublisherError):
+    """A block that no gateway would take; it was not offered, nor was any after it.
+
+    Fields: `number` of the block, `reason` in words.
+    """
+
+    def __init__(self, number: int, reason: str) -> None:
+        super().__init__(number, reason)
+        self.number = number
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"block {self.number} is bad, it and what follows was not sent: {self.reason}"
 
 
 class BlockFileError(PublisherError):
@@ -97,6 +118,21 @@ class BlockOrderError(PublisherError):
             else (f"blocks {self.expected} to {self.got - 1} are")
         )
         return f"{missing} missing: block {self.got} came after block {self.expected - 1}"
+
+
+class FrameError(PublisherError):
+    """The blocks of a DataFrame cannot be published as they are.
+
+    Fields: `reason`, and `remedy`: what to do about it.
+    """
+
+    def __init__(self, reason: str, remedy: str) -> None:
+        super().__init__(reason, remedy)
+        self.reason = reason
+        self.remedy = remedy
+
+    def __str__(self) -> str:
+        return f"{self.reason}; {self.remedy}"
 
 
 class ItemTooLarge(PublisherError):
@@ -245,6 +281,28 @@ class SparkUnavailable(PublisherError):
 
     def __str__(self) -> str:
         return f"{self.reason}; {self.remedy}"
+
+
+class TurnTimeout(PublisherError):
+    """The blocks before a part of the chain were not stored in time, so that it could not be its turn.
+
+    Fields: `first_block` of the part, `head`: the last block stored (None: none, or no gateway answers),
+    `seconds` without a change of it.
+    """
+
+    def __init__(self, first_block: int, head: int | None, seconds: float) -> None:
+        super().__init__(first_block, head, seconds)
+        self.first_block = first_block
+        self.head = head
+        self.seconds = seconds
+
+    def __str__(self) -> str:
+        head = "no gateway answered, or none has a block" if self.head is None else f"block {self.head} is"
+        stuck = head if self.head is None else f"{head} the last that is stored"
+        return (
+            f"block {self.first_block} cannot be sent before block {self.first_block - 1} is stored; "
+            f"{stuck}, without change for {self.seconds:g} s"
+        )
 
 
 class MachineError(PublisherError):

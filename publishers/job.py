@@ -208,7 +208,7 @@ def _watch(
 
 def _run_job(race: _Race, job: _Job) -> None:
     """Run one publisher's Spark job to its end; in its own thread."""
-    from publishers.spark.block_stream import read_reports
+    from publishers.spark.block_sink import read_reports
 
     context = race.spark.sparkContext
     try:

@@ -142,6 +142,16 @@ PACE_LEAD_SECONDS: Final = 1.0
 """With `blocks_per_second`, the time between the start and the first block, in which publishers connect: else
 the one that connects first would be far ahead of the others."""
 
+TURN_POLL_SECONDS: Final = 0.1
+"""How often a part of a chain that is not next asks the gateways how far they are."""
+
+TURN_PATIENCE_SECONDS: Final = 5.0
+"""How long a preferred gateway that is behind and does not move is waited for, when another has the
+blocks."""
+
+RACE_MAX: Final = 16
+"""Racing publishers in one task of the sink: they share the blocks and one Python process."""
+
 STATUS_POLL_SECONDS: Final = 0.25
 """How often `sluice publish` asks a gateway for its head, for the progress display."""
 

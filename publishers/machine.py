@@ -109,6 +109,7 @@ class PublisherMachine:
         self._limits = options or MachineLimits()
         self._route = Route(gateway_count)
         self._cache = BlockCache(self._limits.cache_bytes_max)
+        self._gateway = 0  # of the present stream, or of the next
         self._source_ended = False
         self._cursor = 0
         self._position = (
@@ -252,11 +253,12 @@ class PublisherMachine:
 
     def _connect(self, connect: Connect) -> list[Action]:
         self.state = State.CONNECTING
+        self._gateway = connect.gateway
         return [connect]
 
     def _begin(self, event: Event) -> list[Action]:
         self.state = State.STREAMING
-        self._tally.begin_stream()
+        self._tally.begin_stream(self._gateway)
         self._began_at_ns = self._heard_at_ns = self._now_ns
         self._offers.clear()
         self._position = 0

@@ -57,6 +57,8 @@ class PublishReport:
     """Times that a gateway wanted a block that is not held here any more, or never was."""
     reconnects: int = 0
     """Streams opened after the first."""
+    failovers: int = 0
+    """Streams opened at another gateway than the one before."""
     bytes_sent: int = 0
     """Bytes of block items sent, repetitions included."""
     refused: tuple[RefusedBlock, ...] = ()

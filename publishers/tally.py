@@ -32,16 +32,24 @@ class Tally:
         self.behind = 0
         self.too_far_behind = 0
         self.streams = 0
+        self.failovers = 0
         self.bytes_sent = 0
         self.failure: str | None = None
+        self._gateway: int | None = None
         self._refusals: Counter[int] = Counter()
         self._refusal_codes: dict[int, str] = {}
         self._latency_ns: deque[int] = deque(maxlen=LATENCY_SAMPLES_MAX)
         self._stream_wins: deque[int] = deque(maxlen=OFFERS_MAX)
 
-    def begin_stream(self) -> None:
-        """Count a stream; what was won before it stays won."""
+    def begin_stream(self, gateway: int = 0) -> None:
+        """Count a stream; what was won before it stays won.
+
+        Args:
+            gateway: 0-based position of its gateway in the list.
+        """
         self.streams += 1
+        self.failovers += self._gateway not in (None, gateway)
+        self._gateway = gateway
         self._stream_wins.clear()
 
     def took(self, number: int) -> None:
@@ -128,6 +136,7 @@ class Tally:
             behind=self.behind,
             too_far_behind=self.too_far_behind,
             reconnects=max(0, self.streams - 1),
+            failovers=self.failovers,
             bytes_sent=self.bytes_sent,
             refused=refused,
             elapsed_ns=elapsed_ns,

@@ -10,6 +10,18 @@ from publishers import errors
 from publishers.report import PublishReport
 
 CASES = [
+    (
+        errors.BadBlock(5, "bad root hash"),
+        "block 5 is bad, it and what follows was not sent: bad root hash",
+    ),
+    (errors.FrameError("block 5 is missing", "add it"), "block 5 is missing; add it"),
+    (
+        errors.TurnTimeout(5, 3, 2.5),
+        (
+            "block 5 cannot be sent before block 4 is stored; block 3 is the last that is stored, "
+            "without change for 2.5 s"
+        ),
+    ),
     (errors.BlockFileError("a/5.blk", "truncated"), "a/5.blk: truncated"),
     (errors.BlockListError("a", "block 5 is missing"), "a: block 5 is missing"),
     (errors.BlockOrderError(5, 6), "block 5 is missing: block 6 came after block 4"),

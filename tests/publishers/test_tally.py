@@ -79,3 +79,11 @@ def test_the_first_stream_is_no_reconnect() -> None:
     for _ in range(3):
         tally.begin_stream()
     assert tally.report(None, 0).reconnects == 2
+
+
+def test_a_stream_at_another_gateway_is_a_failover() -> None:
+    tally = Tally("alice")
+    for gateway in (0, 0, 1, 0, 2, 2):
+        tally.begin_stream(gateway)
+    report = tally.report(None, 0)
+    assert (report.reconnects, report.failovers) == (5, 3)

@@ -1,0 +1,285 @@
+"""What the tasks of the sink `blockstream` do, and what the driver does when they are done.
+
+    rows of a partition ─► decode ─► check ─► (wait for the turn) ─► one or several publishers ─► acknowledged
+                          └── in a thread, up to a quarter of the cache ahead ──┘
+
+A task reports success when every block of its partition is known to be stored. Blocks that are stored already
+are passed over, so a task that Spark runs again, or twice, does no harm. Tasks prepare at once and publish in
+order: the task of a later partition begins to send when the gateways have what is before it.
+
+Batch: the blocks of a partition are consecutive; a gap or a repetition is an error that names the numbers.
+Streaming: a block that came before is passed over, and before a gap the task waits until a gateway has the
+missing blocks from somebody else.
+Source: design.md, "Spark".
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import random
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+
+from gateway.block import Block
+from publishers import limits
+from publishers.block_check import BlockCheck
+from publishers.errors import BlockOrderError, FrameError
+from publishers.prepared import PreparedBlocks
+from publishers.racing import Racer, race
+from publishers.report import PublishReport
+from publishers.spark.block_rows import blocks_in
+from publishers.spark.folders import folder_of
+from publishers.spark.sink_options import SinkOptions
+from publishers.spark.start_gate import StartGate
+from publishers.turns import await_turn
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = [
+    "BlockStreamStreamWriter",
+    "BlockStreamWriter",
+    "PartitionPublished",
+    "publish_partition",
+    "read_reports",
+]
+
+log = logging.getLogger(__name__)
+
+_REMEDY = "publish the DataFrame with publishers.spark.publish, which sorts it, or sort it by block_number"
+
+
+@dataclass
+class PartitionPublished(WriterCommitMessage):
+    """What a task tells the driver: its reports, as JSON."""
+
+    reports: tuple[str, ...]
+
+
+class _Runs:
+    """The blocks of a partition as runs of consecutive numbers."""
+
+    def __init__(self, blocks: AsyncIterator[Block]) -> None:
+        self._blocks = blocks
+        self._pending: Block | None = None
+        self._next_number: int | None = None
+
+    async def begin(self) -> int | None:
+        """Give the number of the first block of the next run; None when there is none."""
+        if self._pending is None:
+            self._pending = await anext(self._blocks, None)
+        return None if self._pending is None else self._pending.number
+
+    async def strict(self) -> AsyncIterator[Block]:
+        """Give all blocks as they come; who takes them refuses what is out of order."""
+        while self._pending is not None:
+            yield self._pending
+            self._pending = await anext(self._blocks, None)
+
+    async def run(self) -> AsyncIterator[Block]:
+        """Give the blocks up to the next gap, without those that came before."""
+        while self._pending is not None:
+            number = self._pending.number
+            if self._next_number is not None and number > self._next_number:
+                self._next_number = None
+                return
+            if self._next_number is None or number == self._next_number:
+                self._next_number = number + 1
+                yield self._pending
+            self._pending = await anext(self._blocks, None)
+
+
+def publish_partition(
+    batches: Iterator[pa.RecordBatch], options: SinkOptions, *, is_streaming: bool
+) -> list[PublishReport]:
+    """Publish the rows of one task.
+
+    Args:
+        batches: with at least the columns of blocks.
+        options: of the sink.
+        is_streaming: whether gaps are waited for.
+
+    Returns:
+        A report of each publisher and run; none for a partition without rows.
+
+    Raises:
+        BadBlock: a block that no gateway would take.
+        FrameError: rows out of order, or without a number.
+        PublishFailed, TurnTimeout, ItemTooLarge: the partition cannot be published to its end.
+    """
+    return asyncio.run(_publish(batches, options, is_streaming))
+
+
+async def _publish(
+    batches: Iterator[pa.RecordBatch], options: SinkOptions, is_streaming: bool
+) -> list[PublishReport]:
+    context = TaskContext.get()
+    partition = 0 if context is None else context.partitionId()
+    name = _task_name(options.publisher_id, partition, 0 if context is None else context.attemptNumber())
+    prepared = PreparedBlocks(_checked(blocks_in(batches), options.is_checked), options.prepared_bytes)
+    prepared.start()
+    try:
+        blocks = aiter(prepared)
+        if options.start_gate is not None:
+            await _pass_gate(options.start_gate, name)
+        if options.blocks_per_second is not None:
+            blocks = _paced(blocks, options.blocks_per_second)
+        runs = _Runs(blocks)
+        reports: list[PublishReport] = []
+        while (first := await runs.begin()) is not None:
+            is_first = partition == 0 if options.first_block is None else first <= options.first_block
+            racers = options.racers(name)
+            if reports or not is_first:
+                racers = await _await_turns(racers, first, options)
+            source = runs.run() if is_streaming else runs.strict()
+            reports += await race(source, racers, options.client_options(), options.prepared_bytes)
+        return reports
+    except BlockOrderError as error:
+        raise FrameError(f"partition {partition}: {error}", _REMEDY) from error
+    finally:
+        prepared.stop()
+
+
+def _task_name(publisher_id: str, partition: int, attempt: int) -> str:
+    """Name a task's publisher. Nodes know a publisher by its name and take it for one; tasks are several, and
+    so are the attempts of one task that run at once."""
+    name = publisher_id if partition == 0 else f"{publisher_id}-{partition}"
+    return name if attempt == 0 else f"{name}-attempt-{attempt}"
+
+
+def _checked(blocks: Iterator[Block], is_checked: bool) -> Iterator[Block]:
+    check = BlockCheck()
+    for block in blocks:
+        if is_checked:
+            check.check(block)
+        yield block
+
+
+async def _await_turns(racers: list[Racer], first_block: int, options: SinkOptions) -> list[Racer]:
+    ask = options.asker().held_by
+    turns = [await_turn(racer.gateways, first_block, ask, options.turn_seconds) for racer in racers]
+    ordered = await asyncio.gather(*turns)
+    return [Racer(racer.publisher_id, gateways) for racer, gateways in zip(racers, ordered, strict=True)]
+
+
+async def _pass_gate(folder: str, name: str) -> None:
+    if not await StartGate(folder_of(folder)).wait(name):
+        log.warning("%s: the other publishers are not ready, starting alone", name)
+
+
+async def _paced(blocks: AsyncIterator[Block], per_second: float) -> AsyncIterator[Block]:
+    """Give each block no sooner than its turn, and up to half a turn later by chance.
+
+    As consensus nodes have a block at almost the same time, and none is always the first. The first turn
+    comes when all have had time to connect.
+    """
+    loop = asyncio.get_running_loop()
+    started, count = loop.time() + limits.PACE_LEAD_SECONDS, 0
+    async for block in blocks:
+        turn = (count + random.uniform(0, 0.5)) / per_second
+        await asyncio.sleep(max(0.0, started + turn - loop.time()))
+        count += 1
+        yield block
+
+
+class BlockStreamWriter(DataSourceArrowWriter):
+    """Publishes partitions on the workers, and gathers their reports on the driver."""
+
+    def __init__(self, options: SinkOptions) -> None:
+        """Take the options."""
+        self._options = options
+
+    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
+        """Publish one partition; see `publish_partition`."""
+        return _message(publish_partition(iterator, self._options, is_streaming=False))
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Write the reports of all partitions to `report_path`, and log them."""
+        reports = _reports_in(messages)
+        for report in reports:
+            log.info("published: %s", report.to_json())
+        if self._options.report_path is not None:
+            _write_reports(folder_of(self._options.report_path), self._options.publisher_id, reports)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Say which blocks are stored although the job failed."""
+        _say_what_is_safe(self._options, _reports_in(messages))
+
+
+class BlockStreamStreamWriter(DataSourceStreamArrowWriter):
+    """The same for the batches of a streaming query; a batch that is run again does no harm."""
+
+    def __init__(self, options: SinkOptions) -> None:
+        """Take the options."""
+        self._options = options
+
+    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
+        """Publish one partition of a batch; see `publish_partition`."""
+        return _message(publish_partition(iterator, self._options, is_streaming=True))
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Add the reports of a batch to those in `report_path`, and log them."""
+        reports = _reports_in(messages)
+        for report in reports:
+            log.info("batch %d published: %s", batchId, report.to_json())
+        if self._options.report_path is not None and reports:
+            name = f"{self._options.publisher_id}-batch-{batchId}"
+            _write_reports(folder_of(self._options.report_path), name, reports)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Say which blocks are stored although the batch failed."""
+        _say_what_is_safe(self._options, _reports_in(messages))
+
+
+def read_reports(folder: Path, publisher_id: str) -> list[PublishReport]:
+    """Read what `commit` wrote to `report_path`; nothing when the job did not commit.
+
+    Returns:
+        One report per publisher of each partition that had blocks, in no order.
+    """
+    path = _report_file(folder, publisher_id)
+    if not path.exists():
+        return []
+    return [PublishReport.from_json(json.dumps(fields)) for fields in json.loads(path.read_text())]
+
+
+def _message(reports: list[PublishReport]) -> PartitionPublished:
+    return PartitionPublished(tuple(report.to_json() for report in reports))
+
+
+def _reports_in(messages: list[WriterCommitMessage | None]) -> list[PublishReport]:
+    return [
+        PublishReport.from_json(text)
+        for message in messages
+        if isinstance(message, PartitionPublished)
+        for text in message.reports
+    ]
+
+
+def _say_what_is_safe(options: SinkOptions, reports: list[PublishReport]) -> None:
+    known = [report.safe_through for report in reports if report.safe_through is not None]
+    held = options.asker().held()
+    if held is not None and held.last is not None:
+        known.append(held.last)
+    if known:
+        log.warning("the job failed; blocks up to %d are stored, run it again to go on", max(known))
+    else:
+        log.warning("the job failed; as far as is known no block is stored")
+
+
+def _report_file(folder: Path, publisher_id: str) -> Path:
+    return folder / f"{publisher_id.replace('/', '_')}.json"
+
+
+def _write_reports(folder: Path, publisher_id: str, reports: list[PublishReport]) -> None:
+    path = _report_file(folder, publisher_id)
+    temporary = path.with_suffix(".part")
+    temporary.write_text("[" + ",\n".join(report.to_json() for report in reports) + "]\n")
+    temporary.replace(path)

@@ -1,0 +1,223 @@
+"""The sink's tasks and reports, without Spark, against real gRPC."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import pickle
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from gateway.block import Block
+from publishers import limits
+from publishers.errors import BadBlock, FrameError, PublishFailed, TurnTimeout
+from publishers.report import PublishReport
+from publishers.spark.block_sink import (
+    BlockStreamStreamWriter,
+    BlockStreamWriter,
+    PartitionPublished,
+    _paced,
+    read_reports,
+)
+from publishers.spark.block_stream import BlockStreamDataSource
+from publishers.spark.schema import ARROW_SCHEMA, BLOCK_COLUMNS, spark_schema
+from publishers.spark.start_gate import StartGate
+from tests.nodes import make_blocks
+from tests.publishers.fake_node import FakeNode, FakeStream, running
+from tests.publishers.node_thread import node_thread, store
+
+BLOCKS = make_blocks(10)
+SCHEMA: StructType = spark_schema(BLOCK_COLUMNS)
+
+
+def batches_of(blocks: list[Block], rows: int = 4) -> Iterator[pa.RecordBatch]:
+    for start in range(0, len(blocks), rows):
+        part = blocks[start : start + rows]
+        columns = [[block.number for block in part], [list(block.items) for block in part]]
+        yield pa.record_batch(columns, schema=ARROW_SCHEMA)
+
+
+def writer(**options: str) -> BlockStreamWriter:
+    made = BlockStreamDataSource(options).writer(SCHEMA, overwrite=False)
+    copy = pickle.loads(pickle.dumps(made))  # as Spark sends it to a worker
+    assert isinstance(copy, BlockStreamWriter)
+    return copy
+
+
+def stream_writer(**options: str) -> BlockStreamStreamWriter:
+    made = BlockStreamDataSource(options).streamWriter(SCHEMA, overwrite=False)
+    copy = pickle.loads(pickle.dumps(made))
+    assert isinstance(copy, BlockStreamStreamWriter)
+    return copy
+
+
+def reports_in(message: WriterCommitMessage) -> list[PublishReport]:
+    assert isinstance(message, PartitionPublished)
+    return [PublishReport.from_json(text) for text in message.reports]
+
+
+class Task:
+    """What a task sees of its place in the job."""
+
+    def __init__(self, partition: int, attempt: int = 0) -> None:
+        self._partition, self._attempt = partition, attempt
+
+    def partitionId(self) -> int:
+        return self._partition
+
+    def attemptNumber(self) -> int:
+        return self._attempt
+
+
+def in_task(monkeypatch: pytest.MonkeyPatch, partition: int, attempt: int = 0) -> None:
+    monkeypatch.setattr(TaskContext, "get", lambda: Task(partition, attempt))
+
+
+def test_a_partition_is_published_in_order() -> None:
+    with running(FakeNode()) as node:
+        message = writer(gateways=node.address, publisher_id="alice").write(batches_of(BLOCKS))
+    assert node.received == BLOCKS
+    assert node.publisher_ids == ["alice"]
+    (report,) = reports_in(message)
+    assert (report.publisher_id, report.won, report.unacknowledged) == ("alice", 10, 0)
+
+
+def test_an_empty_partition_is_nothing() -> None:
+    assert reports_in(writer(gateways="127.0.0.1:1").write(iter(()))) == []
+
+
+@pytest.mark.parametrize(
+    ("numbers", "message"),
+    [
+        ([0, 1, 5], "partition 0: blocks 2 to 4 are missing: block 5 came after block 1"),
+        ([0, 1, 1], "partition 0: block 1 comes twice or out of order: block 2 was expected"),
+        ([1, 0], "partition 0: block 0 comes twice or out of order: block 2 was expected"),
+    ],
+)
+def test_a_partition_out_of_order_is_refused_naming_the_numbers(numbers: list[int], message: str) -> None:
+    with running(FakeNode([FakeStream.drain])) as node, pytest.raises(FrameError) as caught:
+        writer(gateways=node.address, check="false").write(batches_of([BLOCKS[n] for n in numbers]))
+    assert caught.value.reason == message
+    assert "publishers.spark.publish" in caught.value.remedy
+
+
+def test_a_bad_block_stops_the_task_and_nothing_after_it_is_sent() -> None:
+    damaged = dataclasses.replace(BLOCKS[4], items=BLOCKS[4].items[:-2])
+    with running(FakeNode()) as node, pytest.raises(BadBlock) as caught:
+        writer(gateways=node.address).write(batches_of([*BLOCKS[:4], damaged, *BLOCKS[5:]]))
+    assert caught.value.number == 4
+    assert [block.number for block in node.received] == list(range(len(node.received)))
+    assert len(node.received) <= 4
+
+
+def test_an_unreachable_gateway_fails_the_task_at_the_deadline() -> None:
+    with pytest.raises(PublishFailed, match=r"within 0\.3 s") as caught:
+        writer(gateways="127.0.0.1:1", deadline_seconds="0.3").write(batches_of(BLOCKS))
+    assert caught.value.report.blocks > 0
+
+
+def test_a_later_partition_waits_for_its_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    in_task(monkeypatch, 2, attempt=1)
+    store(tmp_path, BLOCKS[:5])
+    with node_thread(tmp_path) as node:
+        gateways = f"127.0.0.1:1,{node.grpc_address}"
+        with pytest.raises(TurnTimeout, match="block 6 cannot be sent before block 5 is stored; block 4 is "):
+            writer(gateways=gateways, turn_seconds="0.01").write(batches_of(BLOCKS[6:]))
+        (report,) = reports_in(writer(gateways=gateways).write(batches_of(BLOCKS[5:])))
+    assert (report.publisher_id, report.safe_through, report.reconnects) == ("spark-2-attempt-1", 9, 0)
+
+
+def test_the_chains_first_partition_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    in_task(monkeypatch, 3)  # the partitions before it are empty
+    with running(FakeNode()) as node:
+        writer(gateways=node.address, first_block="0").write(batches_of(BLOCKS))
+    assert node.received == BLOCKS
+
+
+def test_racers_of_one_task(tmp_path: Path) -> None:
+    with node_thread(tmp_path) as node:
+        sink = writer(gateways=str(node.grpc_address), race="3", publisher_id="team")
+        reports = reports_in(sink.write(batches_of(BLOCKS)))
+        assert node.ledger.last_number == 9
+    assert [report.publisher_id for report in reports] == ["team.1", "team.2", "team.3"]
+    assert all(report.safe_through == 9 for report in reports)
+
+
+def test_a_stream_passes_over_what_came_before_and_waits_before_a_gap(tmp_path: Path) -> None:
+    order = [0, 1, 1, 0, 2, 3, 6, 7]
+    with node_thread(tmp_path) as node:
+        sink = stream_writer(gateways=str(node.grpc_address), turn_seconds="0.01")
+        with pytest.raises(TurnTimeout, match="block 6 cannot be sent before block 5 is stored; block 3 is"):
+            sink.write(batches_of([BLOCKS[number] for number in order]))
+        writer(gateways=str(node.grpc_address), publisher_id="other").write(batches_of(BLOCKS[:6]))
+        reports = reports_in(sink.write(batches_of([BLOCKS[number] for number in order])))
+        assert node.ledger.last_number == 7
+    assert [(report.first_block, report.last_block) for report in reports] == [(0, 3), (6, 7)]
+
+
+def test_a_task_waits_at_the_start_gate(tmp_path: Path) -> None:
+    gate = StartGate(tmp_path)
+    gate.open()
+    with running(FakeNode()) as node:
+        writer(gateways=node.address, start_gate=str(tmp_path), publisher_id="a/b").write(batches_of(BLOCKS))
+    assert gate.ready_count == 1
+
+
+def test_commit_writes_the_reports_for_the_driver(tmp_path: Path) -> None:
+    options = {"gateways": "127.0.0.1:1", "publisher_id": "team/alice", "report_path": str(tmp_path)}
+    reports = [PublishReport("team/alice", blocks=2), PublishReport("team/alice-1", blocks=3)]
+    messages: list[WriterCommitMessage | None] = [
+        PartitionPublished((report.to_json(),)) for report in reports
+    ]
+    assert read_reports(tmp_path, "team/alice") == []
+    writer(**options).commit([*messages, PartitionPublished(()), None])
+    assert read_reports(tmp_path, "team/alice") == reports
+    stream_writer(**options).commit(messages, 7)
+    assert read_reports(tmp_path, "team/alice-batch-7") == reports
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "team_alice-batch-7.json",
+        "team_alice.json",
+    ]
+
+
+def test_abort_says_what_is_stored(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    store(tmp_path, BLOCKS[:5])
+    done = PartitionPublished((PublishReport("alice", safe_through=3).to_json(),))
+    with node_thread(tmp_path) as node:
+        writer(gateways=str(node.grpc_address)).abort([done, None])
+    stream_writer(gateways="127.0.0.1:1").abort([done], 7)
+    writer(gateways="127.0.0.1:1").abort([])
+    assert [text for text in caplog.messages if text.startswith("the job failed")] == [
+        "the job failed; blocks up to 4 are stored, run it again to go on",
+        "the job failed; blocks up to 3 are stored, run it again to go on",
+        "the job failed; as far as is known no block is stored",
+    ]
+
+
+def test_paced_blocks_wait_for_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        asked.append(seconds)
+
+    async def source() -> AsyncIterator[Block]:
+        for number in range(5):
+            yield Block(number, ())
+
+    async def run() -> list[int]:
+        monkeypatch.setattr(asyncio, "sleep", sleep)
+        return [block.number async for block in _paced(source(), per_second=0.001)]
+
+    assert asyncio.run(run()) == [0, 1, 2, 3, 4]
+    # A turn lasts 1,000 s, of which up to a half is chance; no time passes here.
+    for turn, seconds in enumerate(asked):
+        assert turn * 1000 - 1 <= seconds - limits.PACE_LEAD_SECONDS <= turn * 1000 + 500

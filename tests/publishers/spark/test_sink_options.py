@@ -1,0 +1,97 @@
+"""The options of the sink."""
+
+from __future__ import annotations
+
+import pytest
+
+from publishers import limits
+from publishers.errors import OptionError
+from publishers.machine import SECOND_NS
+from publishers.racing import Racer
+from publishers.spark.sink_options import SinkOptions
+
+
+def test_the_defaults() -> None:
+    options = SinkOptions.parse({"gateways": "a:1, [::1]:2"})
+    assert options == SinkOptions(
+        gateways=(("a:1", 0), ("[::1]:2", 1)),
+        tls=None,
+        publisher_id="spark",
+        race=1,
+        is_checked=True,
+        deadline_seconds=None,
+        reset_interval_seconds=None,
+        turn_seconds=None,
+        answer_seconds=limits.ANSWER_TIMEOUT_SECONDS_DEFAULT,
+        set_bytes=limits.ITEM_SET_BYTES_DEFAULT,
+        cache_bytes=limits.CACHE_BYTES_DEFAULT,
+        window_blocks=limits.WINDOW_BLOCKS_DEFAULT,
+        blocks_per_second=None,
+        first_block=None,
+        report_path=None,
+        start_gate=None,
+    )
+    machine = options.client_options().machine
+    assert (machine.deadline_ns, machine.reset_interval_ns) == (None, None)
+
+
+def test_options_reach_the_client_and_what_is_held_together_is_within_the_cache() -> None:
+    options = SinkOptions.parse(
+        {
+            "gateways": "a:1",
+            "deadline_seconds": "2.5",
+            "reset_interval_seconds": "0.5",
+            "answer_seconds": "4",
+            "set_bytes": "1000",
+            "cache_bytes": "4000",
+            "window_blocks": "7",
+            "tls_ca": "ca.pem",
+        }
+    )
+    client = options.client_options()
+    assert client.set_bytes_max == 1000
+    assert client.tls is not None
+    machine = client.machine
+    assert (machine.window_blocks_max, machine.answer_timeout_ns) == (7, 4 * SECOND_NS)
+    assert (machine.deadline_ns, machine.reset_interval_ns) == (5 * SECOND_NS // 2, SECOND_NS // 2)
+    assert machine.cache_bytes_max + 2 * options.prepared_bytes == 4000
+
+
+def test_racers_begin_with_different_gateways_of_one_priority() -> None:
+    options = SinkOptions.parse({"gateways": "a:1/1,b:1/1", "race": "3"})
+    assert options.racers("spark-4") == [
+        Racer("spark-4.1", ("a:1", "b:1")),
+        Racer("spark-4.2", ("b:1", "a:1")),
+        Racer("spark-4.3", ("a:1", "b:1")),
+    ]
+    assert SinkOptions.parse({"gateways": "a:1"}).racers("x") == [Racer("x", ("a:1",))]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, "option 'gateways': got nothing, expected host:port, or several with commas between"),
+        (
+            {"gateways": "a:1,b"},
+            (
+                "option 'gateways': got 'b', expected host:port, "
+                "such as 127.0.0.1:6900, [::1]:6900 or 0.0.0.0:6900"
+            ),
+        ),
+        ({"gateways": "a:1", "window_blocks": "513"}, "option 'window_blocks': got 513, expected 1 to 512"),
+        (
+            {"gateways": "a:1", "deadline_seconds": "0"},
+            "option 'deadline_seconds': got '0', expected seconds above 0",
+        ),
+        (
+            {"gateways": "a:1", "reset_interval_seconds": "-1"},
+            "option 'reset_interval_seconds': got '-1', expected seconds above 0",
+        ),
+        ({"gateways": "a:1", "race": "17"}, "option 'race': got 17, expected 1 to 16"),
+        ({"gateways": "a:1", "check": "no"}, "option 'check': got 'no', expected one of true, false"),
+    ],
+)
+def test_wrong_options_are_refused(options: dict[str, str], message: str) -> None:
+    with pytest.raises(OptionError) as caught:
+        SinkOptions.parse(options)
+    assert str(caught.value) == message

@@ -1,0 +1,69 @@
+"""Blocks prepared in a thread."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from gateway.block import Block
+from publishers.prepared import PreparedBlocks
+
+
+def blocks(count: int, size: int = 100) -> Iterator[Block]:
+    for number in range(count):
+        yield Block(number, (bytes(size),))
+
+
+async def numbers_of(prepared: PreparedBlocks) -> list[int]:
+    return [block.number async for block in prepared]
+
+
+def test_all_blocks_come_in_order_and_memory_is_bounded() -> None:
+    prepared = PreparedBlocks(blocks(500), size_bytes_max=1000)
+    prepared.start()
+    assert asyncio.run(numbers_of(prepared)) == list(range(500))
+    assert 0 < prepared.held_bytes_most <= 1000
+
+
+def test_the_thread_waits_while_nobody_reads() -> None:
+    pulled: list[int] = []
+    full = threading.Event()
+
+    def source() -> Iterator[Block]:
+        for block in blocks(50):
+            pulled.append(block.number)
+            if block.number == 10:  # ten are held, this one waits
+                full.set()
+            yield block
+
+    prepared = PreparedBlocks(source(), size_bytes_max=1000)
+    prepared.start()
+    assert full.wait(10)
+    assert len(pulled) == 11
+    prepared.stop()
+
+
+def test_what_goes_wrong_comes_after_the_blocks_before_it() -> None:
+    def source() -> Iterator[Block]:
+        yield from blocks(3)
+        raise LookupError("no more")
+
+    async def run() -> list[int]:
+        prepared = PreparedBlocks(source(), 1000)
+        prepared.start()
+        seen = []
+        with pytest.raises(LookupError, match="no more"):
+            async for block in prepared:
+                seen.append(block.number)
+        return seen
+
+    assert asyncio.run(run()) == [0, 1, 2]
+
+
+def test_nothing_at_all() -> None:
+    prepared = PreparedBlocks(blocks(0), 10)
+    prepared.start()
+    assert asyncio.run(numbers_of(prepared)) == []

@@ -1,0 +1,65 @@
+"""Whose turn it is."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from publishers import limits
+from publishers.block_gateways import HeldBlocks
+from publishers.errors import TurnTimeout
+from publishers.turns import UNREACHABLE, await_turn, gateway_of_turn
+
+
+@pytest.mark.parametrize(
+    ("heads", "patient", "impatient"),
+    [
+        ([9], 0, 0),
+        ([12, -1], 0, 0),
+        ([8], None, None),
+        ([-1], None, None),
+        ([UNREACHABLE], None, None),
+        ([UNREACHABLE, 9], 1, 1),
+        ([8, 9], None, 1),
+        ([8, 7, 9], None, 2),
+        ([8, 7], None, None),
+    ],
+)
+def test_the_turn_comes_when_the_block_before_is_held(
+    heads: list[int], patient: int | None, impatient: int | None
+) -> None:
+    assert gateway_of_turn(heads, 9, is_patient=True) == patient
+    assert gateway_of_turn(heads, 9, is_patient=False) == impatient
+
+
+def wait_for_turn(
+    ask: Callable[[str], HeldBlocks | None], timeout_seconds: float | None = None
+) -> tuple[str, ...]:
+    return asyncio.run(await_turn(("a", "b", "c"), 10, ask, timeout_seconds))
+
+
+def test_a_part_waits_until_the_blocks_before_are_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "TURN_POLL_SECONDS", 0)
+    heads = iter(range(5, 20))
+    assert wait_for_turn(lambda address: HeldBlocks(0, next(heads)) if address == "a" else None) == (
+        "a",
+        "b",
+        "c",
+    )
+    assert next(heads) == 10
+
+
+def test_it_begins_with_the_gateway_that_has_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "TURN_PATIENCE_SECONDS", 0)
+    held = {"a": HeldBlocks(0, 3), "b": HeldBlocks(0, 9), "c": HeldBlocks(None, None)}
+    assert wait_for_turn(held.__getitem__) == ("b", "a", "c")
+
+
+@pytest.mark.parametrize(("last", "head"), [(3, 3), (None, None)])
+def test_waiting_may_have_an_end(monkeypatch: pytest.MonkeyPatch, last: int | None, head: int | None) -> None:
+    monkeypatch.setattr(limits, "TURN_POLL_SECONDS", 0)
+    with pytest.raises(TurnTimeout) as caught:
+        wait_for_turn(lambda address: HeldBlocks(None, last), timeout_seconds=0.01)
+    assert (caught.value.first_block, caught.value.head) == (10, head)
