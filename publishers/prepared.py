@@ -1,7 +1,7 @@
 """Blocks that are prepared ahead in a thread of their own, held up to so many bytes.
 
 Spark hands a task its rows by blocking calls; decoding, hashing and checking take time. All of that happens
-in the thread, while the event loop publishes. When so many bytes are held, the thread waits, and with it Spark.
+in the thread, while the event loop publishes. When so many bytes are held, the thread waits, and Spark with it.
 """
 
 from __future__ import annotations
@@ -56,24 +56,24 @@ class PreparedBlocks:
         """
         while True:
             # Without a thread as long as there is something: a hop to one takes longer than a small block.
-            taken = self._take(wait=False) or await asyncio.to_thread(self._take, wait=True)
-            for block in taken:
-                yield block
-            if not taken:
+            block = self._take(wait=False) or await asyncio.to_thread(self._take, wait=True)
+            if block is None:
                 if self._error is not None:
                     raise self._error
                 return
+            yield block
 
-    def _take(self, *, wait: bool) -> list[Block]:
-        """Take what is held; with `wait`, nothing means that no more will come."""
+    def _take(self, *, wait: bool) -> Block | None:
+        """Take the next block; with `wait`, nothing means that no more will come."""
         with self._changed:
             while wait and not self._held and not self._is_over and not self._is_stopped:
                 self._changed.wait()
-            taken = list(self._held)
-            self._held.clear()
-            self._size_bytes = 0
+            if not self._held:
+                return None
+            block = self._held.popleft()
+            self._size_bytes -= block.size_bytes
             self._changed.notify_all()
-            return taken
+            return block
 
     def _run(self) -> None:
         try:

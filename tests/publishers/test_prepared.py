@@ -55,9 +55,11 @@ def test_what_goes_wrong_comes_after_the_blocks_before_it() -> None:
         prepared = PreparedBlocks(source(), 1000)
         prepared.start()
         seen = []
+        held = aiter(prepared)
+        for _ in range(3):
+            seen.append((await anext(held)).number)
         with pytest.raises(LookupError, match="no more"):
-            async for block in prepared:
-                seen.append(block.number)
+            await anext(held)
         return seen
 
     assert asyncio.run(run()) == [0, 1, 2]
