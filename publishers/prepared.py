@@ -1,7 +1,7 @@
 """Blocks that are prepared ahead in a thread of their own, held up to so many bytes.
 
 Spark hands a task its rows by blocking calls; decoding, hashing and checking take time. All of that happens
-in the thread, while the event loop publishes. When so many bytes are held, the thread waits, and Spark with it.
+in the thread, while the event loop publishes. With so many bytes held the thread waits, and Spark with it.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@
                       ├──► publisher 2 ──► its gateways
                       └──► publisher 3 ──► its gateways
 
-The pump is at most so many bytes ahead of the slowest. A publisher that gives up leaves the race, which goes on
-as long as there is one that knows, in the end, that every block is stored.
+The pump is at most so many bytes ahead of the slowest. A publisher that gives up leaves the race; the race is
+lost when every one of them has given up.
 """
 
 from __future__ import annotations
