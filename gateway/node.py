@@ -261,9 +261,15 @@ class Node:
             self.conductor,
             self.ledger,
             self.following,
-            peers=[str(peer) for peer in settings.peers],
+            # One configuration for all nodes of a cluster may name the node itself.
+            peers=[str(peer) for peer in settings.peers if peer not in self._own_addresses()],
             drain_seconds=settings.shutdown_grace_seconds,
         )
+
+    def _own_addresses(self) -> set[Address]:
+        settings = self.settings
+        own = {settings.grpc_address, settings.grpc_advertised_address}
+        return own if settings.subscriber_address is None else own | {settings.subscriber_address}
 
     def _make_checks(self) -> ProofChecks:
         """Find the ledger data. Raises LedgerKeyError, Fatal: they are missing, or not of the blocks here."""

@@ -521,6 +521,21 @@ def test_a_follower_is_ready_again_while_its_stream_still_goes_well(tmp_path: Pa
     asyncio.run(scenario())
 
 
+def test_a_node_whose_peers_include_itself_follows_the_others(tmp_path: Path) -> None:
+    """As where one configuration is that of all nodes."""
+
+    async def scenario() -> None:
+        async with AsyncExitStack() as stack:
+            peer = await stack.enter_async_context(fake_peer(BLOCKS[:3]))
+            itself = parse_address(f"127.0.0.1:{free_port()}")
+            settings = FAST | {"grpc_address": itself, "peers": (itself, *peers(peer.address))}
+            settings |= {"role": "standby", "catchup_stall_seconds": 30.0}
+            node = await stack.enter_async_context(running_node(tmp_path, **settings))
+            await until_block(node, 2)
+
+    asyncio.run(scenario())
+
+
 def test_a_node_that_publishers_have_left_asks_its_peers_whether_they_have_more(tmp_path: Path) -> None:
     """Found by chaos, seed 5: publishers went elsewhere when its disk was full, and never came back."""
 
