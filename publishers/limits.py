@@ -155,6 +155,20 @@ RACE_MAX: Final = 16
 STATUS_POLL_SECONDS: Final = 0.25
 """How often `sluice publish` asks a gateway for its head, for the progress display."""
 
+# --- verification of blocks that are here already --------------------------------------------------------
+
+VERIFY_ALONE_BLOCKS_MAX: Final = 32
+"""`sluice verify` checks so few blocks in its own process: starting others takes about a second."""
+
+VERIFY_AHEAD_BLOCKS: Final = 4
+"""Blocks on their way to each process that checks, so that none waits and few are in memory."""
+
+VERIFY_WORKERS_MAX: Final = 256
+"""Processes of one `sluice verify`."""
+
+VERIFY_TABLE_ROWS_MAX: Final = 100
+"""Rows in its table without --all: more blocks than that, and only those with something to say are shown."""
+
 # --- block maker -----------------------------------------------------------------------------------------
 
 MAKER_ITEM_BYTES_MAX: Final = 6 * MIB

@@ -1,0 +1,233 @@
+"""`sluice verify`: check block files, or the chain of a node, offline: root hashes, proofs and links."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from gateway.addresses import Address, parse_address
+from gateway.channels import ClientTls
+from gateway.errors import AddressError, Fatal
+from gateway.ledger_keys import LedgerKeys, VerificationMode
+from gateway.root_hash import RootLayout
+from publishers.limits import VERIFY_TABLE_ROWS_MAX, VERIFY_WORKERS_MAX
+from publishers.number_range import NumberRange
+from publishers.verdicts import BlockVerdict, kinds_text
+from publishers.verify_run import VerifyRun, make_verifier
+from publishers.verify_sources import BlockSource, FileSource, NodeSource, StreamSource
+
+__all__ = ["command"]
+
+_NUMBER_MAX = 2**64 - 2
+_HASH_DIGITS = 16
+_LAYOUTS: dict[str, RootLayout] = {"auto": "auto", "8": 8, "16": 16}
+
+
+@click.command("verify")
+@click.argument("sources", nargs=-1, required=True, metavar="FILES…|DIR|HOST:PORT")
+@click.option(
+    "--ledger-key",
+    "key_texts",
+    multiple=True,
+    metavar="KEY",
+    help="A key to check proofs with: ed25519:HEX, tss:FILE, tss:id=HEX, tss:block0 or "
+    "rsa:ADDRESS_BOOK.json; may be given repeatedly. Without any, what block 0 publishes is believed.",
+)
+@click.option(
+    "--verify",
+    "mode",
+    type=click.Choice(("full", "hash")),
+    default="full",
+    show_default=True,
+    help="What is checked: full is root hash, links and proof; hash leaves the proof out.",
+)
+@click.option(
+    "--verification-root-layout",
+    "layout",
+    type=click.Choice(tuple(_LAYOUTS)),
+    default="auto",
+    show_default=True,
+    help="Leaves of a block's top hash tree; auto goes by the block's HAPI version.",
+)
+@click.option(
+    "--verification-rsa-threshold",
+    "rsa_threshold",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    metavar="NODES",
+    help="Nodes of the address book that must have signed a record file; 0 means more than a third.",
+)
+@click.option("--from", "first", type=click.IntRange(0, _NUMBER_MAX), default=0, metavar="N")
+@click.option("--to", "last", type=click.IntRange(0, _NUMBER_MAX), metavar="M", help="Only blocks N to M.")
+@click.option(
+    "--no-gaps", is_flag=True, help="Exit status 1, too, if a number between two blocks is missing."
+)
+@click.option("--tcp", is_flag=True, help="HOST:PORT is a data streamer, not a node's gRPC address.")
+@click.option(
+    "--workers",
+    "workers_count",
+    type=click.IntRange(1, VERIFY_WORKERS_MAX),
+    default=lambda: os.cpu_count() or 1,
+    show_default="one for each processor",
+    metavar="N",
+    help="Processes that check.",
+)
+@click.option(
+    "--all",
+    "show_all",
+    is_flag=True,
+    help=f"List each block, even if there are over {VERIFY_TABLE_ROWS_MAX}.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
+@click.option("--tls-ca", metavar="FILE", help="TLS: PEM file of the authorities of the node's certificate.")
+@click.option("--tls-cert", metavar="FILE", help="TLS: PEM file of a certificate of your own.")
+@click.option("--tls-key", metavar="FILE", help="TLS: PEM file of its private key.")
+def command(
+    sources: tuple[str, ...],
+    key_texts: tuple[str, ...],
+    mode: VerificationMode,
+    layout: str,
+    rsa_threshold: int,
+    first: int,
+    last: int | None,
+    no_gaps: bool,
+    tcp: bool,
+    workers_count: int,
+    show_all: bool,
+    as_json: bool,
+    tls_ca: str | None,
+    tls_cert: str | None,
+    tls_key: str | None,
+) -> None:
+    """Check block files, the block files in a folder, or the blocks that a node has.
+
+    Each block's structure, root hash and proofs are checked, and its links to the block before it. Where a
+    chain begins after block 0, or blocks are missing, what cannot be checked is believed and noted.
+
+    Exit status 1 if any block is refused.
+    """
+    if last is not None and last < first:
+        raise click.UsageError(f"--to {last} is before --from {first}")
+    keys = LedgerKeys.parse(key_texts)
+    tls = ClientTls(tls_ca, tls_cert, tls_key) if tls_ca or tls_cert or tls_key else None
+    numbers = NumberRange(first, None if last is None else last + 1)
+    verifier = make_verifier(keys, mode, _LAYOUTS[layout], rsa_threshold)
+    run = VerifyRun(_source(sources, numbers, tls, tcp=tcp), verifier, workers_count)
+    verdicts = _watched(run, quiet=as_json)
+    refused_count = sum(not verdict.is_accepted for verdict in verdicts)
+    is_sound = not refused_count and not (no_gaps and run.gaps)
+    if as_json:
+        click.echo(json.dumps(_as_json(run, verdicts, refused_count, is_sound=is_sound)))
+    else:
+        _print(run, verdicts, refused_count, mode, show_all=show_all)
+        if run.is_from_block_0 and keys.trusts_any_block_0 and run.ledger_id is not None:
+            pin = f"--ledger-key tss:id={run.ledger_id.hex()}"
+            click.echo(f"The ledger id was taken from block 0 and believed; pin it with {pin}")
+    if not is_sound:
+        click.get_current_context().exit(1)
+
+
+def _source(texts: tuple[str, ...], numbers: NumberRange, tls: ClientTls | None, *, tcp: bool) -> BlockSource:
+    """Find out what the arguments name."""
+    paths = [Path(text) for text in texts]
+    missing = [text for text, path in zip(texts, paths, strict=True) if not path.exists()]
+    if not missing:
+        if tcp:
+            raise click.UsageError("--tcp is for HOST:PORT, not for files")
+        return FileSource(paths, numbers)
+    if len(texts) > 1:
+        raise Fatal(
+            missing[0], got="nothing of that name", expected="block files or folders, or one node alone"
+        )
+    address = _address(texts[0])
+    if not tcp:
+        return NodeSource(address, numbers, tls)
+    if tls is not None:
+        raise click.UsageError("--tcp and TLS do not go together: the data streamer has no TLS")
+    return StreamSource(address, numbers)
+
+
+def _address(text: str) -> Address:
+    try:
+        return parse_address(text, port_min=1)
+    except AddressError:
+        expected = "a file, a folder, or a node's HOST:PORT"
+        raise Fatal(text, got="nothing of that name", expected=expected) from None
+
+
+def _watched(run: VerifyRun, *, quiet: bool) -> list[BlockVerdict]:
+    """Run with a progress bar on a terminal."""
+    console = Console(stderr=True)
+    columns = (TextColumn("verifying"), BarColumn(), MofNCompleteColumn(), TextColumn("blocks"))
+    shown = console.is_terminal and not quiet
+    verdicts = []
+    with Progress(*columns, TimeRemainingColumn(), console=console, transient=True, disable=not shown) as bar:
+        task = bar.add_task("", total=run.count)
+        for verdict in run.verdicts():
+            verdicts.append(verdict)
+            bar.advance(task)
+    return verdicts
+
+
+def _as_json(
+    run: VerifyRun, verdicts: list[BlockVerdict], refused_count: int, *, is_sound: bool
+) -> dict[str, object]:
+    return {
+        "sound": is_sound,
+        "accepted": len(verdicts) - refused_count,
+        "refused": refused_count,
+        "gaps": [list(gap) for gap in run.gaps],
+        "ledger_id": None if run.ledger_id is None else run.ledger_id.hex(),
+        "blocks": [verdict.as_json() for verdict in verdicts],
+    }
+
+
+def _print(
+    run: VerifyRun,
+    verdicts: list[BlockVerdict],
+    refused_count: int,
+    mode: VerificationMode,
+    *,
+    show_all: bool,
+) -> None:
+    shown = verdicts
+    if len(verdicts) > VERIFY_TABLE_ROWS_MAX and not show_all:
+        shown = [verdict for verdict in verdicts if not verdict.is_accepted or verdict.note]
+        shown = shown[:VERIFY_TABLE_ROWS_MAX]
+    for line in _rows(shown):
+        click.echo(line)
+    for first, last in run.gaps:
+        missing = f"block {first} is" if first == last else f"blocks {first} to {last} are"
+        click.echo(f"{missing} missing: the links across the gap are not checked")
+    if len(shown) < len(verdicts):
+        click.echo(f"{len(verdicts) - len(shown)} more blocks are not listed here (--all lists them)")
+    accepted = f"{len(verdicts) - refused_count} accepted"
+    unchecked = "; proofs were not checked" if mode == "hash" else ""
+    click.echo(f"{len(verdicts)} blocks: {accepted}, {refused_count} refused{unchecked}")
+
+
+def _rows(verdicts: list[BlockVerdict]) -> list[str]:
+    """Lay the verdicts out as lines; their last column, which may be long, is not cut or wrapped."""
+    kinds = [kinds_text(verdict.proof_kinds) for verdict in verdicts]
+    numbers = max((len(str(verdict.number)) for verdict in verdicts), default=0)
+    number_width, kind_width = max(numbers, len("block")), max(map(len, (*kinds, "proof")))
+    lines = [f"{'block':>{number_width}}  {'proof':<{kind_width}}  {'root hash':<{_HASH_DIGITS}}  verdict"]
+    for verdict, kind in zip(verdicts, kinds, strict=True):
+        root_hash = "-" if verdict.root_hash is None else verdict.root_hash.hex()[:_HASH_DIGITS]
+        lines.append(
+            f"{verdict.number:>{number_width}}  {kind:<{kind_width}}  {root_hash:<{_HASH_DIGITS}}  "
+            f"{_verdict_text(verdict)}"
+        )
+    return lines if verdicts else []
+
+
+def _verdict_text(verdict: BlockVerdict) -> str:
+    if verdict.refusal is not None:
+        return f"refused: {verdict.refusal}"
+    return f"accepted; {verdict.note}" if verdict.note else "accepted"

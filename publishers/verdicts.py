@@ -1,0 +1,189 @@
+"""Verdicts on the blocks of a chain that is here already: each block in itself, then the links between them.
+
+Pure. `check_block` looks at one block alone, so that many can be checked at once, in any order;
+`ChainChecker` takes what came of it in order of number and adds the links (`gateway.chain`):
+
+    before this block                       previous_block_root_hash    root_hash_of_all_block_hashes_tree
+    all blocks from 0 on                    checked                     checked
+    nothing: the first one, above 0         believed: the anchor        believed; from here on not checked
+    its predecessor, but not all from 0     checked                     not checked
+    one block that was refused or is not    taken for the root of that  checked, if all before that one
+    here, and the predecessor of that       block: its proof holds      were here
+    more than one such block                believed: a new anchor      believed; from here on not checked
+
+So one altered block is one refused block: what comes after it is not refused for its sake.
+Source: proofs.md sections 3.5, 4 and 7.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from gateway.block import Block
+from gateway.chain import Chain
+from gateway.errors import BlockRefused, ItemError
+from gateway.items import proof_of
+from gateway.proofs import kind_of_proof
+from gateway.proofs.ledger_data import LedgerData
+from gateway.root_hash import BlockSummary
+from gateway.verdict import Refusal, RefusalKind
+from gateway.verification import BlockVerifier
+
+__all__ = ["BlockVerdict", "ChainChecker", "CheckedBlock", "check_block", "kinds_text", "unreadable"]
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedBlock:
+    """What came of one block alone: structure, root hash and proofs."""
+
+    number: int
+    """Block number."""
+    proof_kinds: tuple[str, ...] = ()
+    """The kinds of its proofs, `gateway.proofs.ProofKind`, in order; empty if it has none that parses."""
+    summary: BlockSummary | None = None
+    """What it comes to, without the items that its proofs are checked with; None: it cannot be hashed."""
+    refusal: Refusal | None = None
+    """Why it is refused; None: it holds."""
+    published: LedgerData | None = None
+    """The ledger data that an accepted block 0 publishes, if proofs are to be checked with them."""
+
+
+@dataclass(frozen=True, slots=True)
+class BlockVerdict:
+    """What there is to say of one block, its links included."""
+
+    number: int
+    """Block number."""
+    proof_kinds: tuple[str, ...]
+    """The kinds of its proofs, in order."""
+    root_hash: bytes | None
+    """48 bytes; None: it cannot be hashed."""
+    refusal: Refusal | None
+    """Why it is refused; None: it is accepted."""
+    note: str | None
+    """What of its links is believed and not checked; None: all is checked, or it is refused."""
+
+    @property
+    def is_accepted(self) -> bool:
+        """Whether the block holds."""
+        return self.refusal is None
+
+    def as_json(self) -> dict[str, Any]:
+        """The object that `--json` prints."""
+        refusal = self.refusal
+        return {
+            "number": self.number,
+            "verdict": "accepted" if refusal is None else "refused",
+            "proofs": list(self.proof_kinds),
+            "root_hash": None if self.root_hash is None else self.root_hash.hex(),
+            "note": self.note,
+            "reason": None
+            if refusal is None
+            else {
+                "kind": refusal.kind.value,
+                "what": refusal.what,
+                "got": refusal.got,
+                "expected": refusal.expected,
+            },
+        }
+
+
+def kinds_text(kinds: Sequence[str]) -> str:
+    """Write the kinds of a block's proofs for people, each once."""
+    return ", ".join(dict.fromkeys(kinds)) or "none"
+
+
+def check_block(verifier: BlockVerifier, block: Block) -> CheckedBlock:
+    """Check one block alone; its links are for `ChainChecker`.
+
+    Args:
+        verifier: what it is checked with; it is not changed.
+        block: the block.
+    """
+    hasher = verifier.hasher()
+    try:
+        hasher.add(block.items)
+        summary = hasher.finish()
+    except BlockRefused as refused:
+        return CheckedBlock(block.number, refusal=refused.refusal)
+    kinds = _kinds(summary)
+    try:
+        verdict = verifier.check(summary, block.items)
+    except BlockRefused as refused:
+        return CheckedBlock(block.number, kinds, _light(summary), refused.refusal)
+    return CheckedBlock(block.number, kinds, _light(verdict.summary), None, verdict.published)
+
+
+def _kinds(summary: BlockSummary) -> tuple[str, ...]:
+    kinds = []
+    for item in summary.proofs:
+        try:
+            kinds.append(kind_of_proof(proof_of(item)).value)
+        except ItemError:
+            continue  # the check refuses it, and says why
+    return tuple(kinds)
+
+
+def _light(summary: BlockSummary) -> BlockSummary:
+    """Leave out the items, which may have megabytes: the summary goes from process to process."""
+    return replace(summary, proofs=(), record_file=None, header=b"", footer=b"")
+
+
+class ChainChecker:
+    """Checks the links of blocks that come in order of number; numbers may be missing."""
+
+    def __init__(self) -> None:
+        self._chain: Chain | None = None  # up to the last block that was accepted
+        self._last_number: int | None = None
+        self.gaps: list[tuple[int, int]] = []
+        """The numbers that are missing between two blocks: first and last of each gap."""
+
+    def take(self, checked: CheckedBlock) -> BlockVerdict:
+        """Give the verdict on the next block.
+
+        Args:
+            checked: of a higher number than all before.
+        """
+        number, last = checked.number, self._last_number
+        assert last is None or number > last
+        if last is not None and number > last + 1:
+            self.gaps.append((last + 1, number - 1))
+        self._last_number = number
+        refusal, note = checked.refusal, None
+        if refusal is None:
+            assert checked.summary is not None
+            refusal, note = self._link(checked.summary)
+        root_hash = None if checked.summary is None else checked.summary.root_hash
+        return BlockVerdict(number, checked.proof_kinds, root_hash, refusal, note)
+
+    def _link(self, summary: BlockSummary) -> tuple[Refusal | None, str | None]:
+        """Check the links of a block that holds in itself, and take it in."""
+        chain, note = self._chain_before(summary)
+        refusal = chain.check_links(summary)
+        if refusal is None:
+            chain.advance(summary.number, summary.root_hash)
+            self._chain = chain
+        return refusal, note if refusal is None else None
+
+    def _chain_before(self, summary: BlockSummary) -> tuple[Chain, str | None]:
+        """Return the chain that the block has to continue, and what of it is believed."""
+        number = summary.number
+        if number == 0:
+            return Chain(), None
+        chain = self._chain
+        next_number = 0 if chain is None else chain.next_number
+        if chain is not None and number == next_number:
+            return chain, None
+        if number == next_number + 1:
+            bridged = Chain() if chain is None else chain.copy()
+            bridged.advance(next_number, summary.previous_root_hash)
+            return bridged, f"the root hash of block {next_number} is taken from this block's footer"
+        return Chain(number), "the links to the blocks before it are believed"
+
+
+def unreadable(number: int, path: str, reason: str) -> CheckedBlock:
+    """Give the outcome for a block file that cannot be read, or holds no such block."""
+    refusal = Refusal(RefusalKind.CANNOT_PARSE, path, reason, f"the file of block {number}")
+    return CheckedBlock(number, refusal=refusal)

@@ -1,0 +1,181 @@
+"""`sluice verify`, on made and on real chains, and on nodes."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from gateway.cli import main
+from gateway.node import Node
+from publishers.block_files import write_block_file
+from publishers.commands.verify import command
+from publishers.limits import VERIFY_TABLE_ROWS_MAX
+from tests.gateway.proofs import real
+from tests.nodes import ledger_key, make_blocks
+from tests.publishers.node_thread import node_thread, store
+
+BLOCKS = make_blocks(4)
+KEY = ("--ledger-key", ledger_key())
+
+
+def run(*arguments: object) -> Result:
+    """Run the command."""
+    return CliRunner().invoke(command, [str(argument) for argument in arguments])
+
+
+def run_json(*arguments: object) -> tuple[int, dict[str, Any]]:
+    """Run the command; its exit status and what it prints."""
+    result = run(*arguments, "--json")
+    assert result.exit_code in (0, 1), result.output
+    return result.exit_code, json.loads(result.stdout)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """The blocks as files."""
+    for block in BLOCKS:
+        write_block_file(tmp_path / f"{block.number}.blk.gz", block)
+    return tmp_path
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
+    """A node that holds the blocks."""
+    data_dir = tmp_path_factory.mktemp("node")
+    store(data_dir, BLOCKS)
+    with node_thread(data_dir) as running:
+        yield running
+
+
+def test_the_table(folder: Path) -> None:
+    result = run(folder, *KEY)
+    assert result.exit_code == 0, result.output
+    lines = result.stdout.splitlines()
+    assert lines[0] == "block  proof                root hash         verdict"
+    assert [line.split()[0] for line in lines[1:5]] == ["0", "1", "2", "3"]
+    assert all(line.endswith("  accepted") for line in lines[1:5])
+    assert lines[5:] == ["4 blocks: 4 accepted, 0 refused"]
+
+
+def test_a_tampered_file(folder: Path) -> None:
+    path = folder / "2.blk.gz"
+    content = bytearray(gzip.decompress(path.read_bytes()))
+    content[-1] ^= 1  # the signature's last byte
+    path.write_bytes(gzip.compress(bytes(content)))
+    status, found = run_json(folder, *KEY)
+    assert (status, found["sound"], found["accepted"], found["refused"]) == (1, False, 3, 1)
+    assert [block["verdict"] for block in found["blocks"]] == ["accepted", "accepted", "refused", "accepted"]
+    assert found["blocks"][2]["reason"]["kind"] == "bad proof"
+    result = run(folder, *KEY)
+    assert result.exit_code == 1
+    assert "refused: bad proof: Ed25519 block proof: got " in result.stdout.splitlines()[3]
+    # The signature is not part of the root hash.
+    assert run(folder, *KEY, "--verify", "hash").stdout.splitlines()[-1] == (
+        "4 blocks: 4 accepted, 0 refused; proofs were not checked"
+    )
+
+
+def test_a_gap(folder: Path) -> None:
+    for number in (1, 2):
+        (folder / f"{number}.blk.gz").unlink()
+    status, found = run_json(folder, *KEY)
+    assert (status, found["gaps"], found["sound"]) == (0, [[1, 2]], True)
+    assert found["blocks"][1]["note"] == "the links to the blocks before it are believed"
+    assert "blocks 1 to 2 are missing: the links across the gap are not checked" in run(folder, *KEY).stdout
+    status, found = run_json(folder, *KEY, "--no-gaps")
+    assert (status, found["refused"], found["sound"]) == (1, 0, False)
+
+
+def test_a_part_from_an_anchor(folder: Path) -> None:
+    status, found = run_json(folder, *KEY, "--from", 2, "--to", 3)
+    assert status == 0
+    assert [block["number"] for block in found["blocks"]] == [2, 3]
+    notes = [block["note"] for block in found["blocks"]]
+    assert notes == ["the links to the blocks before it are believed", None]
+
+
+def test_a_node_over_both_protocols(node: Node, folder: Path) -> None:
+    by_files = run_json(folder, *KEY)
+    assert by_files[0] == 0
+    assert run_json(node.grpc_address, *KEY) == by_files
+    assert run_json(node.tcp_address, "--tcp", *KEY) == by_files
+
+
+def test_many_blocks_are_not_all_listed(tmp_path: Path) -> None:
+    count = VERIFY_TABLE_ROWS_MAX + 1
+    for block in make_blocks(count):
+        write_block_file(tmp_path / f"{block.number}.blk", block)
+    (tmp_path / "7.blk").write_bytes(b"")
+    result = run(tmp_path, *KEY, "--workers", 1)
+    lines = result.stdout.splitlines()
+    assert lines[1].split()[:4] == ["7", "none", "-", "refused:"]
+    assert lines[2].endswith("accepted; the root hash of block 7 is taken from this block's footer")
+    assert lines[3:] == [
+        f"{count - 2} more blocks are not listed here (--all lists them)",
+        f"{count} blocks: {count - 1} accepted, 1 refused",
+    ]
+    assert len(run(tmp_path, *KEY, "--workers", 1, "--all").stdout.splitlines()) == count + 2
+
+
+def test_errors_are_one_line(folder: Path, node: Node, capsys: pytest.CaptureFixture[str]) -> None:
+    other = folder / "none"
+    address = str(node.grpc_address)
+    cases = {
+        (str(other),): (
+            1,
+            f"sluice: {other}: got nothing of that name, expected a file, a folder, or a node",
+        ),
+        (str(folder), address): (1, f"sluice: {address}: got nothing of that name, expected block files or"),
+        (str(folder), "--tcp"): (2, "sluice verify: --tcp is for HOST:PORT, not for files"),
+        (address, "--tcp", "--tls-ca", "x"): (2, "sluice verify: --tcp and TLS do not go together"),
+        (str(folder), "--from", "3", "--to", "2"): (2, "sluice verify: --to 2 is before --from 3"),
+        (str(folder), "--from", "9"): (1, "no block files (N.blk, N.blk.gz, N.blk.zst) of these numbers"),
+        (str(folder), "--ledger-key", "x"): (2, "sluice: ledger key 'x': got no kind"),
+        ("127.0.0.1:1",): (1, "sluice: what the node has did not come within 5 s (127.0.0.1:1: UNAVAILABLE"),
+    }
+    for arguments, (status, words) in cases.items():
+        assert main(["verify", *arguments]) == status
+        [line] = capsys.readouterr().err.splitlines()
+        assert words in line
+
+
+@real.needs_real_blocks
+@pytest.mark.parametrize(
+    ("chain", "numbers", "kinds"),
+    [
+        ("signed-chain", [0, 1, 2, 3, 4, 5], {"TSS block proof", "state proof"}),
+        ("layout-8-chain", [0, 1, 2, 3, 4], {"TSS block proof", "state proof"}),
+        ("record-file-chain", [0, 1, 2], {"RSA record-file proof"}),
+        ("wraps-chain", [0, 391], {"TSS block proof"}),
+    ],
+)
+def test_real_chains(chain: str, numbers: list[int], kinds: set[str]) -> None:
+    book = real.FOLDER / chain / "address-book.json"
+    keys = ["--ledger-key", f"rsa:{book}"] if book.exists() else []
+    status, found = run_json(real.FOLDER / chain, *keys)
+    assert status == 0, found
+    assert [block["number"] for block in found["blocks"]] == numbers
+    assert {kind for block in found["blocks"] for kind in block["proofs"]} == kinds
+    if not keys:
+        assert found["ledger_id"] == real.ledger(chain).ledger_id.hex()
+        printed = run(real.FOLDER / chain).stdout.splitlines()
+        assert printed[-1].endswith(f"pin it with --ledger-key tss:id={found['ledger_id']}")
+
+
+@real.needs_real_blocks
+def test_one_real_block_with_the_ledger_data_of_its_block_0() -> None:
+    folder = real.FOLDER / "wraps-chain"
+    one = folder / "391.blk.gz"
+    status, found = run_json(one, "--ledger-key", f"tss:{folder / '0.blk.gz'}")
+    assert (status, found["blocks"][0]["note"]) == (0, "the links to the blocks before it are believed")
+    other = real.FOLDER / "signed-chain" / "0.blk.gz"
+    status, found = run_json(one, "--ledger-key", f"tss:{other}")
+    assert (status, found["blocks"][0]["reason"]["kind"]) == (1, "bad proof")
+    status, found = run_json(one)
+    assert (status, found["blocks"][0]["reason"]["kind"]) == (1, "missing verification data")

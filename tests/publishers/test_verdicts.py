@@ -1,0 +1,136 @@
+"""Verdicts on blocks, and the links between them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+
+from gateway.block import Block
+from gateway.ledger_keys import LedgerKeys
+from gateway.proofs import ProofVerifier
+from gateway.verdict import RefusalKind
+from gateway.verification import BlockVerifier
+from publishers.verdicts import BlockVerdict, ChainChecker, CheckedBlock, check_block, kinds_text, unreadable
+from tests.nodes import ledger_key, make_blocks
+
+BLOCKS = make_blocks(9)
+KINDS = ("Ed25519 block proof",)
+VERIFIER = BlockVerifier(ProofVerifier(LedgerKeys.parse([ledger_key()])))
+BELIEVED = "the links to the blocks before it are believed"
+
+
+def checked(number: int) -> CheckedBlock:
+    """One good block, checked alone."""
+    return check_block(VERIFIER, BLOCKS[number])
+
+
+def spoiled(number: int) -> CheckedBlock:
+    """The same with a transaction changed, checked alone."""
+    items = list(BLOCKS[number].items)
+    items[3] = items[3][:-1] + bytes([items[3][-1] ^ 1])
+    return check_block(VERIFIER, Block.from_items(items))
+
+
+def verdicts(blocks: Iterable[CheckedBlock]) -> tuple[list[BlockVerdict], list[tuple[int, int]]]:
+    """The verdicts on a chain, and its gaps."""
+    checker = ChainChecker()
+    return [checker.take(block) for block in blocks], checker.gaps
+
+
+def test_a_whole_chain() -> None:
+    found, gaps = verdicts(map(checked, range(9)))
+    assert [(verdict.number, verdict.refusal, verdict.note) for verdict in found] == [
+        (number, None, None) for number in range(9)
+    ]
+    assert gaps == []
+    assert {verdict.proof_kinds for verdict in found} == {KINDS}
+    for verdict, block in zip(found[:-1], BLOCKS[1:], strict=True):
+        following = check_block(VERIFIER, block).summary
+        assert following is not None
+        assert following.previous_root_hash == verdict.root_hash
+
+
+def test_an_altered_block_is_the_only_one_that_is_refused() -> None:
+    for altered in range(9):
+        blocks = [spoiled(number) if number == altered else checked(number) for number in range(9)]
+        found, _ = verdicts(blocks)
+        assert [verdict.number for verdict in found if not verdict.is_accepted] == [altered]
+        refusal = found[altered].refusal
+        assert refusal is not None
+        assert refusal.kind is RefusalKind.BAD_PROOF
+        notes = {verdict.number: verdict.note for verdict in found if verdict.note}
+        bridged = f"the root hash of block {altered} is taken from this block's footer"
+        assert notes == ({altered + 1: bridged} if altered < 8 else {})
+
+
+def test_a_block_of_another_chain_breaks_its_own_links_only() -> None:
+    stranger = check_block(VERIFIER, make_blocks(5, seed=8)[4])
+    assert stranger.refusal is None
+    found, _ = verdicts([stranger if number == 4 else checked(number) for number in range(9)])
+    [refused] = [verdict for verdict in found if not verdict.is_accepted]
+    assert refused.number == 4
+    assert refused.refusal is not None
+    assert refused.refusal.what == "block footer field 1 (previous_block_root_hash)"
+    assert found[3].root_hash is not None
+    assert refused.refusal.expected == found[3].root_hash.hex()
+
+
+def test_the_root_of_the_missing_block_is_held_against_the_tree() -> None:
+    summary = checked(5).summary
+    assert summary is not None
+    false = dataclasses.replace(
+        checked(5), summary=dataclasses.replace(summary, previous_root_hash=bytes(48))
+    )
+    found, gaps = verdicts([checked(0), checked(1), checked(2), checked(3), false])
+    assert gaps == [(4, 4)]
+    assert found[-1].refusal is not None
+    assert found[-1].refusal.what == "block footer field 2 (root_hash_of_all_block_hashes_tree)"
+
+
+def test_anchors_in_the_middle() -> None:
+    found, gaps = verdicts(map(checked, (3, 4, 7, 8)))
+    assert [verdict.note for verdict in found] == [BELIEVED, None, BELIEVED, None]
+    assert gaps == [(5, 6)]
+    assert all(verdict.is_accepted for verdict in found)
+
+
+def test_a_wrong_link_after_an_anchor() -> None:
+    stranger = check_block(VERIFIER, make_blocks(5, seed=8)[4])
+    found, _ = verdicts([checked(3), stranger])
+    assert [verdict.is_accepted for verdict in found] == [True, False]
+
+
+def test_a_block_that_cannot_be_hashed() -> None:
+    bare = check_block(VERIFIER, Block.from_items(BLOCKS[2].items[:1]))
+    assert bare.summary is None
+    assert str(bare.refusal) == (
+        "missing item: block: got no block footer, expected one after the other items"
+    )
+    file = unreadable(2, "2.blk", "truncated")
+    assert str(file.refusal) == "cannot parse: 2.blk: got truncated, expected the file of block 2"
+    for block in (bare, file):
+        [verdict], _ = verdicts([block])
+        assert verdict.as_json() == {
+            "number": 2,
+            "verdict": "refused",
+            "proofs": [],
+            "root_hash": None,
+            "note": None,
+            "reason": {
+                "kind": block.refusal.kind.value if block.refusal else None,
+                "what": block.refusal.what if block.refusal else None,
+                "got": block.refusal.got if block.refusal else None,
+                "expected": block.refusal.expected if block.refusal else None,
+            },
+        }
+
+
+def test_names_of_proofs() -> None:
+    assert kinds_text(()) == "none"
+    assert kinds_text(("state proof", "TSS block proof", "state proof")) == "state proof, TSS block proof"
+
+
+def test_what_travels_is_small() -> None:
+    summary = checked(1).summary
+    assert summary is not None
+    assert (summary.proofs, summary.record_file, summary.header, summary.footer) == ((), None, b"", b"")

@@ -1,0 +1,72 @@
+"""Runs over a source: ledger data, one process or several, verdicts in order."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gateway.errors import LedgerKeyError
+from gateway.ledger_keys import LedgerKeys
+from publishers.block_files import write_block_file
+from publishers.limits import VERIFY_ALONE_BLOCKS_MAX
+from publishers.number_range import NumberRange
+from publishers.verify_run import VerifyRun, make_verifier
+from publishers.verify_sources import FileSource
+from tests.gateway.proofs.tss_chain import TssChain
+from tests.gateway.proofs.tss_network import TssNetwork
+from tests.nodes import ledger_key, make_blocks
+
+NETWORK, OTHER = TssNetwork((3, 1)), TssNetwork((1, 1))
+
+
+def run_over(folder: Path, *keys: str, workers_count: int = 1, first: int = 0) -> VerifyRun:
+    """A run over a folder."""
+    verifier = make_verifier(LedgerKeys.parse(keys), "full", "auto", 0)
+    return VerifyRun(FileSource([folder], NumberRange(first)), verifier, workers_count)
+
+
+def test_several_processes_keep_the_order(tmp_path: Path) -> None:
+    blocks = make_blocks(VERIFY_ALONE_BLOCKS_MAX + 8)
+    for block in blocks:
+        write_block_file(tmp_path / f"{block.number}.blk", block)
+    (tmp_path / "20.blk").write_bytes(b"spoiled")
+    run = run_over(tmp_path, ledger_key(), workers_count=2)
+    verdicts = list(run.verdicts())
+    assert [verdict.number for verdict in verdicts] == [block.number for block in blocks]
+    assert [verdict.number for verdict in verdicts if not verdict.is_accepted] == [20]
+    assert run.gaps == []
+
+
+def test_ledger_data_of_block_0(tmp_path: Path) -> None:
+    for block in TssChain(NETWORK).blocks(3):
+        write_block_file(tmp_path / f"{block.number}.blk", block)
+    run = run_over(tmp_path, first=1)
+    assert run.ledger_id is None
+    assert [verdict.is_accepted for verdict in run.verdicts()] == [True, True]
+    assert run.is_from_block_0
+    assert run.ledger_id == NETWORK.ledger.ledger_id
+
+
+@pytest.mark.parametrize("pinned", [True, False])
+def test_ledger_data_of_another_network(tmp_path: Path, pinned: bool) -> None:
+    for block in TssChain(NETWORK).blocks(2):
+        write_block_file(tmp_path / f"{block.number}.blk", block)
+    other = tmp_path / "other"
+    other.write_bytes(OTHER.publication)
+    key = f"tss:id={OTHER.ledger.ledger_id.hex()}" if pinned else f"tss:{other}"
+    run = run_over(tmp_path, key)
+    assert [verdict.is_accepted for verdict in run.verdicts()] == [False, False]
+    assert not run.is_from_block_0
+    assert run.ledger_id == (None if pinned else OTHER.ledger.ledger_id)
+
+
+def test_without_block_0_tss_proofs_say_what_is_missing(tmp_path: Path) -> None:
+    write_block_file(tmp_path / "1.blk", TssChain(NETWORK).block(1))
+    [verdict] = run_over(tmp_path).verdicts()
+    assert str(verdict.refusal).startswith("missing verification data: TSS block proof: got no ledger data, ")
+
+
+def test_a_key_file_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(LedgerKeyError, match=r"ledger key tss:.*none: got "):
+        make_verifier(LedgerKeys.parse([f"tss:{tmp_path / 'none'}"]), "full", "auto", 0)
