@@ -15,6 +15,7 @@
     ├── SourceRefused           a source that is read over the network does not have what is wanted
     ├── SourceUnreachable       a source that is read over the network gave nothing in time
     ├── TurnTimeout             the blocks before a part of the chain were not stored in time
+    ├── SparkJobFailed          a Spark job that publishes gave up; holds the line that matters
     ├── SparkUnavailable        Spark cannot start here: no Java, an old Java, no PySpark
     └── MachineError            a misuse of the publish machine by its shell: our bug
 
@@ -44,6 +45,7 @@ __all__ = [
     "SchemaError",
     "SourceRefused",
     "SourceUnreachable",
+    "SparkJobFailed",
     "SparkUnavailable",
     "TurnTimeout",
 ]
@@ -266,6 +268,20 @@ class SourceUnreachable(PublisherError):
 
     def __str__(self) -> str:
         return f"{self.wanted} did not come within {self.seconds:g} s ({self.trouble or 'no answer'})"
+
+
+class SparkJobFailed(PublisherError):
+    """A Spark job that publishes gave up. What was acknowledged is stored, and running it again goes on.
+
+    Fields: `reason`: the line that matters of all that Spark reports.
+    """
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"the Spark job failed: {self.reason}"
 
 
 class SparkUnavailable(PublisherError):

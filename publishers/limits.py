@@ -149,6 +149,9 @@ TURN_PATIENCE_SECONDS: Final = 5.0
 """How long a preferred gateway that is behind and does not move is waited for, when another has the
 blocks."""
 
+TURN_SECONDS_DEFAULT: Final = 600.0
+"""How long `publish` lets a part of a chain wait for its turn without any progress of the gateways."""
+
 RACE_MAX: Final = 16
 """Racing publishers in one task of the sink: they share the blocks and one Python process."""
 

@@ -1,16 +1,16 @@
 """Spark data sources and sinks for blocks: `register(spark)` makes them known to a session.
 
     blockfiles    read: a folder of block files                        (block_files.py)
-    blockstream   write: publish to gateways, acknowledged             (block_stream.py)
+    blockstream   read and write: subscribe to gateways, and publish   (block_stream.py)
+    publish       check the numbers, sort, and write                   (publishing.py)
     prepare       hash, link, sign                                     (prepare.py)
     records       wrap foreign records into blocks                     (records.py)
 
 Between them: `block_number BIGINT, items ARRAY<BINARY>`, each item a serialized `BlockItem`.
 
-    from publishers.spark import register
+    from publishers.spark import publish, register
     register(spark)
-    blocks = spark.read.format("blockfiles").option("partitions", 1).load("chain/")
-    blocks.write.format("blockstream").option("gateways", "127.0.0.1:40840").mode("append").save()
+    publish(spark.read.format("blockfiles").load("chain/"), "127.0.0.1:40840")
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         root_hashes,
         sign_blocks,
     )
+    from publishers.spark.publishing import publish
     from publishers.spark.records import records_to_blocks, records_to_signed_blocks
 
 __all__ = [
@@ -36,6 +37,7 @@ __all__ = [
     "chain_start",
     "link_and_sign_blocks",
     "link_blocks",
+    "publish",
     "records_to_blocks",
     "records_to_signed_blocks",
     "register",
@@ -48,6 +50,7 @@ _HOMES: Final = {
     "chain_start": "publishers.spark.prepare",
     "link_and_sign_blocks": "publishers.spark.prepare",
     "link_blocks": "publishers.spark.prepare",
+    "publish": "publishers.spark.publishing",
     "root_hashes": "publishers.spark.prepare",
     "sign_blocks": "publishers.spark.prepare",
     "records_to_blocks": "publishers.spark.records",

@@ -1,0 +1,129 @@
+"""Publishing a DataFrame of blocks, in whatever order its rows are.
+
+    from publishers.spark import publish, register
+    register(spark)
+    publish(spark.read.format("blockfiles").load("chain/"), "a:40840,b:40840", race=2)
+
+The block numbers are looked at first, alone: a number that is missing or there twice is an error that names
+it, and nothing is published. Rows that are not in order are then partitioned by range and sorted. So the
+DataFrame is read twice; a source that can leave out columns reads no blocks the first time. Cache a DataFrame
+that is dear to make, or gives other rows the second time.
+Source: design.md, "Spark".
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.errors import PySparkException
+
+from publishers import limits
+from publishers.chain_runs import ChainPlan, Run, plan_chain, runs_of
+from publishers.errors import FrameError, OptionError, SparkJobFailed
+from publishers.report import PublishReport
+from publishers.spark.block_sink import read_reports
+from publishers.spark.schema import BLOCK_NUMBER, ITEMS, check_schema
+from publishers.spark.sink_options import SinkOptions
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+__all__ = ["plan_frame", "publish"]
+
+_RUN_SCHEMA: Final = "partition INT, first BIGINT, last BIGINT"
+_RUN_COLUMNS: Final = pa.schema([("partition", pa.int32()), ("first", pa.int64()), ("last", pa.int64())])
+_NO_NUMBER: Final = -1
+
+
+def publish(
+    blocks: DataFrame, gateways: str | Sequence[str], *, shards: int | None = None, **options: Any
+) -> list[PublishReport]:
+    """Publish all blocks of a DataFrame, and return when each is known to be stored.
+
+    Args:
+        blocks: with at least the columns of blocks, in any order.
+        gateways: as the option `gateways`, or a list of them.
+        shards: consecutive ranges that are prepared in parallel and published in order; None: as the
+            DataFrame is partitioned.
+        options: of the sink (sink_options.py); `True` and `False` for its flags.
+
+    Returns:
+        A report of each publisher of each partition; none for a DataFrame without blocks.
+
+    Raises:
+        FrameError: numbers are missing, or there more than once; nothing was published.
+        SchemaError, OptionError: the columns, or an option, cannot be used.
+        SparkJobFailed: a task gave up; it says why. What was acknowledged is stored; run it again to go on.
+    """
+    check_schema(blocks.schema)
+    if shards is not None and shards < 1:
+        raise OptionError("shards", str(shards), "at least 1")
+    texts = {name: _text(value) for name, value in options.items() if value is not None}
+    texts["gateways"] = gateways if isinstance(gateways, str) else ",".join(gateways)
+    # A task that waits for its turn holds a slot, which the task that it waits for may need for another try.
+    texts.setdefault("turn_seconds", str(limits.TURN_SECONDS_DEFAULT))
+    parsed = SinkOptions.parse(texts)
+    rows = blocks.select(BLOCK_NUMBER, ITEMS)
+    plan = plan_frame(rows)
+    if plan is None:
+        return []
+    texts["first_block"] = str(plan.first_block)
+    if not plan.is_ordered or shards not in (None, plan.partition_count):
+        count = min(shards or plan.partition_count, plan.block_count)
+        rows = rows.repartitionByRange(count, BLOCK_NUMBER).sortWithinPartitions(BLOCK_NUMBER)
+    with tempfile.TemporaryDirectory(prefix="sluice-publish-") as folder:
+        texts.setdefault("report_path", folder)
+        try:
+            rows.write.format("blockstream").mode("append").options(**texts).save()
+        except PySparkException as error:
+            raise SparkJobFailed(_reason(error)) from error
+        return read_reports(Path(texts["report_path"]), parsed.publisher_id)
+
+
+def plan_frame(blocks: DataFrame) -> ChainPlan | None:
+    """Look at the numbers of a DataFrame's blocks, and at nothing else of it.
+
+    Returns:
+        The chain; None when there are no rows.
+
+    Raises:
+        FrameError: the rows are no chain; it names the numbers.
+        SparkJobFailed: the DataFrame cannot be read.
+    """
+    try:
+        rows = blocks.select(BLOCK_NUMBER).mapInArrow(_runs_of_partition, _RUN_SCHEMA).collect()
+    except PySparkException as error:
+        raise SparkJobFailed(_reason(error)) from error
+    runs = [Run(row["partition"], row["first"], row["last"]) for row in rows]
+    if any(run.first < 0 for run in runs):
+        raise FrameError("a row has no block_number, or a negative one", "every row is a block of a chain")
+    return plan_chain(runs)
+
+
+def _runs_of_partition(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Give the runs of the numbers of one partition, on its worker."""
+    context = TaskContext.get()
+    partition = 0 if context is None else context.partitionId()
+    numbers = (
+        _NO_NUMBER if number is None else number
+        for batch in batches
+        for number in batch.column(0).to_pylist()
+    )
+    runs = runs_of(numbers)
+    columns = [[partition] * len(runs), [first for first, _ in runs], [last for _, last in runs]]
+    yield pa.record_batch(columns, schema=_RUN_COLUMNS)
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _reason(error: PySparkException) -> str:
+    from publishers.job import reason_in
+
+    return reason_in(str(error))

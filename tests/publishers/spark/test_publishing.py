@@ -1,0 +1,96 @@
+"""Publishing DataFrames in Spark, to real nodes."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from gateway.block import Block
+from publishers.errors import FrameError, OptionError, SchemaError, SparkJobFailed
+from publishers.spark import publish
+from publishers.spark.publishing import plan_frame
+from publishers.spark.schema import BLOCK_SCHEMA
+from tests.nodes import make_blocks
+from tests.publishers.fake_node import FakeNode, running
+from tests.publishers.node_thread import node_thread
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = pytest.mark.spark
+
+BLOCKS = make_blocks(12)
+SHUFFLED = [7, 2, 11, 0, 5, 9, 1, 10, 4, 8, 3, 6]
+
+
+def frame_of(spark: SparkSession, blocks: Sequence[Block]) -> DataFrame:
+    rows = [(block.number, [bytearray(item) for item in block.items]) for block in blocks]
+    return spark.createDataFrame(rows, BLOCK_SCHEMA)
+
+
+def test_a_shuffled_frame_is_sorted_and_published_by_shards_and_racers(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    frame = frame_of(spark, [BLOCKS[number] for number in SHUFFLED])
+    with node_thread(tmp_path) as node:
+        reports = publish(frame, [str(node.grpc_address)], shards=3, race=2, publisher_id="team")
+        assert node.ledger.last_number == 11
+        again = publish(frame, str(node.grpc_address), shards=1, check=False)
+    assert {report.publisher_id for report in reports} == {
+        *("team.1", "team.2", "team-1.1", "team-1.2", "team-2.1", "team-2.2")
+    }
+    assert sum(report.won for report in reports) == 12
+    (report,) = again
+    assert (report.blocks, report.duplicate, report.won) == (12, 12, 0)
+
+
+def test_an_ordered_frame_is_published_as_it_is_partitioned(spark: SparkSession) -> None:
+    frame = frame_of(spark, BLOCKS).select("items", "block_number")
+    plan = plan_frame(frame)
+    assert plan is not None
+    assert (plan.first_block, plan.last_block, plan.partition_count, plan.is_ordered) == (0, 11, 3, True)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "reason"),
+    [
+        ([0, 1, 4, 3], "block 2 is missing"),
+        ([2, 1, 0, 1], "block 1 is there more than once"),
+        ([0, 3, 3], "blocks 1 to 2 are missing and block 3 is there more than once"),
+    ],
+)
+def test_a_frame_that_is_no_chain_is_refused_before_anything_is_sent(
+    spark: SparkSession, numbers: list[int], reason: str
+) -> None:
+    with running(FakeNode()) as node, pytest.raises(FrameError) as caught:
+        publish(frame_of(spark, [BLOCKS[number] for number in numbers]), node.address)
+    assert str(caught.value) == f"{reason}; nothing was published: a chain has every number once"
+    assert node.received == []
+
+
+def test_a_bad_block_and_an_unreachable_gateway_end_with_one_line(spark: SparkSession) -> None:
+    damaged = dataclasses.replace(BLOCKS[1], items=BLOCKS[1].items[:-2])
+    with running(FakeNode()) as node, pytest.raises(SparkJobFailed) as caught:
+        publish(frame_of(spark, [BLOCKS[0], damaged, BLOCKS[2]]), node.address, shards=1)
+    assert caught.value.reason.startswith("block 1 is bad, it and what follows was not sent: ")
+    assert [block.number for block in node.received] in ([], [0])
+    with pytest.raises(SparkJobFailed, match=r"within 0\.3 s"):
+        publish(frame_of(spark, BLOCKS), "127.0.0.1:1", shards=1, deadline_seconds=0.3)
+
+
+def test_nothing_wrong_columns_and_wrong_options(spark: SparkSession) -> None:
+    assert publish(frame_of(spark, []), "127.0.0.1:1") == []
+    with pytest.raises(SchemaError):
+        publish(spark.range(3), "127.0.0.1:1")
+    with pytest.raises(OptionError, match="option 'shards': got 0, expected at least 1"):
+        publish(frame_of(spark, BLOCKS), "127.0.0.1:1", shards=0)
+    with pytest.raises(OptionError, match="option 'racers': got an unknown option"):
+        publish(frame_of(spark, BLOCKS), "127.0.0.1:1", racers=2)
+    with pytest.raises(FrameError, match="a row has no block_number, or a negative one"):
+        publish(spark.createDataFrame([(None, [])], BLOCK_SCHEMA), "127.0.0.1:1")
