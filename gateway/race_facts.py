@@ -214,13 +214,14 @@ class RaceFacts:
         return block.state is BlockState.STREAMING and stream.block is block
 
     def is_in_the_way(self, stream: StreamFacts) -> bool:
-        """Whether all is full, and the stream sends a later block although it was asked for L + 1.
+        """Whether all is full, nobody sends L + 1, and the stream sends a later block but is to go back.
 
-        That block it would drop anyway, once it has read what it was asked.
+        That block it would drop anyway, once it has read what it was asked: it goes on from there upward,
+        also where the block that it was asked for is safe by now.
         """
         if stream.asked_for is None or stream.block is None or not self.is_full():
             return False
-        wanted = self.blocks.get(stream.asked_for)
+        wanted = self.blocks.get(self.next_number)
         return wanted is not None and wanted.state is BlockState.OPEN and wanted.number < stream.block.number
 
     def next_deadline_ns(self) -> int | None:

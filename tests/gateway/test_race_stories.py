@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from gateway.race_facts import RaceRules
-from tests.gateway.racing import Race
+from gateway.race_facts import ITEM_OVERHEAD_BYTES, RaceRules
+from tests.gateway.racing import ITEM, Race
 
 RACING_CLOSELY = RaceRules(duplicate_skip_window=100)
 
@@ -83,3 +83,25 @@ def test_when_a_beginning_fails_what_was_to_follow_it_fails_too() -> None:
     race.expect("Carol", "resend 2")
     race.block("Bob", 0)
     race.expect("Bob", "ack 0")
+
+
+def test_a_later_block_makes_way_also_when_the_one_that_was_asked_for_is_safe_by_now() -> None:
+    """Bob leaves 9, Carol is asked for it in mid-11; Dave breaks 10 off and brings 9 before she reads that.
+
+    Then nobody sends 10, Carol may, and is read; her 11 grew without bound, since 9 was not open any more.
+    """
+    race = Race(8, rules=RaceRules(inflight_bytes_max=3 * ITEM_OVERHEAD_BYTES))
+    race.connect("Bob", "Dave", "Carol")
+    race.header("Bob", 9)
+    race.header("Dave", 10)
+    race.header("Carol", 11)
+    race.leave("Bob")
+    race.expect("Carol", "resend 9")
+    race.block("Dave", 9)
+    race.expect("Carol", "ack 9")
+    for _ in range(3):
+        race.items("Carol", ITEM, ITEM)
+    assert race.dropped[-1] == (11, "SENT_BACK")
+    assert race.arbiter.inflight_bytes == 0
+    race.block("Carol", 10, 11)
+    race.expect("Carol", "ack 10", "ack 11")
