@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from gateway.race_facts import ITEM_OVERHEAD_BYTES, RaceRules
+from gateway.limits import ITEM_OVERHEAD_BYTES
+from gateway.race_facts import RaceRules
 from tests.gateway.racing import ITEM, Race
 
 RACING_CLOSELY = RaceRules(duplicate_skip_window=100)

@@ -219,7 +219,9 @@ class Picture:
         if hears and stream.acknowledged != self.last:
             got = f"{stream.name} heard {stream.acknowledged}, L is {self.last}"
             yield "Rule 5: every connected publisher hears of every commit", got
-        if stream.close_by_ns is not None and now_ns > stream.close_by_ns:
+        # A node that shuts down ends all streams, and keeps no other time once its grace is over.
+        is_late = stream.close_by_ns is not None and now_ns > stream.close_by_ns
+        if is_late and not self.shutting_down:
             yield "Rule 8: the stream is ended after EndStream", stream.name
         idle_ns = self._rules.idle_timeout_ns
         waits = stream.state == "fresh" and bool(idle_ns) and not stream.held_back
