@@ -1,0 +1,45 @@
+"""docs/spark.md: its first example runs, and its tables name every option of the sink."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from publishers.block_files import write_block_file
+from publishers.spark import sink_options
+from tests.nodes import make_blocks
+from tests.publishers.node_thread import node_thread
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+PAGE = (Path(__file__).parents[2] / "docs" / "spark.md").read_text()
+
+
+def test_every_option_of_the_sink_is_in_the_table() -> None:
+    table = PAGE.partition("## Options of the sink")[2].partition("\n## ")[0]
+    cells = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
+    named = {name for cell in cells for name in re.findall(r"`(\w+)`", cell)}
+    assert named == sink_options._KNOWN - {"path", "checkpointlocation"}
+
+
+@pytest.mark.spark
+def test_the_first_example_runs(spark: SparkSession, tmp_path: Path) -> None:
+    example = PAGE.partition("```python\n")[2].partition("```")[0]
+    chain = tmp_path / "chain"
+    chain.mkdir()
+    for block in make_blocks(5):
+        write_block_file(chain / f"{block.number}.blk", block)
+    with node_thread(tmp_path / "node") as node:
+        for words, here in (("chain/", str(chain)), ("127.0.0.1:40840", str(node.grpc_address))):
+            assert words in example
+            example = example.replace(words, here)
+        names: dict[str, object] = {}
+        exec(example, names)
+        assert node.ledger.last_number == 4
+    assert names["spark"] is spark
