@@ -5,6 +5,7 @@
     publish       check the numbers, sort, and write                   (publishing.py)
     prepare       hash, link, sign                                     (prepare.py)
     records       wrap foreign records into blocks                     (records.py)
+    verify        check root hashes, proofs and links                  (verify.py)
 
 Between them: `block_number BIGINT, items ARRAY<BINARY>`, each item a serialized `BlockItem`.
 
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     )
     from publishers.spark.publishing import publish
     from publishers.spark.records import records_to_blocks, records_to_signed_blocks
+    from publishers.spark.verify import verify_blocks
 
 __all__ = [
     "ChainStart",
@@ -43,6 +45,7 @@ __all__ = [
     "register",
     "root_hashes",
     "sign_blocks",
+    "verify_blocks",
 ]
 
 _HOMES: Final = {
@@ -55,6 +58,7 @@ _HOMES: Final = {
     "sign_blocks": "publishers.spark.prepare",
     "records_to_blocks": "publishers.spark.records",
     "records_to_signed_blocks": "publishers.spark.records",
+    "verify_blocks": "publishers.spark.verify",
 }
 
 

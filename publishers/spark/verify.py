@@ -1,0 +1,195 @@
+"""Verifies the blocks of a DataFrame, in parallel: a whole archive on a cluster.
+
+    from publishers.spark import verify_blocks
+    blocks = spark.read.format("blockfiles").load("s3://bucket/chain/")
+    verdicts = verify_blocks(blocks, ledger_keys=["tss:id=…"])
+    verdicts.filter("verdict = 'refused'").show(truncate=False)
+
+    column        type     a row for each block, in no order
+    block_number  BIGINT
+    verdict       STRING   accepted or refused
+    kind          STRING   the kinds of its proofs, `gateway.proofs.ProofKind`; none: it has none that parses
+    reason        STRING   why it is refused, beginning with the kind of the refusal; null: it is accepted
+
+Structure, root hash and proofs of a block are checked in whatever task has it. Then each footer's
+previous_block_root_hash is held against the root hash of the block before it, where that is in the frame and
+is accepted in itself; its second link, the tree over all blocks, is for `sluice verify` and the node, which
+see the blocks in order. In a streaming frame no links are checked.
+The files that keys name are read on the driver; so is block 0 where the keys say that its publication is
+believed, which is why it has to be in the frame then: it is looked for in the whole frame, so for an archive
+without it name a tss:FILE. The workers get what was read.
+Source: proofs.md sections 3.5 and 7, tss.md section 1.1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+from gateway.block import Block
+from gateway.errors import BlockRefused
+from gateway.ledger_keys import LedgerKeys, VerificationMode
+from gateway.merkle import EMPTY_HASH
+from gateway.root_hash import RootLayout
+from gateway.verdict import Refusal, RefusalKind
+from gateway.verification import BlockVerifier
+from publishers.spark.batches import row_batches
+from publishers.spark.schema import BLOCK_NUMBER, CORRUPT, ITEMS, check_schema
+from publishers.verdicts import CheckedBlock, check_block, kinds_text
+from publishers.verify_run import make_verifier
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+__all__ = ["VERDICT_COLUMNS", "verify_blocks"]
+
+VERDICT_COLUMNS: Final = (BLOCK_NUMBER, "verdict", "kind", "reason")
+"""The columns of the result."""
+
+_CHECKED_COLUMNS: Final[Mapping[str, pa.DataType]] = {
+    BLOCK_NUMBER: pa.int64(),
+    "verdict": pa.string(),
+    "kind": pa.string(),
+    "reason": pa.string(),
+    "root_hash": pa.string(),
+    "previous_root_hash": pa.string(),
+}
+_CHECKED_SCHEMA: Final = (
+    f"{BLOCK_NUMBER} BIGINT, verdict STRING, kind STRING, reason STRING, root_hash STRING, "
+    "previous_root_hash STRING"
+)
+_VERDICT_ROWS: Final = 4096
+"""Verdicts in one Arrow batch."""
+
+
+def verify_blocks(
+    frame: DataFrame,
+    ledger_keys: Iterable[str] = (),
+    *,
+    mode: VerificationMode = "full",
+    root_layout: RootLayout = "auto",
+    rsa_threshold: int = 0,
+) -> DataFrame:
+    """Check the blocks of a frame; the module's docstring has the columns of the result.
+
+    Args:
+        frame: block_number BIGINT, items ARRAY<BINARY>, as `blockfiles` gives them; of other columns only
+            `_corrupt` is looked at, which says why a row has no items.
+        ledger_keys: as `--ledger-key` of `sluice serve`; without any, what block 0 publishes is believed.
+        mode: `full`, or `hash`: proofs are not checked.
+        root_layout: as the setting `verification.root_layout`.
+        rsa_threshold: nodes that must have signed a record file; 0: more than a third.
+
+    Raises:
+        SchemaError: the frame does not have the columns of blocks.
+        LedgerKeyError: a key cannot be used.
+    """
+    check_schema(frame.schema)
+    verifier = make_verifier(LedgerKeys.parse(ledger_keys), mode, root_layout, rsa_threshold)
+    if verifier.awaits_block_0 and not frame.isStreaming:
+        _believe_block_0(verifier, frame)
+    wanted = [name for name in (BLOCK_NUMBER, ITEMS, CORRUPT) if name in frame.columns]
+    checked = frame.select(*wanted).mapInArrow(_checker(verifier), _CHECKED_SCHEMA)
+    if not frame.isStreaming:
+        checked = _with_links(checked)
+    return checked.select(*VERDICT_COLUMNS)
+
+
+def _believe_block_0(verifier: BlockVerifier, frame: DataFrame) -> None:
+    """Take the ledger data from block 0, if it is there and holds with them."""
+    # A filter that Spark cannot push into the source: it keeps one that it has pushed for the next query over
+    # the same frame, which would then see block 0 alone.
+    is_block_0 = f"CAST({BLOCK_NUMBER} AS STRING) = '0' AND {ITEMS} IS NOT NULL"
+    for row in frame.filter(is_block_0).select(ITEMS).take(1):
+        try:
+            block = Block.from_items(bytes(item) for item in row[0])
+        except BlockRefused:
+            return  # its own row says why
+        published = check_block(verifier, block).published
+        if published is not None:
+            verifier.believe(published)
+
+
+def _checker(
+    verifier: BlockVerifier,
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """Make what the workers do; it takes the verifier along."""
+
+    def check(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        rows = (_checked_row(verifier, row) for batch in batches for row in batch.to_pylist())
+        return row_batches(rows, _CHECKED_COLUMNS, _VERDICT_ROWS)
+
+    return check
+
+
+def _checked_row(verifier: BlockVerifier, row: Mapping[str, Any]) -> dict[str, str | int | None]:
+    """Check the block of one row."""
+    number, items = row[BLOCK_NUMBER], row[ITEMS]
+    checked = _check(verifier, number, items, row.get(CORRUPT))
+    summary, refusal = checked.summary, checked.refusal
+    return {
+        BLOCK_NUMBER: number,
+        "verdict": "accepted" if refusal is None else "refused",
+        "kind": kinds_text(checked.proof_kinds),
+        "reason": None if refusal is None else str(refusal),
+        "root_hash": None if summary is None else summary.root_hash.hex(),
+        "previous_root_hash": None if summary is None else summary.previous_root_hash.hex(),
+    }
+
+
+def _check(
+    verifier: BlockVerifier, number: int | None, items: list[bytes | None] | None, corrupt: str | None
+) -> CheckedBlock:
+    if number is None or items is None or None in items:
+        got = corrupt or (
+            "no number" if number is None else "no items" if items is None else "an item is null"
+        )
+        return _refused(number, "row", got, "block_number and items")
+    try:
+        block = Block.from_items(item for item in items if item is not None)
+    except BlockRefused as refused:
+        return CheckedBlock(number, refusal=refused.refusal)
+    if block.number != number:
+        return _refused(number, "block header: number", str(block.number), f"{number}, the row's")
+    return check_block(verifier, block)
+
+
+def _refused(number: int | None, what: str, got: str, expected: str) -> CheckedBlock:
+    refusal = Refusal(RefusalKind.CANNOT_PARSE, what, got, expected)
+    return CheckedBlock(-1 if number is None else number, refusal=refusal)
+
+
+def _with_links(checked: DataFrame) -> DataFrame:
+    """Refuse the blocks whose footer names another root hash than that of the block before them."""
+    from pyspark.sql import functions as F
+    from pyspark.sql.window import Window
+
+    # One task sees all rows here; they have no items any more, some 300 bytes each.
+    by_number = Window.orderBy(BLOCK_NUMBER)
+    before = F.lag(F.struct(BLOCK_NUMBER, "verdict", "root_hash")).over(by_number)
+    linked = checked.withColumn("_before", before)
+    is_broken = (
+        (F.col("verdict") == "accepted")
+        & (F.col("_before.verdict") == "accepted")
+        & (F.col(f"_before.{BLOCK_NUMBER}") + 1 == F.col(BLOCK_NUMBER))
+        & (F.col("_before.root_hash") != F.col("previous_root_hash"))
+    )
+    # Block 0 has no block before it; its footer must say so.
+    starts_badly = (
+        (F.col("verdict") == "accepted")
+        & (F.col(BLOCK_NUMBER) == 0)
+        & (F.col("previous_root_hash") != F.lit(EMPTY_HASH.hex()))
+    )
+    expected = F.when(starts_badly, F.lit(EMPTY_HASH.hex())).otherwise(F.col("_before.root_hash"))
+    reason = F.concat(
+        F.lit(f"{RefusalKind.BAD_ROOT_HASH.value}: block footer field 1 (previous_block_root_hash): got "),
+        F.col("previous_root_hash"),
+        F.lit(", expected "),
+        expected,
+    )
+    is_refused = F.coalesce(is_broken, F.lit(False)) | starts_badly
+    return linked.withColumn("reason", F.when(is_refused, reason).otherwise(F.col("reason"))).withColumn(
+        "verdict", F.when(is_refused, F.lit("refused")).otherwise(F.col("verdict"))
+    )

@@ -1,0 +1,109 @@
+"""Blocks of a DataFrame verified by Spark, and the row checks without it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from gateway.ledger_keys import LedgerKeys
+from publishers.block_files import write_block_file
+from publishers.errors import SchemaError
+from publishers.spark import verify_blocks
+from publishers.spark.verify import VERDICT_COLUMNS, _checked_row
+from publishers.verify_run import make_verifier
+from tests.gateway.proofs import real
+from tests.nodes import ledger_key, make_blocks
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+BLOCKS = make_blocks(5)
+KIND = "Ed25519 block proof"
+VERIFIER = make_verifier(LedgerKeys.parse([ledger_key()]), "full", "auto", 0)
+
+
+def rows_of(frame: DataFrame) -> list[tuple[int | None, str, str, str | None]]:
+    """The rows of a result, by number."""
+    assert tuple(frame.columns) == VERDICT_COLUMNS
+    return sorted(
+        ((row[0], row[1], row[2], row[3]) for row in frame.collect()),
+        key=lambda row: -1 if row[0] is None else row[0],
+    )
+
+
+@pytest.mark.parametrize(
+    ("number", "items", "corrupt", "reason"),
+    [
+        (None, BLOCKS[0].items, None, "cannot parse: row: got no number, expected block_number and items"),
+        (1, None, None, "cannot parse: row: got no items, expected block_number and items"),
+        (
+            1,
+            None,
+            "1.blk: truncated",
+            "cannot parse: row: got 1.blk: truncated, expected block_number and items",
+        ),
+        (1, [None], None, "cannot parse: row: got an item is null, expected block_number and items"),
+        (1, [], None, "missing item: block: got no items, expected a block header first"),
+        (1, BLOCKS[2].items, None, "cannot parse: block header: number: got 2, expected 1, the row's"),
+    ],
+)
+def test_rows_that_hold_no_block(
+    number: int | None, items: list[bytes] | None, corrupt: str | None, reason: str
+) -> None:
+    row = _checked_row(VERIFIER, {"block_number": number, "items": items, "_corrupt": corrupt})
+    assert row == {
+        "block_number": number,
+        "verdict": "refused",
+        "kind": "none",
+        "reason": reason,
+        "root_hash": None,
+        "previous_root_hash": None,
+    }
+
+
+def test_a_row_that_holds_one() -> None:
+    row = _checked_row(VERIFIER, {"block_number": 2, "items": list(BLOCKS[2].items)})
+    assert (row["verdict"], row["kind"], row["reason"]) == ("accepted", KIND, None)
+    following = _checked_row(VERIFIER, {"block_number": 3, "items": list(BLOCKS[3].items)})
+    assert following["previous_root_hash"] == row["root_hash"]
+
+
+@pytest.mark.spark
+def test_a_frame_with_every_kind_of_trouble(spark: SparkSession, tmp_path: Path) -> None:
+    stranger = make_blocks(4, seed=8)[3]  # signed with the same key, of another chain
+    for block in (*BLOCKS[:3], stranger):
+        write_block_file(tmp_path / f"{block.number}.blk", block)
+    tampered = BLOCKS[1].to_bytes()
+    (tmp_path / "1.blk").write_bytes(tampered[:-1] + bytes([tampered[-1] ^ 1]))
+    (tmp_path / "4.blk").write_bytes(b"nothing")
+    blocks = spark.read.format("blockfiles").option("mode", "permissive").load(str(tmp_path))
+    found = rows_of(verify_blocks(blocks, ledger_keys=[ledger_key()]))
+    assert [(number, verdict) for number, verdict, _, _ in found] == [
+        (0, "accepted"),
+        (1, "refused"),
+        (2, "accepted"),
+        (3, "refused"),
+        (4, "refused"),
+    ]
+    reasons = [reason for _, _, _, reason in found]
+    assert reasons[0] is reasons[2] is None
+    assert str(reasons[1]).startswith(f"bad proof: {KIND}: got ")
+    assert str(reasons[3]).startswith("bad root hash: block footer field 1 (previous_block_root_hash): got ")
+    assert str(reasons[4]).startswith(f"cannot parse: row: got {tmp_path / '4.blk'}: not a block: ")
+    with pytest.raises(SchemaError):
+        verify_blocks(blocks.drop("items"))
+
+
+@pytest.mark.spark
+@real.needs_real_blocks
+def test_real_blocks_with_what_block_0_publishes(spark: SparkSession) -> None:
+    blocks = spark.read.format("blockfiles").load(str(real.FOLDER / "layout-8-chain"))
+    found = rows_of(verify_blocks(blocks))
+    assert [(number, verdict, kind) for number, verdict, kind, _ in found] == [
+        (number, "accepted", "TSS block proof" if number in (0, 4) else "state proof") for number in range(5)
+    ]
+    last = spark.read.format("blockfiles").option("from", 4).load(str(real.FOLDER / "layout-8-chain"))
+    without_0 = rows_of(verify_blocks(last))
+    assert str(without_0[0][3]).startswith("missing verification data: TSS block proof: got no ledger data")
