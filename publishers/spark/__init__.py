@@ -77,5 +77,3 @@ def register(spark: SparkSession) -> None:
 
     for source in (BlockFilesDataSource, BlockStreamDataSource, DataStreamDataSource):
         spark.dataSource.register(source)
-    # Off by default in Spark 4, and Spark refuses a source that can take filters while it is off.
-    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")

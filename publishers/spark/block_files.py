@@ -13,7 +13,7 @@
     blocks_per_batch  streaming: blocks in one batch at most                              1000
 
 A partition holds consecutive blocks in order. Batch: a missing number is an error that names it, before
-anything is read; filters on block_number leave out what need not be read. Streaming: a missing number is
+anything is read. Streaming: a missing number is
 waited for, and what comes after it waits with it; the offset is a block number.
 Source: design.md, "Spark".
 """
@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from publishers.block_files import check_no_gaps
@@ -34,7 +34,6 @@ from publishers.errors import BlockFileError, BlockListError
 from publishers.limits import BLOCKS_PER_BATCH_DEFAULT
 from publishers.number_range import NUMBER_MAX, NumberRange, cut_evenly
 from publishers.spark.batches import row_batches
-from publishers.spark.filters import narrow
 from publishers.spark.folders import BlockFolder, folder_of
 from publishers.spark.number_stream import NumberStreamReader
 from publishers.spark.options import block_bounds, check_known, one_of, whole_number
@@ -147,11 +146,6 @@ class BlockFilesReader(DataSourceReader):
         self._columns = dict(columns)
         self._numbers = options.numbers
 
-    def pushFilters(self, filters: list[Filter]) -> list[Filter]:
-        """Take what filters say about the numbers; give back what Spark has to apply."""
-        self._numbers, unsupported = narrow(self._numbers, BLOCK_NUMBER, filters)
-        return unsupported
-
     def partitions(self) -> Sequence[InputPartition]:
         """Cut the chain into ranges of about the same number of blocks.
 
@@ -172,7 +166,7 @@ class BlockFilesReader(DataSourceReader):
         return row_batches(_rows(self._options, self._columns, partition), self._columns)
 
     def _check_ends(self, files: list[tuple[int, str]]) -> None:
-        """Check that the blocks that `from` and `to` name are there, unless a filter leaves them out."""
+        """Check that the blocks that `from` and `to` name are there."""
         there = {files[0][0], files[-1][0]} if files else set()
         for number in (self._options.first_block, self._options.last_block):
             if number is not None and number in self._numbers and number not in there:

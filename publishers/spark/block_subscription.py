@@ -12,7 +12,7 @@
     blocks_per_batch  streaming: blocks in one batch at most                           1000
     deadline_seconds  fail after so long without a block that is there                 60
 
-Filters on block_number leave out what need not be read. The streaming offset is a block number.
+The streaming offset is a block number.
 Source: design.md, "Spark"; wire.md section 6.
 """
 
@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from typing import Final
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
+from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from gateway.channels import ClientTls
 from publishers import limits
@@ -32,7 +32,6 @@ from publishers.block_gateways import BlockGateways
 from publishers.errors import SourceUnreachable
 from publishers.number_range import NUMBER_MAX, NumberRange, cut_evenly
 from publishers.spark.batches import row_batches
-from publishers.spark.filters import narrow
 from publishers.spark.gateway_options import GATEWAY_OPTIONS, gateway_tls, gateways_of, rotated
 from publishers.spark.number_stream import NumberStreamReader
 from publishers.spark.options import check_known, positive, whole_number
@@ -111,12 +110,6 @@ class BlockStreamReader(DataSourceReader):
     def __init__(self, options: SubscriptionOptions, columns: Mapping[str, pa.DataType]) -> None:
         self._options = options
         self._columns = dict(columns)
-        self._numbers = NumberRange()
-
-    def pushFilters(self, filters: list[Filter]) -> list[Filter]:
-        """Take what filters say about the numbers; give back what Spark has to apply."""
-        self._numbers, unsupported = narrow(self._numbers, BLOCK_NUMBER, filters)
-        return unsupported
 
     def partitions(self) -> Sequence[InputPartition]:
         """Cut what is held into ranges.
@@ -128,7 +121,7 @@ class BlockStreamReader(DataSourceReader):
         if held is None:
             raise SourceUnreachable("what the gateways hold", self._options.deadline_seconds, "")
         begin, last = self._options.begin, self._options.last_block
-        numbers = self._numbers
+        numbers = NumberRange()
         if isinstance(begin, int):
             numbers = numbers.narrowed(begin)
         elif held.first is not None:

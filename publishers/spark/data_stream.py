@@ -18,7 +18,7 @@
     deadline_seconds   streaming: fail after so long without an entry that is there        60
 
 A partition of the file is a run of data pages. With decode=blocks it gives the blocks that begin in it.
-Filters on entry_number leave out pages (not with decode=blocks). The streaming offset is an entry number.
+The streaming offset is an entry number.
 Source: design.md, "Spark"; wire.md sections 1 to 5.
 """
 
@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from datastream.events import Generation
@@ -46,7 +46,6 @@ from publishers.errors import OptionError
 from publishers.event_rows import EVENT_COLUMNS, event_row
 from publishers.number_range import NUMBER_MAX, NumberRange, cut_evenly
 from publishers.spark.batches import row_batches
-from publishers.spark.filters import narrow
 from publishers.spark.folders import folder_of
 from publishers.spark.number_stream import NumberStreamReader
 from publishers.spark.options import check_known, one_of, positive, required, whole_number
@@ -195,13 +194,6 @@ class DataStreamReader(DataSourceReader):
         self._options = options
         self._columns = dict(columns)
         self._numbers = NumberRange()
-
-    def pushFilters(self, filters: list[Filter]) -> list[Filter]:
-        """Take what filters say about entry numbers; give back what Spark has to apply."""
-        if self._options.decode == "blocks":
-            return filters
-        self._numbers, unsupported = narrow(self._numbers, ENTRY_NUMBER, filters)
-        return unsupported
 
     def partitions(self) -> Sequence[InputPartition]:
         """Cut the file's pages into runs.

@@ -177,7 +177,6 @@ def _settings(master: str, folder: Path, configuration: Path) -> dict[str, str]:
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
-        "spark.sql.python.filterPushdown.enabled": "true",
         "spark.sql.execution.arrow.maxRecordsPerBatch": str(ARROW_BATCH_ROWS),
         "spark.sql.execution.arrow.maxBytesPerBatch": str(ARROW_BATCH_BYTES),
     }

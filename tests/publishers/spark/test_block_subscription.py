@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from pyspark.sql.datasource import Filter, GreaterThan, InputPartition, LessThan
+from pyspark.sql.datasource import InputPartition
 
 from publishers.block_files import list_block_files, read_chain, write_block_file
 from publishers.errors import OptionError, SourceUnreachable
@@ -66,13 +66,6 @@ def numbers_of(
 def test_what_is_held(gateway: str, options: dict[str, str], numbers: range) -> None:
     reader = reader_of(f"127.0.0.1:1,{gateway}", **options)
     assert numbers_of(reader, reader.partitions()) == list(numbers)
-
-
-def test_filters(gateway: str) -> None:
-    reader = reader_of(gateway, partitions="3")
-    filters: list[Filter] = [GreaterThan(("block_number",), 4), LessThan(("block_number",), 7)]
-    assert reader.pushFilters(filters) == []
-    assert numbers_of(reader, reader.partitions()) == [5, 6]
 
 
 def test_nobody_answers() -> None:

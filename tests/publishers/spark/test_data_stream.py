@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from pyspark.sql.datasource import Filter, GreaterThanOrEqual, InputPartition, LessThan
+from pyspark.sql.datasource import InputPartition
 
 from publishers.errors import OptionError, SourceUnreachable
 from publishers.event_rows import EVENT_COLUMNS
@@ -67,19 +67,6 @@ def test_blocks_of_a_file(node: Path, partitions: str) -> None:
     assert [(row["block_number"], tuple(row["items"])) for row in rows] == [
         (block.number, block.items) for block in BLOCKS
     ]
-
-
-def test_filters_leave_out_pages_and_entries(node: Path) -> None:
-    reader = reader_of(node, partitions="100")
-    filters: list[Filter] = [GreaterThanOrEqual(("entry_number",), 20), LessThan(("entry_number",), 25)]
-    assert reader.pushFilters(filters) == []
-    parts = reader.partitions()
-    assert len(parts) < 4
-    assert [row["entry_number"] for row in rows_of(reader, parts)] == [20, 21, 22, 23, 24]
-    reader = reader_of(node)
-    reader.pushFilters([LessThan(("entry_number",), 0)])
-    assert rows_of(reader, reader.partitions()) == []
-    assert reader_of(node, decode="blocks").pushFilters(filters) == filters
 
 
 def test_events_of_the_sample(tmp_path: Path) -> None:
