@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import random
 from dataclasses import replace
 from fractions import Fraction
 
@@ -14,6 +16,7 @@ from gateway.errors import ProofDataError
 from gateway.items import proof_of
 from gateway.proofs.address_book import AddressBook, read_address_book
 from gateway.proofs.record_file import (
+    DEFAULT_THRESHOLD,
     RecordFileCheck,
     read_record_file,
     read_record_file_proof,
@@ -36,6 +39,7 @@ from tests.gateway.proofs.record_files import (
 )
 from tests.gateway.proofs.state_proofs import len_field, varint_field
 
+LONG = os.environ.get("SLUICE_LONG") == "1"
 BOOK = read_address_book(book_bytes(4))
 CHECK = RecordFileCheck(BOOK)
 
@@ -266,9 +270,9 @@ def test_malformed_proofs(spoiled: bytes, text: str) -> None:
 PAYLOADS = ("e2f95e39", "3951a3cf", "78c4c4f0")
 
 
-def real_check() -> RecordFileCheck:
+def real_check(threshold: Fraction = DEFAULT_THRESHOLD) -> RecordFileCheck:
     book = (real.FOLDER / "record-file-chain" / "address-book.json").read_bytes()
-    return RecordFileCheck(read_address_book(book))
+    return RecordFileCheck(read_address_book(book), threshold)
 
 
 @real.needs_real_blocks
@@ -302,3 +306,38 @@ def test_running_hashes_of_a_real_network_link() -> None:
     assert files[0].start_running_hash == bytes(48)
     assert files[1].start_running_hash == files[0].end_running_hash
     assert files[2].start_running_hash == files[1].end_running_hash
+
+
+# --- tampering ----------------------------------------------------------------------------------------------
+
+
+def altered_bits(proof: bytes) -> list[int]:
+    """Every bit in the long run; else every bit of what frames the signatures, and some of them."""
+    if LONG:
+        return list(range(8 * len(proof)))
+    framing = [at for at in range(len(proof)) if at < 12 or proof[at : at + 2] in (b"\x12\x83", b"\x12\x85")]
+    near = {at + offset for at in framing for offset in range(-3, 8) if 0 <= at + offset < len(proof)}
+    bits = {8 * at + bit for at in near for bit in range(8)}
+    return sorted(bits | set(random.Random(6).sample(range(8 * len(proof)), 200)))
+
+
+@real.needs_real_blocks
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("number", range(3))
+def test_an_altered_bit_can_only_take_a_signer_away(number: int) -> None:
+    """Proofs.md section 5.4: a signature that is said to be of an unknown node is passed over."""
+    summary = real.summary("record-file-chain", number)
+    proof = proof_of(summary.proofs[0]).signed_record_file_proof
+    signers = {node_id for node_id, _ in read_record_file_proof(proof)[1]}
+    two, three = real_check(), real_check(Fraction(1, 2))
+    assert (two.needed_count, three.needed_count, len(signers)) == (2, 3, 3)
+    accepted = 0
+    for bit in altered_bits(proof):
+        altered = bytearray(proof)
+        altered[bit // 8] ^= 1 << bit % 8
+        assert three.check(bytes(altered), summary) is not None, bit
+        if two.check(bytes(altered), summary) is None:
+            accepted += 1
+            left = {node_id for node_id, _ in read_record_file_proof(bytes(altered))[1]} & signers
+            assert len(left) == 2, bit
+    assert accepted == 13 if LONG else accepted > 0

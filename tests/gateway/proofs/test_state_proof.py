@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import random
 from collections.abc import Sequence
 from typing import Literal
 
@@ -32,6 +34,7 @@ from tests.gateway.proofs.state_proofs import (
     varint_field,
 )
 
+LONG = os.environ.get("SLUICE_LONG") == "1"
 Layouts = Sequence[Literal[8, 16]]
 C_CHAIN = chain([16] * 6)
 B_CHAIN = chain([8] * 6)
@@ -361,3 +364,27 @@ def test_a_state_proof_of_another_network() -> None:
     assert refusal is not None
     assert refusal.kind is RefusalKind.BAD_PROOF
     assert refusal.what.startswith("state proof: ")
+
+
+# --- tampering ----------------------------------------------------------------------------------------------
+
+
+@real.needs_real_blocks
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize(("name", "number"), [("signed-chain", 3), ("layout-8-chain", 2)])
+def test_no_altered_bit_of_a_state_proof_is_accepted(name: str, number: int) -> None:
+    """Of forms C and A; not even the bits that the reference ignores (proofs.md section 6.3)."""
+    checker = StateProofCheck(TssCheck(real.ledger(name)).check)
+    summary = real.summary(name, number)
+    good = state_proof(summary)
+    assert checker.check(good, summary) is None
+    bits: Sequence[int] = range(8 * len(good))
+    if not LONG:
+        bits = random.Random(8).sample(bits, 150)
+    accepted = []
+    for bit in bits:
+        altered = bytearray(good)
+        altered[bit // 8] ^= 1 << bit % 8
+        if checker.check(bytes(altered), summary) is None:
+            accepted.append(bit)
+    assert accepted == []
