@@ -96,8 +96,8 @@ def test_a_block_without_a_footer_names_the_empty_state() -> None:
 def test_a_signature_is_of_the_root_and_replaces_what_was_there() -> None:
     unsigned = BLOCKS[2].items[:-1]
     assert sign_block(2, unsigned, KEY) == BLOCKS[2].items
-    other = proof_item(2, bytes(64))
-    assert sign_block(2, (*unsigned, other, other), KEY) == BLOCKS[2].items
+    others = (proof_item(2, bytes(64)), proof_item(2, b"\x01" * 64))
+    assert sign_block(2, (*unsigned, *others), KEY) == BLOCKS[2].items
     check = Ed25519Check([KEY.public_key().public_bytes_raw()])
     found = summary(sign_block(2, unsigned, KEY))
     assert check.check(KEY.sign(found.root_hash), found.root_hash) is None
