@@ -27,11 +27,6 @@ class NumberRange:
         """Whether a number is in it."""
         return number >= self.first and (self.end is None or number < self.end)
 
-    @property
-    def is_empty(self) -> bool:
-        """Whether no number is in it."""
-        return self.end is not None and self.end <= self.first
-
     def narrowed(self, first: int | None = None, end: int | None = None) -> NumberRange:
         """Give what is in this range and also at or after `first` and before `end`."""
         new_first = self.first if first is None else max(self.first, first)

@@ -34,7 +34,7 @@ from datastream.layout import (
 )
 from datastream.pages import PageFault, walk_page
 from datastream.streamfile import StreamFile
-from publishers.number_range import NumberRange, cut_evenly
+from publishers.number_range import cut_evenly
 
 __all__ = ["STREAM_FILE_NAME", "PageRun", "PagesReader", "stream_file_in"]
 
@@ -94,26 +94,18 @@ class PagesReader:
         """Data pages in use."""
         return pages_used(self.header.total_length)
 
-    def plan(self, parts: int, numbers: NumberRange | None = None) -> list[PageRun]:
+    def plan(self, parts: int) -> list[PageRun]:
         """Cut the pages into runs of about the same length.
 
         Args:
             parts: at least 1; fewer come back when there are fewer pages.
-            numbers: entries that are wanted; pages without any of them are left out.
 
         Raises:
             EntriesDisagree: a page does not begin with an entry.
         """
-        first, end = 0, self.page_count
-        if numbers is not None:
-            if numbers.is_empty or numbers.first >= self.header.total_entries:
-                return []
-            first = self._page_of(numbers.first)
-            if numbers.end is not None and numbers.end < self.header.total_entries:
-                end = self._page_of(numbers.end - 1) + 1
         return [
             PageRun(start, stop, self._first_number(start), self._first_number(stop))
-            for start, stop in cut_evenly(first, end, parts)
+            for start, stop in cut_evenly(0, self.page_count, parts)
         ]
 
     def pages_from(self, run: PageRun) -> Iterator[list[Entry]]:
@@ -167,17 +159,6 @@ class PagesReader:
         if packet_type != PACKET_DATA:
             self._disagree(page_number, 0, 0, f"packet type {packet_type}", f"packet type {PACKET_DATA}")
         return int(number)
-
-    def _page_of(self, number: int) -> int:
-        """Find the page that an entry is on, by halves."""
-        low, high = 0, self.page_count
-        while high - low > 1:
-            middle = (low + high) // 2
-            if self._first_number(middle) <= number:
-                low = middle
-            else:
-                high = middle
-        return low
 
     def _disagree(self, page_number: int, position: int, number: int, found: str, expected: str) -> None:
         offset = page_start(page_number) + position

@@ -1,32 +1,65 @@
-"""Blocks out of Arrow batches."""
+"""Rows and blocks out of Arrow batches; what a row of a block may not be is said here, once.
+
+A row has a number from 0 on, and items, none of which is null. Rows that were made from blocks (hashes,
+links) have no column of items.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 import pyarrow as pa
 
 from gateway.block import Block
-from publishers.errors import BadBlock, FrameError
+from publishers.errors import BadBlock, FrameError, PublisherError
 from publishers.spark.schema import BLOCK_NUMBER, ITEMS
 
-__all__ = ["blocks_in"]
+__all__ = ["blocks_in", "rows_in"]
+
+Refuse = Callable[[int | None, str], PublisherError]
+"""Makes the error for a row: its block number, None where it has none, and what is wrong."""
+
+
+def rows_in(batches: Iterable[pa.RecordBatch], refuse: Refuse) -> Iterator[dict[str, Any]]:
+    """Give the rows of batches, values by column.
+
+    Args:
+        batches: with a column of block numbers; where there is one of items, too, it is checked.
+        refuse: makes what is raised.
+
+    Raises:
+        PublisherError: what `refuse` made: a number or items are null, or a number is below 0.
+    """
+    for batch in batches:
+        names = batch.schema.names
+        columns = [column.to_pylist() for column in batch.columns]
+        for values in zip(*columns, strict=True):
+            row = dict(zip(names, values, strict=True))
+            number = row[BLOCK_NUMBER]
+            if number is None:
+                raise refuse(None, "a row has no block_number (null)")
+            if number < 0:
+                raise refuse(number, "numbers begin with 0")
+            if ITEMS in row:
+                items = row[ITEMS]
+                if items is None:
+                    raise refuse(number, "the row has no items (null)")
+                if None in items:
+                    raise refuse(number, f"item {items.index(None)} is null")
+            yield row
 
 
 def blocks_in(batches: Iterable[pa.RecordBatch]) -> Iterator[Block]:
-    """Give the blocks of batches, row by row.
+    """Give the blocks of batches, row by row; other columns are not looked at.
 
     Raises:
         FrameError: a row without a block number.
-        BadBlock: a row without items, or with one that is null.
+        BadBlock: a row whose number is below 0, that has no items, or one that is null.
     """
-    for batch in batches:
-        numbers = batch.column(BLOCK_NUMBER)
-        if numbers.null_count:
-            raise FrameError("a row has no block_number", "every row is a block")
-        for number, items in zip(numbers.to_pylist(), batch.column(ITEMS).to_pylist(), strict=True):
-            if items is None:
-                raise BadBlock(number, "the row has no items")
-            if None in items:
-                raise BadBlock(number, f"item {items.index(None)} is null")
-            yield Block(number, tuple(items))
+    for row in rows_in((batch.select([BLOCK_NUMBER, ITEMS]) for batch in batches), _refusal):
+        yield Block(row[BLOCK_NUMBER], tuple(row[ITEMS]))
+
+
+def _refusal(number: int | None, reason: str) -> PublisherError:
+    return FrameError(reason, "every row is a block") if number is None else BadBlock(number, reason)

@@ -44,7 +44,7 @@ from publishers.entry_blocks import blocks_that_begin_in
 from publishers.entry_server import EntryServers
 from publishers.errors import OptionError
 from publishers.event_rows import EVENT_COLUMNS, event_row
-from publishers.number_range import NUMBER_MAX, NumberRange, cut_evenly
+from publishers.number_range import NUMBER_MAX, cut_evenly
 from publishers.spark.batches import row_batches
 from publishers.spark.folders import folder_of
 from publishers.spark.number_stream import NumberStreamReader
@@ -137,8 +137,6 @@ class RunPartition(InputPartition):
     """One partition of a file."""
 
     run: PageRun
-    numbers: NumberRange
-    """Entries that are wanted."""
 
 
 @dataclass
@@ -193,7 +191,6 @@ class DataStreamReader(DataSourceReader):
         self._path = path
         self._options = options
         self._columns = dict(columns)
-        self._numbers = NumberRange()
 
     def partitions(self) -> Sequence[InputPartition]:
         """Cut the file's pages into runs.
@@ -202,9 +199,9 @@ class DataStreamReader(DataSourceReader):
             OSError, StreamFileRefused: there is no such file, or it is no stream file.
         """
         with PagesReader(self._path) as pages:
-            runs = pages.plan(self._options.partition_count, self._numbers)
+            runs = pages.plan(self._options.partition_count)
         # Spark reads a partition of its own making when there is none.
-        return [RunPartition(run, self._numbers) for run in runs] or [EntryRange(0, 0)]
+        return [RunPartition(run) for run in runs] or [EntryRange(0, 0)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one run as Arrow batches."""
@@ -221,8 +218,7 @@ class DataStreamReader(DataSourceReader):
                 yield from _block_batches(entries, run.first_number, run.end_number, self._columns)
                 return
             for page in itertools.islice(from_run, run.end_page - run.first_page):
-                wanted = _wanted(page, partition.numbers)
-                yield from _entry_batches(wanted, self._options, self._columns)
+                yield from _entry_batches(page, self._options, self._columns)
 
 
 class DataStreamTcpReader(NumberStreamReader):
@@ -263,12 +259,6 @@ class DataStreamTcpReader(NumberStreamReader):
         if self._options.decode == "blocks":
             return _block_batches(entries, first, end, self._columns)
         return _entry_batches(itertools.islice(entries, end - first), self._options, self._columns)
-
-
-def _wanted(page: list[Entry], numbers: NumberRange) -> list[Entry]:
-    if page and page[0].number in numbers and page[-1].number in numbers:
-        return page
-    return [entry for entry in page if entry.number in numbers]
 
 
 def _block_batches(

@@ -29,6 +29,7 @@ from publishers.limits import ARROW_BATCH_HASHES
 from publishers.linking import ChainStart, Linker, LinkPath, Links, open_block, sign_block, summary_of
 from publishers.signing_key import KeyPlace
 from publishers.spark.batches import row_batches
+from publishers.spark.block_rows import rows_in
 from publishers.spark.schema import BLOCK_COLUMNS, BLOCK_NUMBER, ITEMS, check_schema, spark_schema
 
 if TYPE_CHECKING:
@@ -224,32 +225,7 @@ def _map_batches(
     rows_max: int | None,
     batches: Iterator[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:
-    return row_batches(rows(_rows_of(batches)), columns, rows_max)
-
-
-def _rows_of(batches: Iterable[pa.RecordBatch]) -> Iterator[dict[str, Any]]:
-    """Give the rows of batches, which are blocks or what was found out about them.
-
-    Raises:
-        PrepareError: a null where there must be none.
-    """
-    for batch in batches:
-        names = batch.schema.names
-        columns = [column.to_pylist() for column in batch.columns]
-        for values in zip(*columns, strict=True):
-            row = dict(zip(names, values, strict=True))
-            number = row[BLOCK_NUMBER]
-            if number is None:
-                raise PrepareError(None, "a row has no block_number (null)")
-            if number < 0:
-                raise PrepareError(number, "numbers begin with 0")
-            if ITEMS in row:
-                items = row[ITEMS]
-                if items is None:
-                    raise PrepareError(number, "the row has no items (null)")
-                if None in items:
-                    raise PrepareError(number, f"item {items.index(None)} is null")
-            yield row
+    return row_batches(rows(rows_in(batches, PrepareError)), columns, rows_max)
 
 
 # --- what runs on the workers -------------------------------------------------------------------------------

@@ -10,7 +10,6 @@ import pytest
 from datastream.errors import EntriesDisagree, StreamFileRefused, WrongMagic
 from datastream.layout import HEADER_PAGE_SIZE, PAGE_SIZE, Entry
 from datastream.streamer import DataStreamer
-from publishers.number_range import NumberRange
 from publishers.stream_runs import PageRun, PagesReader, stream_file_in
 from tests.datastream.streams import commit, entries, sample_file
 
@@ -46,17 +45,6 @@ def test_a_run_may_be_read_beyond_its_end(stream: Path) -> None:
         assert [e for page in pages.pages_from(run) for e in page] == entries(*ITEMS)[run.first_number :]
 
 
-def test_pages_without_a_wanted_entry_are_left_out(stream: Path) -> None:
-    with PagesReader(stream) as pages:
-        whole = pages.plan(4)
-        wanted = NumberRange(whole[1].first_number, whole[2].end_number)
-        assert pages.plan(4, wanted) == whole[1:3]
-        assert pages.plan(1, NumberRange(39)) == [whole[3]]
-        assert pages.plan(1, NumberRange(40)) == []
-        assert pages.plan(1, NumberRange(5, 5)) == []
-        assert pages.plan(1, NumberRange(0, 1)) == [whole[0]]
-
-
 def test_what_comes_after_opening_is_not_in_it(stream: Path) -> None:
     with DataStreamer.open(stream, stream_type=7) as streamer, PagesReader(stream) as pages:
         commit(streamer, (9, b"new"))
@@ -70,7 +58,6 @@ def test_an_empty_stream_has_no_runs(tmp_path: Path) -> None:
     DataStreamer.open(tmp_path / "empty.bin").close()
     with PagesReader(tmp_path / "empty.bin") as pages:
         assert pages.plan(3) == []
-        assert pages.plan(3, NumberRange(0, 5)) == []
 
 
 def test_the_sample_of_a_network(tmp_path: Path) -> None:
@@ -96,7 +83,7 @@ def test_damage_is_named(stream: Path) -> None:
         file.write(b"\x07")
     with PagesReader(stream) as pages:
         with pytest.raises(EntriesDisagree) as caught:
-            pages.plan(2, NumberRange(20, 21))
+            pages.plan(4)
         assert caught.value.found.startswith("packet type 7 at entry 0, offset 1052672")
         assert caught.value.expected == "packet type 2"
         (run,) = pages.plan(1)

@@ -34,16 +34,17 @@ def test_other_columns_are_not_looked_at_and_numbers_may_be_small() -> None:
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ((5, None), "block 5 is bad, it and what follows was not sent: the row has no items"),
+        ((5, None), "block 5 is bad, it and what follows was not sent: the row has no items (null)"),
         ((5, [b"a", None]), "block 5 is bad, it and what follows was not sent: item 1 is null"),
+        ((-1, [b"a"]), "block -1 is bad, it and what follows was not sent: numbers begin with 0"),
     ],
 )
-def test_nulls_are_bad_blocks(row: tuple[int, list[bytes | None] | None], message: str) -> None:
+def test_rows_that_are_no_blocks(row: tuple[int, list[bytes | None] | None], message: str) -> None:
     with pytest.raises(BadBlock) as caught:
         list(blocks_in([batch((4, [b"a"]), row)]))
     assert str(caught.value) == message
 
 
 def test_a_row_needs_a_number() -> None:
-    with pytest.raises(FrameError, match="a row has no block_number; every row is a block"):
+    with pytest.raises(FrameError, match=r"a row has no block_number \(null\); every row is a block"):
         list(blocks_in([batch((None, [b"a"]))]))
