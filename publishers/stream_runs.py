@@ -108,6 +108,15 @@ class PagesReader:
             for start, stop in cut_evenly(0, self.page_count, parts)
         ]
 
+    def run_from(self, page_number: int) -> PageRun:
+        """Give the run of all pages from one on.
+
+        Raises:
+            EntriesDisagree: the page does not begin with an entry.
+        """
+        end_number = self.header.total_entries
+        return PageRun(page_number, self.page_count, self._first_number(page_number), end_number)
+
     def pages_from(self, run: PageRun) -> Iterator[list[Entry]]:
         """Give the entries, page by page, from the beginning of a run to the end of the stream.
 

@@ -1,4 +1,4 @@
-"""`sluice verify`: check block files, or the chain of a node, offline: root hashes, proofs and links."""
+"""`sluice verify`: check block files, or the chain of a node: root hashes, proofs and links."""
 
 from __future__ import annotations
 
@@ -15,11 +15,13 @@ from gateway.channels import ClientTls
 from gateway.errors import AddressError, Fatal
 from gateway.ledger_keys import LedgerKeys, VerificationMode
 from gateway.root_hash import RootLayout
+from publishers.block_files import list_block_files
 from publishers.limits import VERIFY_TABLE_ROWS_MAX, VERIFY_WORKERS_MAX
 from publishers.number_range import NumberRange
 from publishers.verdicts import BlockVerdict, kinds_text
 from publishers.verify_run import VerifyRun, make_verifier
 from publishers.verify_sources import BlockSource, FileSource, NodeSource, StreamSource
+from publishers.verify_stored import StoredSource, holds_stream
 
 __all__ = ["command"]
 
@@ -105,7 +107,8 @@ def command(
     tls_cert: str | None,
     tls_key: str | None,
 ) -> None:
-    """Check block files, the block files in a folder, or the blocks that a node has.
+    """Check block files, the block files in a folder, or the blocks that a node has: in its data folder (DIR,
+    or the stream file in it; the node may be running), or asked for at HOST:PORT.
 
     Each block's structure, root hash and proofs are checked, and its links to the block before it. Where a
     chain begins after block 0, or blocks are missing, what cannot be checked is believed and noted.
@@ -140,7 +143,17 @@ def _source(texts: tuple[str, ...], numbers: NumberRange, tls: ClientTls | None,
     if not missing:
         if tcp:
             raise click.UsageError("--tcp is for HOST:PORT, not for files")
-        return FileSource(paths, numbers)
+        if tls is not None:
+            raise click.UsageError("--tls-… is for HOST:PORT, not for files")
+        streams = [text for text, path in zip(texts, paths, strict=True) if holds_stream(path)]
+        if not streams:
+            return FileSource(paths, numbers)
+        if len(paths) > 1:
+            raise Fatal(streams[0], got="a stream among other files", expected="a node's data folder alone")
+        if paths[0].is_dir() and list_block_files(paths[0]):
+            got = "a stream file and block files"
+            raise Fatal(texts[0], got=got, expected="the one or the other, or the file's own name")
+        return StoredSource(paths[0], numbers)
     if len(texts) > 1:
         raise Fatal(
             missing[0], got="nothing of that name", expected="block files or folders, or one node alone"

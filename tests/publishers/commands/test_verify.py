@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
+import pty
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +19,9 @@ from gateway.cli import main
 from gateway.node import Node
 from publishers.block_files import write_block_file
 from publishers.commands.verify import command
+from publishers.errors import SourceUnreachable
 from publishers.limits import VERIFY_TABLE_ROWS_MAX
+from tests.certificates import Authority
 from tests.gateway.proofs import real
 from tests.nodes import ledger_key, make_blocks
 from tests.publishers.node_thread import node_thread, store
@@ -107,6 +113,53 @@ def test_a_node_over_both_protocols(node: Node, folder: Path) -> None:
     assert run_json(node.tcp_address, "--tcp", *KEY) == by_files
 
 
+def test_the_data_folder_of_a_node(tmp_path: Path, folder: Path) -> None:
+    by_files = run_json(folder, *KEY)
+    data_dir = tmp_path / "node"
+    store(data_dir, BLOCKS)
+    assert run_json(data_dir, *KEY) == by_files
+    assert run_json(data_dir / "datastream.bin", *KEY) == by_files
+    with node_thread(data_dir):
+        assert run_json(data_dir, *KEY) == by_files
+    assert [block["number"] for block in run_json(data_dir, *KEY, "--from", 2)[1]["blocks"]] == [2, 3]
+
+
+@pytest.mark.parametrize("mutual", [False, True])
+def test_a_node_that_is_asked_with_tls(tmp_path: Path, mutual: bool) -> None:
+    authority = Authority(tmp_path)
+    server, own = authority.issue("node"), authority.issue("auditor")
+    serving = {"grpc_tls_certificate": server.certificate, "grpc_tls_key": server.key}
+    options: tuple[object, ...] = ("--tls-ca", authority.path)
+    if mutual:
+        serving["grpc_tls_client_ca"] = authority.path
+        options += ("--tls-cert", own.certificate, "--tls-key", own.key)
+    store(tmp_path / "node", BLOCKS)
+    with node_thread(tmp_path / "node", **serving) as node:
+        status, found = run_json(node.grpc_address, *KEY, *options)
+        assert (status, found["accepted"]) == (0, 4)
+        without = run(node.grpc_address, *KEY, *(options[:2] if mutual else ()))
+        assert isinstance(without.exception, SourceUnreachable)
+
+
+def test_the_progress_of_many_blocks_on_a_terminal(tmp_path: Path) -> None:
+    """It is on standard error, which is a terminal here, and is gone at the end; the verdicts stay whole."""
+    for block in BLOCKS:
+        write_block_file(tmp_path / f"{block.number}.blk", block)
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "gateway.cli", "verify", str(tmp_path), *KEY]
+    try:
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=theirs, text=True, check=False)
+        shown = os.read(ours, 65_536).decode()
+    finally:
+        os.close(ours)
+        os.close(theirs)
+    assert done.returncode == 0
+    assert "verifying" in shown
+    assert "4/4" in shown
+    assert shown.endswith("\x1b[2K")  # the line is cleared
+    assert done.stdout.splitlines()[-1] == "4 blocks: 4 accepted, 0 refused"
+
+
 def test_many_blocks_are_not_all_listed(tmp_path: Path) -> None:
     count = VERIFY_TABLE_ROWS_MAX + 1
     for block in make_blocks(count):
@@ -125,6 +178,10 @@ def test_many_blocks_are_not_all_listed(tmp_path: Path) -> None:
 
 def test_errors_are_one_line(folder: Path, node: Node, capsys: pytest.CaptureFixture[str]) -> None:
     other = folder / "none"
+    both = folder / "both"
+    store(both, BLOCKS[:1])
+    write_block_file(both / "0.blk", BLOCKS[0])
+    stream = both / "datastream.bin"
     address = str(node.grpc_address)
     cases = {
         (str(other),): (
@@ -134,6 +191,10 @@ def test_errors_are_one_line(folder: Path, node: Node, capsys: pytest.CaptureFix
         (str(folder), address): (1, f"sluice: {address}: got nothing of that name, expected block files or"),
         (str(folder), "--tcp"): (2, "sluice verify: --tcp is for HOST:PORT, not for files"),
         (address, "--tcp", "--tls-ca", "x"): (2, "sluice verify: --tcp and TLS do not go together"),
+        (str(folder), "--tls-ca", "x"): (2, "sluice verify: --tls-… is for HOST:PORT, not for files"),
+        (address, "--tls-ca", "none.pem"): (2, "sluice: CA file: got none.pem (No such file or directory)"),
+        (str(stream), str(folder)): (1, f"sluice: {stream}: got a stream among other files, expected a node"),
+        (str(both),): (1, f"sluice: {both}: got a stream file and block files, expected the one or the"),
         (str(folder), "--from", "3", "--to", "2"): (2, "sluice verify: --to 2 is before --from 3"),
         (str(folder), "--from", "9"): (1, "no block files (N.blk, N.blk.gz, N.blk.zst) of these numbers"),
         (str(folder), "--ledger-key", "x"): (2, "sluice: ledger key 'x': got no kind"),
