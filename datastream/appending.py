@@ -193,6 +193,19 @@ class Appender:
         self._damage = _Damage(dirty_end=dropped_end, header=False, rewrite=False)
         self._try_to_repair(self._damage)
 
+    def flush_found(self) -> None:
+        """Have on disk what opening has found committed, before anybody is told of it.
+
+        The process that wrote it may have been killed between a commit's header and its flush; then the
+        header is in the page cache, and a power failure would take it back. It is written again, since a
+        flush that failed in that process may have left it there clean.
+
+        Raises:
+            OSError: the disk refused.
+        """
+        self._disk.pwrite(self._header_prefix + _pack_totals(*self._file.committed), HEADER_OFFSET)
+        self._disk.fdatasync()
+
     def flush(self) -> None:
         """Put right what a failed commit left, and have everything that is committed on disk.
 

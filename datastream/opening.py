@@ -4,6 +4,7 @@
     2  both locks on the bookmark folder          from here on nobody else writes
     3  the header again                           another writer may have been at work until step 2
     4  update, tail and index, by the table       `recovery.py`
+    5  one flush of what was found                a process killed in a commit leaves the new stream unflushed
 
 A new stream: the locks first, then the file, which appears whole. For reading only: the file is opened so
 that it cannot be written, the locks are shared, and the index is a copy in a temporary folder.
@@ -185,6 +186,8 @@ def _recover(file: StreamFile, bookmarks: BookmarkIndex, options: OpeningOptions
             covered = bookmarks.covered or 0 if index_state is IndexState.BEHIND else 0
             bookmarks.rebuild(_bookmarks_from(file, covered))
     file.tables = bookmarks
+    if options.access is Access.WRITE:
+        appender.flush_found()
     return appender
 
 

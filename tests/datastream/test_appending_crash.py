@@ -6,6 +6,7 @@ nothing else is, the bookmarks agree, and the next append works.
 
 from __future__ import annotations
 
+import errno
 import random
 import shutil
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ import plyvel
 import pytest
 
 from datastream.bookmarks import COVERED_KEY, TABLE_KEY
+from datastream.errors import CommitFailed
 from datastream.layout import DATA_SIZE_MAX, HEADER_PAGE_SIZE, PAGE_SIZE, Entry
 from datastream.streamer import DataStreamer
 from tests.datastream.fake_disk import MemoryDisk, PowerLost
@@ -171,6 +173,55 @@ def crash_everywhere(path: Path, how: str, *, flush: bool) -> None:
             check(path, MemoryDisk.of(disk.image_after_crash(how, rng)), run, where)
         shutil.rmtree(path.with_name("s.db"))
         shutil.rmtree(keep_index)
+
+
+def test_a_process_is_killed_and_then_the_power_fails(tmp_path: Path) -> None:
+    """What the process wrote and did not flush is found by the next one, which may not lose it any more.
+
+    A block node tells publishers at once what it has found; they forget it.
+    """
+    path = tmp_path / "s.bin"
+    steps, unflushed_count = step_count(path), 0
+    for killed_at in range(steps + 1):
+        run, disk = Run(), MemoryDisk()
+        with opened(path, disk) as streamer:
+            disk.steps.clear()
+            disk.crash_at = killed_at
+            try:
+                work(streamer, run)
+            except PowerLost:
+                unflushed_count += bool(disk._unflushed)
+        disk.crash_at = None
+        with opened(path, disk) as streamer:
+            found = list(streamer.read_entries(0))
+        after = MemoryDisk.of(disk.image_after_crash("none", random.Random(killed_at)))
+        with opened(path, after) as streamer:
+            assert list(streamer.read_entries(0)) == found, killed_at
+        shutil.rmtree(path.with_name("s.db"))
+    assert unflushed_count > 20
+
+
+def test_a_header_whose_flush_failed_is_found_by_the_next_process(tmp_path: Path) -> None:
+    """The kernel has it in its cache and takes it for written: it has to be written again."""
+    path, disk = tmp_path / "s.bin", MemoryDisk()
+    with opened(path, disk) as streamer:
+        commit(streamer, bookmark(1), (1, b"a"), flush=True)
+        disk.steps.clear()
+
+        def fail(step: str) -> OSError | None:
+            """Be ill from the header's flush on, so that nothing can be put right either."""
+            return OSError(errno.EIO, "ill") if disk.steps.count("fdatasync") >= 2 else None
+
+        disk.fail = fail
+        with pytest.raises(CommitFailed):
+            commit(streamer, bookmark(2), (1, b"b"), flush=True)
+    disk.fail = lambda step: None
+    with opened(path, disk) as streamer:
+        found = list(streamer.read_entries(0))
+    after = MemoryDisk.of(disk.image_after_crash("none", random.Random(1)))
+    with opened(path, after) as streamer:
+        assert list(streamer.read_entries(0)) == found
+    assert found == entries(bookmark(1), (1, b"a"), bookmark(2), (1, b"b"))
 
 
 def test_a_crash_while_putting_right(tmp_path: Path) -> None:

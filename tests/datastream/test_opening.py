@@ -163,12 +163,22 @@ def test_what_lies_past_the_end_is_zeroed(path: Path) -> None:
     assert not any(content[end:])
 
 
-def test_a_clean_file_is_not_written_when_opened(path: Path) -> None:
+def test_a_clean_file_is_flushed_and_not_changed_when_opened(path: Path) -> None:
+    """Nothing but its header is written, as it was: whoever wrote it may not have come to its flush."""
     streamer = DataStreamer.open(path)
     commit(streamer, *operation(1))
     streamer.close()
-    before = path.stat().st_mtime_ns
+    before = path.read_bytes()
+    disk = MemoryDisk.of(before)
+    DataStreamer.open(path, disk=disk).close()
+    assert disk.steps == ["pwrite", "fdatasync"]
+    assert (bytes(disk.cache), path.read_bytes()) == (before, before)
+
+
+def test_a_file_that_may_only_be_read_is_not_flushed(path: Path) -> None:
     DataStreamer.open(path).close()
+    before = path.stat().st_mtime_ns
+    DataStreamer.open(path, read_only=True).close()
     assert path.stat().st_mtime_ns == before
 
 

@@ -19,6 +19,7 @@ FAULTS = (
         "power lost",
         "process killed",
         "power lost in a commit",
+        "process killed in a commit",
         "graceful restart",
         "disk full",
         "disk error",

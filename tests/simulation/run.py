@@ -25,7 +25,7 @@ from tests.simulation.node import SimNode
 from tests.simulation.options import Options
 from tests.simulation.publishers import HonestPublisher
 from tests.simulation.rogues import Rogue
-from tests.simulation.storage import CRASH_KINDS, Storage
+from tests.simulation.storage import CRASH_KINDS, PROCESS_ENDS, Storage
 from tests.simulation.true_chain import true_blocks
 from tests.simulation.world import MILLISECOND_NS, SECOND_NS, Violation, World
 
@@ -154,12 +154,13 @@ class Simulation:
             return False
         if node is not None and node is self.node:
             if node.power_lost:
-                self.coverage.count("fault", "power lost in a commit")
-                self._crash("power lost")
+                kind = "process killed" if self.storage.only_process_ends else "power lost"
+                self.coverage.count("fault", f"{kind} in a commit")
+                self._crash(kind)
             elif node.stopped:
                 node.close()
                 world.note("the node has stopped")
-                self._down("all")
+                self._down(PROCESS_ENDS)
         self._raise()
         return True
 
@@ -270,7 +271,8 @@ class Simulation:
         try:
             self.node = SimNode(self.world, self.storage, self.options, self.coverage, self.malformed)
         except (PowerLost, DatastreamError) as error:
-            how = self.world.random.choice(CRASH_KINDS) if isinstance(error, PowerLost) else "all"
+            is_power = isinstance(error, PowerLost) and not self.storage.only_process_ends
+            how = self.world.random.choice(CRASH_KINDS) if is_power else PROCESS_ENDS
             ill = isinstance(error, PowerLost) or bool(self.storage.faults)
             self.world.expect(ill, "The node starts", f"{type(error).__name__}: {error}")
             self.world.note(f"the node cannot start: {type(error).__name__}: {error}")
@@ -284,13 +286,19 @@ class Simulation:
             "A restart loses nothing that was acknowledged",
             f"on disk up to {through}, before up to {self._durable_through}",
         )
+        last = self.node.ledger.last_number
+        self.world.expect(
+            last is None or last <= through,
+            "What a node finds when it starts is on disk before it says so",
+            f"L is {last}, on disk up to {through}",
+        )
         self._durable_through = through
 
     def _crash(self, kind: str) -> None:
         node = self.node
         if node is None:
             return
-        how = "all" if kind == "process killed" else self.world.random.choice(CRASH_KINDS)
+        how = PROCESS_ENDS if kind == "process killed" else self.world.random.choice(CRASH_KINDS)
         self.coverage.count("fault", kind)
         if node.stopping:
             self.coverage.count("fault", "end of process in shutdown")
@@ -335,6 +343,7 @@ class Simulation:
 
     def _plan_power_failure(self) -> None:
         self.storage.power_fails_after = self.world.random.randint(0, 14)
+        self.storage.only_process_ends = self.world.chance(0.3)
 
     def _stop_node(self) -> None:
         if self.node is not None and not self.node.stopping:

@@ -17,6 +17,9 @@ from gateway.ledger import SNAPSHOT_NAME
 from tests.datastream.fake_disk import MemoryDisk, PowerLost
 
 CRASH_KINDS = ("none", "all", "prefix", "sectors", "sectors")
+"""What may become of unflushed writes when the power fails."""
+PROCESS_ENDS = "process"
+"""The process ends and the machine goes on."""
 
 
 class MemoryDatabase:
@@ -133,6 +136,8 @@ class Storage:
         self.fault_count = 0
         self.power_fails_after: int | None = None
         """Steps until the power fails; None: it does not."""
+        self.only_process_ends = False
+        """It is only the process that ends then."""
         self.is_dead = False
         """The process that used it is gone; what is left of it changes nothing."""
 
@@ -192,13 +197,16 @@ class Storage:
         """Make what is found after a crash the disk's contents.
 
         Args:
-            how: see `MemoryDisk.image_after_crash`; "all" is the end of a process with the machine going on.
+            how: see `MemoryDisk.image_after_crash`; or PROCESS_ENDS, and then what was written and not
+                flushed is still there to be read, and still not on the disk.
         """
+        self.power_fails_after = None
+        self.is_dead = False
+        if how == PROCESS_ENDS:
+            return
         self.disk = MemoryDisk.of(self.disk.image_after_crash(how, rng))
         self.disk.fail = self._failure
         self.database.lose_power(how, rng)
-        self.power_fails_after = None
-        self.is_dead = False
         snapshot = self.folder / SNAPSHOT_NAME
         if how != "all" and snapshot.exists():
             text = snapshot.read_bytes()
