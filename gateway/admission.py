@@ -8,11 +8,13 @@ Pure. The gRPC side asks before the race hears of a stream:
     its address has `publish.max_streams_per_address`           RESOURCE_EXHAUSTED
     otherwise                                                   admitted; counted until it is released
 
-A publisher that sends more than `publish.max_messages_per_second` is not refused: its messages are taken
-later, which gRPC's flow control hands on to it. So nothing is lost by being eager.
+A publisher that sends more than `publish.max_messages_per_second` in all its streams, or is one of many at an
+address that sends more than `publish.max_messages_per_second_per_address`, is not refused: its messages are
+taken later, which gRPC's flow control hands on to it. So nothing is lost by being eager.
 
 Invariants
-  - What is admitted is released once; a name or an address without streams takes no memory.
+  - What is admitted is released once; a name or an address without streams is not counted any more.
+  - Paces are kept over a reconnection, `MESSAGE_PACES_KEPT` of them: to come anew is no way around one.
   - A refusal is news once: `is_news` tells the first of a kind for one publisher from its repetitions.
 Source: design.md, "What must always hold", 5.
 """
@@ -24,7 +26,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from gateway.limits import REFUSED_PUBLISHERS_KEPT
+from gateway.limits import MESSAGE_PACES_KEPT, REFUSED_PUBLISHERS_KEPT
 
 __all__ = ["Admission", "AdmissionLimits", "DenialKind", "Denied", "MessagePace", "address_of"]
 
@@ -64,6 +66,10 @@ class AdmissionLimits:
     """Streams that one publisher may have open."""
     streams_per_address_max: int = 256
     """Streams that one network address may have open."""
+    messages_per_second: int = 0
+    """Messages that are taken in a second from one publisher, over all its streams; 0: no limit."""
+    messages_per_second_per_address: int = 0
+    """The same from one network address."""
 
 
 class Admission:
@@ -74,6 +80,7 @@ class Admission:
         self._by_publisher: Counter[str] = Counter()
         self._by_address: Counter[str] = Counter()
         self._refused: OrderedDict[tuple[str, DenialKind], None] = OrderedDict()
+        self._paces: OrderedDict[tuple[str, bool], MessagePace] = OrderedDict()
 
     def admit(self, publisher: str, address: str, subjects: frozenset[str]) -> Denied | None:
         """Count a new stream, or say why it is not admitted.
@@ -123,6 +130,34 @@ class Admission:
             if counter[key] == 0:
                 del counter[key]
 
+    def wait_ns(self, publisher: str, address: str, now_ns: int) -> int:
+        """Take one message; give the time to wait before it is handled, 0 within the pace.
+
+        Args:
+            publisher: as for `admit`.
+            address: as for `admit`.
+            now_ns: a monotonic clock's time.
+        """
+        limits, wait_ns = self._limits, 0
+        for key, is_address, limit in (
+            (publisher, False, limits.messages_per_second),
+            (address, True, limits.messages_per_second_per_address),
+        ):
+            if limit:
+                wait_ns = max(wait_ns, self._pace(key, is_address, limit, now_ns).wait_ns(now_ns))
+        return wait_ns
+
+    def _pace(self, key: str, is_address: bool, limit: int, now_ns: int) -> MessagePace:
+        """The pace of a publisher or an address; the one that was idle longest is forgotten first."""
+        pace = self._paces.get((key, is_address))
+        if pace is None:
+            pace = self._paces[key, is_address] = MessagePace(limit, now_ns)
+            if len(self._paces) > MESSAGE_PACES_KEPT:
+                self._paces.popitem(last=False)
+        else:
+            self._paces.move_to_end((key, is_address))
+        return pace
+
     def _denied(self, publisher: str, kind: DenialKind, reason: str) -> Denied:
         is_news = (publisher, kind) not in self._refused
         self._refused[publisher, kind] = None
@@ -133,7 +168,7 @@ class Admission:
 
 
 class MessagePace:
-    """A token bucket for the messages of one stream: a second's worth may come at once."""
+    """A token bucket for messages: a second's worth may come at once."""
 
     def __init__(self, messages_per_second: float, now_ns: int) -> None:
         """Begin with a full bucket.

@@ -28,6 +28,7 @@ from dataclasses import dataclass, field
 
 from datastream.errors import CommitFailed
 from gateway.chain import Chain
+from gateway.conductor_notes import note_answer, note_drop, note_refusal
 from gateway.errors import BlockRefused
 from gateway.item_set import ItemSet
 from gateway.ledger import Ledger, VerifiedBlock
@@ -44,7 +45,6 @@ from gateway.proof_checks import ProofChecks
 from gateway.proofs.ledger_data import LedgerData
 from gateway.race import Arbiter
 from gateway.race_actions import (
-    Acknowledgement,
     Action,
     Append,
     AttemptId,
@@ -54,17 +54,13 @@ from gateway.race_actions import (
     Close,
     Commit,
     Drop,
-    EndOfStream,
     Idle,
     PublisherId,
-    Resend,
     Send,
-    Skip,
     SourceError,
     Verify,
 )
 from gateway.race_history import RaceHistory
-from gateway.race_tables import EndStatus, Failure
 from gateway.root_hash import BlockHasher, BlockSummary
 
 __all__ = ["Conductor"]
@@ -153,18 +149,20 @@ class Conductor:
 
     # --- what the gRPC side calls --------------------------------------------------------------------------
 
-    def connect(self, name: str, *, is_peer: bool = False) -> Outbox:
+    def connect(self, name: str, *, address: str = "", is_peer: bool = False) -> Outbox:
         """A publisher has opened a stream; read its responses from the outbox.
 
         Args:
             name: who it is.
+            address: the network address that it comes from.
             is_peer: it is this node's own subscription to another node.
         """
         self._publisher_count += 1
         outbox = Outbox(PublisherId(self._publisher_count), name, self._responses_max)
         self._outboxes[outbox.publisher_id] = outbox
         log.info("publisher connected", extra=fields(publisher=name, stream=outbox.publisher_id))
-        self.perform(self.arbiter.connected(outbox.publisher_id, name, self._now_ns(), is_peer=is_peer))
+        arbiter, now_ns = self.arbiter, self._now_ns()
+        self.perform(arbiter.connected(outbox.publisher_id, name, now_ns, address=address, is_peer=is_peer))
         return outbox
 
     def disconnect(self, outbox: Outbox, reason: str) -> None:
@@ -341,30 +339,8 @@ class Conductor:
         outbox = self._outboxes.get(action.publisher_id)
         if outbox is None:
             return
-        response = action.response
-        outbox.put(response)
-        if isinstance(response, Acknowledgement):
-            return
-        if isinstance(response, EndOfStream):
-            usual = response.status in (EndStatus.SUCCESS, EndStatus.DUPLICATE_BLOCK)
-            log.log(
-                logging.INFO if usual else logging.WARNING,
-                "stream ended",
-                extra=fields(
-                    publisher=outbox.name,
-                    status=response.status.name,
-                    block=response.proximate_number,
-                    last_block=response.last_number,
-                    reason=response.reason,
-                ),
-            )
-            return
-        if isinstance(response, Skip):
-            self._metrics.blocks_skipped.inc()
-        elif isinstance(response, Resend):
-            self._metrics.blocks_resent.labels(reason="failed").inc()
-        if log.isEnabledFor(logging.DEBUG):
-            log.debug("answered", extra=fields(publisher=outbox.name, response=repr(response)))
+        outbox.put(action.response)
+        note_answer(self._metrics, outbox.name, action.response)
 
     def _begin(self, action: Begin) -> None:
         publisher = self._outboxes[action.publisher_id].name
@@ -455,37 +431,14 @@ class Conductor:
         return self.arbiter.linked(action.attempt_id, self._now_ns())
 
     def _refused(self, attempt: _Attempt, refused: BlockRefused) -> Sequence[Action]:
-        refusal = refused.refusal
-        log.warning(
-            "block refused",
-            extra=fields(
-                block=attempt.number,
-                publisher=attempt.publisher,
-                kind=refusal.kind.value,
-                what=refusal.what,
-                got=refusal.got,
-                expected=refusal.expected,
-            ),
-        )
-        self._metrics.blocks_refused.labels(reason=refusal.kind.value).inc()
-        return self.arbiter.refused(attempt.attempt_id, str(refusal), self._now_ns())
+        note_refusal(self._metrics, attempt.number, attempt.publisher, refused.refusal)
+        return self.arbiter.refused(attempt.attempt_id, str(refused.refusal), self._now_ns())
 
     def _drop(self, action: Drop) -> None:
         attempt = self._attempts.pop(action.attempt_id)
         if attempt.proving is not None:
             attempt.proving.cancel()
-        if action.failure is Failure.REFUSED:
-            return  # said in _refused
-        log.log(
-            logging.WARNING if action.failure in (Failure.TIMED_OUT, Failure.NODE) else logging.INFO,
-            "block dropped",
-            extra=fields(
-                block=action.block_number,
-                publisher=attempt.publisher,
-                failure=action.failure.name,
-                reason=action.reason,
-            ),
-        )
+        note_drop(attempt.publisher, action)
 
     # --- committing ----------------------------------------------------------------------------------------
 

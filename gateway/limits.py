@@ -33,6 +33,7 @@ __all__ = [
     "KEEPALIVE_CLIENT_SECONDS_MIN",
     "LEDGER_KEYS_MAX",
     "LEVEL_LOOK_SECONDS",
+    "MESSAGE_PACES_KEPT",
     "METRIC_PUBLISHERS_MAX",
     "PEER_POLL_FAILURES_MAX",
     "PEER_POLL_SECONDS",
@@ -183,6 +184,10 @@ every 5 minutes, with `too_many_pings`."""
 REFUSED_PUBLISHERS_KEPT: Final = 1_000
 """Publishers that were refused a stream and are remembered, so that one that tries again and again is logged
 once. The oldest is forgotten first."""
+
+MESSAGE_PACES_KEPT: Final = 10_000
+"""Publishers and addresses whose pace of messages is remembered, some 200 bytes each. The one that was idle
+longest is forgotten first, and has a full second's worth again when it comes back."""
 
 CERTIFICATE_WARNING_DAYS: Final = 14
 """A certificate that ends within so many days is logged as a warning when it is loaded."""

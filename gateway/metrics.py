@@ -4,7 +4,11 @@
     sluice_blocks_verified_total             blocks whose hash, links and proof were right
     sluice_blocks_acknowledged_total         blocks committed and acknowledged
     sluice_blocks_skipped_total              answers SkipBlock
-    sluice_blocks_resent_total{reason}       answers ResendBlock
+    sluice_blocks_resent_total{reason}       answers ResendBlock, by how the block was lost: refused (bad
+                                             proof, hash or link), bad_request, too_large, timed_out, stalled,
+                                             left (disconnected), abandoned (it began another block),
+                                             sent_back, restarted, stream_ended, node, or beginning (it was
+                                             skipped for a first block of the chain that failed)
     sluice_blocks_refused_total{reason}      blocks refused
     sluice_blocks_won_total{publisher}       blocks acknowledged, by who sent them
     sluice_acknowledgement_latency_seconds   from a block's header to its acknowledgement

@@ -212,6 +212,8 @@ class Node:
         rules = RaceRules(
             block_bytes_max=settings.publish_max_block_bytes,
             inflight_bytes_max=settings.publish_max_inflight_bytes,
+            publisher_bytes_max=settings.publish_max_publisher_inflight_bytes,
+            address_bytes_max=settings.publish_max_address_inflight_bytes,
             proof_idle_ns=settings.publish_proof_idle_ms * 1_000_000,
             block_timeout_ns=int(settings.publish_block_timeout_seconds * 1e9),
             stall_blocks=settings.publish_stall_blocks,
@@ -339,13 +341,12 @@ class Node:
                 frozenset(settings.publish_allowed_subjects),
                 settings.publish_max_streams_per_publisher,
                 settings.publish_max_streams_per_address,
-            )
-            PublishService(
-                self.conductor,
-                settings.grpc_max_message_bytes,
-                Admission(admission),
                 settings.publish_max_messages_per_second,
-            ).add_to(server)
+                settings.publish_max_messages_per_second_per_address,
+            )
+            PublishService(self.conductor, settings.grpc_max_message_bytes, Admission(admission)).add_to(
+                server
+            )
             self._add_status(server)
             if settings.subscriber_address is None:
                 self._add_reading(server)

@@ -28,7 +28,7 @@ import grpc
 from google.protobuf.message import DecodeError
 from grpc import aio
 
-from gateway.admission import Admission, AdmissionLimits, DenialKind, MessagePace, address_of
+from gateway.admission import Admission, AdmissionLimits, DenialKind, address_of
 from gateway.api import publish_pb2
 from gateway.conductor import Conductor
 from gateway.errors import ItemError
@@ -85,7 +85,6 @@ class PublishService:
         conductor: takes the events.
         message_bytes_max: a longer message ends its stream with INVALID_REQUEST.
         admission: who may open a stream.
-        messages_per_second: messages that are taken from one stream in a second; 0: no limit.
     """
 
     def __init__(
@@ -93,12 +92,10 @@ class PublishService:
         conductor: Conductor,
         message_bytes_max: int,
         admission: Admission | None = None,
-        messages_per_second: int = 0,
     ) -> None:
         self._conductor = conductor
         self._message_bytes_max = message_bytes_max
         self._admission = admission or Admission(AdmissionLimits())
-        self._messages_per_second = messages_per_second
 
     def add_to(self, server: aio.Server) -> None:
         """Register the service; by hand, since a message that does not parse must reach `bad_request`."""
@@ -132,14 +129,14 @@ class PublishService:
                 log.warning("publisher refused", extra=fields(publisher=name, reason=denied.reason))
             await context.abort(_DENIAL_STATUS[denied.kind], denied.reason)
         try:
-            await self._serve(name, context)
+            await self._serve(name, address, context)
         finally:
             self._admission.release(name, address)
 
-    async def _serve(self, name: str, context: aio.ServicerContext[Any, Any]) -> None:
+    async def _serve(self, name: str, address: str, context: aio.ServicerContext[Any, Any]) -> None:
         """Start both loops and end when both directions are over."""
-        outbox = self._conductor.connect(name)
-        reader = asyncio.ensure_future(self._read(outbox, context))
+        outbox = self._conductor.connect(name, address=address)
+        reader = asyncio.ensure_future(self._read(outbox, address, context))
         writer = asyncio.ensure_future(self._write(outbox, context))
         overflow = asyncio.ensure_future(outbox.overflow.wait())
         reason = "cancelled, or the connection was lost"
@@ -175,20 +172,17 @@ class PublishService:
             for response in responses:
                 await context.write(to_wire(response))
 
-    async def _read(self, outbox: Outbox, context: aio.ServicerContext[Any, Any]) -> None:
+    async def _read(self, outbox: Outbox, address: str, context: aio.ServicerContext[Any, Any]) -> None:
         """Read until the publisher closes its side; what comes after the node's last word is dropped.
 
         A broken connection ends reading in the same way, and then cancels this task.
         """
-        conductor = self._conductor
-        pace = None
-        if self._messages_per_second:
-            pace = MessagePace(self._messages_per_second, conductor.now_ns())
+        conductor, admission = self._conductor, self._admission
         reading = asyncio.ensure_future(context.read())
         try:
             while (request := await reading) is not aio.EOF:
                 if not outbox.closed:
-                    if pace is not None and (wait_ns := pace.wait_ns(conductor.now_ns())):
+                    if wait_ns := admission.wait_ns(outbox.name, address, conductor.now_ns()):
                         await asyncio.sleep(wait_ns / 1e9)
                     await conductor.room_for(outbox)
                 # gRPC receives the next message, in a thread of its own, while this one is hashed.

@@ -36,12 +36,13 @@ class Arbiter(RaceSteps):
     # --- events from publishers ----------------------------------------------------------------------------
 
     def connected(
-        self, publisher_id: PublisherId, name: str, now_ns: int, *, is_peer: bool = False
+        self, publisher_id: PublisherId, name: str, now_ns: int, *, address: str = "", is_peer: bool = False
     ) -> list[Action]:
         """A publisher has opened a stream.
 
         Args:
             name: who it is; two streams may have the same.
+            address: the network address that it comes from; many may have the same.
             is_peer: it is this node's own subscription to another node, which a standby takes as well.
         """
         self._now_ns = now_ns
@@ -53,6 +54,7 @@ class Arbiter(RaceSteps):
             StreamState.FRESH,
             since_ns=now_ns,
             hears_from=self.next_number if self.has_beginning else 0,
+            address=address,
             is_peer=is_peer,
         )
         self.streams[publisher_id] = stream

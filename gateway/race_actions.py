@@ -6,7 +6,7 @@ Pure. The shell (`gateway.conductor`) has one method per class and decides nothi
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NewType
 
 from gateway.race_tables import EndStatus, Failure
@@ -60,6 +60,9 @@ class Resend:
     """Go back to this block's header."""
 
     block_number: int
+    failure: Failure | None = field(default=None, compare=False)
+    """For the metrics: why the block is needed again; None: it was skipped for a first block of the chain
+    that has failed. Not sent."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from gateway.errors import GatewayError
 from gateway.limits import BLOCK_ITEMS_MAX, ITEM_OVERHEAD_BYTES
 from gateway.race_actions import AttemptId, PublisherId
-from gateway.race_tables import BlockState, Standing, StreamState
+from gateway.race_tables import BlockState, Failure, Standing, StreamState
 
 __all__ = ["GONE", "LIVE", "BlockFacts", "RaceError", "RaceFacts", "RaceRules", "StreamFacts"]
 
@@ -32,6 +32,10 @@ class RaceRules:
     block_items_max: int = BLOCK_ITEMS_MAX
     inflight_bytes_max: int = 1 << 30
     """Of all blocks together, `held_bytes` of each; beyond it, publishers have to wait."""
+    publisher_bytes_max: int = 1 << 30
+    """As `inflight_bytes_max`, of the blocks of one publisher, by name."""
+    address_bytes_max: int = 1 << 30
+    """As `inflight_bytes_max`, of the blocks that come from one network address."""
     proof_idle_ns: int = 100_000_000
     block_timeout_ns: int = 6_000_000_000
     stall_blocks: int = 3
@@ -56,6 +60,11 @@ class BlockFacts:
     winner: PublisherId | None = None
     """The stream that sends or sent the attempt; None when it has gone."""
     winner_name: str = ""
+    winner_address: str = ""
+    is_counted: bool = False
+    """Its bytes count for its winner's name and address."""
+    failure: Failure | None = None
+    """Why it failed last; None: it has not."""
     blamed: set[str] = field(default_factory=set)
     """Names of the publishers that failed it."""
     size_bytes: int = 0
@@ -89,8 +98,11 @@ class StreamFacts:
     """The block that it is sending."""
     last_ended: int | None = None
     """The block that it sent last, once that is complete."""
+    address: str = ""
+    """The network address that it comes from."""
     is_peer: bool = False
-    """It is this node's own subscription to another node: welcome while publishers are sent elsewhere."""
+    """It is this node's own subscription to another node: welcome while publishers are sent elsewhere, and
+    under no limit of its own."""
     next_offer: int | None = None
     """The block that it will offer next by itself, as far as we can tell; None before its first header."""
     offered_max: int = -1
@@ -136,6 +148,10 @@ class RaceFacts:
         self.catch_up_target: int | None = None
         """The highest block that a publisher has offered beyond what this node could take."""
         self.inflight_bytes = 0
+        self.publisher_bytes: dict[str, int] = {}
+        """Of these, the bytes of each publisher's blocks, by name; who has none is not in it."""
+        self.address_bytes: dict[str, int] = {}
+        """The same by network address."""
         self.persistence_failed: str | None = None
         """Why the disk cannot be written, while it cannot."""
         self.lowest_since_ns = 0
@@ -194,17 +210,27 @@ class RaceFacts:
         """Whether no more bytes should come in but those that free memory."""
         return self.inflight_bytes >= self.rules.inflight_bytes_max
 
+    def is_full_for(self, stream: StreamFacts) -> bool:
+        """Whether no more bytes should come in from this publisher, or from its address, but those."""
+        if self.is_full():
+            return True
+        rules = self.rules
+        return not stream.is_peer and (
+            self.publisher_bytes.get(stream.name, 0) >= rules.publisher_bytes_max
+            or self.address_bytes.get(stream.address, 0) >= rules.address_bytes_max
+        )
+
     def may_read(self, publisher_id: PublisherId) -> bool:
         """Tell whether the shell may take another message from this publisher now.
 
-        When all is full, only what leads to block L + 1 goes on, since only its commit frees memory: the
-        publisher that sends it; while nobody does, each that may send it and is therefore to be heard. What
-        these still send of later blocks is dropped then (`is_in_the_way`), so that it costs no memory.
+        When all is full, or its own share is, only what leads to block L + 1 goes on, since only its commit
+        frees memory: the publisher that sends it; while nobody does, each that may send it and is therefore
+        to be heard. What these still send of later blocks is dropped then (`is_in_the_way`), so that it costs
+        no memory. So no limit stops the race, whoever holds what: L + 1 is being sent by somebody who is
+        read, or is to be sent by those who are read, or is held whole and will be committed.
         """
-        if not self.is_full():
-            return True
         stream = self.streams.get(publisher_id)
-        if stream is None or stream.state in GONE:
+        if stream is None or stream.state in GONE or not self.is_full_for(stream):
             return True
         block = self.blocks.get(self.next_number)
         if block is None:
@@ -214,12 +240,12 @@ class RaceFacts:
         return block.state is BlockState.STREAMING and stream.block is block
 
     def is_in_the_way(self, stream: StreamFacts) -> bool:
-        """Whether all is full, nobody sends L + 1, and the stream sends a later block but is to go back.
+        """Whether it is full, nobody sends L + 1, and the stream sends a later block but is to go back.
 
         That block it would drop anyway, once it has read what it was asked: it goes on from there upward,
         also where the block that it was asked for is safe by now.
         """
-        if stream.asked_for is None or stream.block is None or not self.is_full():
+        if stream.asked_for is None or stream.block is None or not self.is_full_for(stream):
             return False
         wanted = self.blocks.get(self.next_number)
         return wanted is not None and wanted.state is BlockState.OPEN and wanted.number < stream.block.number
@@ -395,7 +421,19 @@ class RaceFacts:
                 below = self.blocks.get(number - 1)
                 assert number == self.next_number or (below and below.state is BlockState.COMMITTING), block
         assert self.inflight_bytes == sum(block.held_bytes for block in self.blocks.values())
+        self._check_shares()
         self._check_progress()
+
+    def _check_shares(self) -> None:
+        """What counts for a name and an address is what their blocks hold."""
+        by_name: dict[str, int] = {}
+        by_address: dict[str, int] = {}
+        for block in self.blocks.values():
+            if block.is_counted and block.held_bytes:
+                by_name[block.winner_name] = by_name.get(block.winner_name, 0) + block.held_bytes
+                address = block.winner_address
+                by_address[address] = by_address.get(address, 0) + block.held_bytes
+        assert (self.publisher_bytes, self.address_bytes) == (by_name, by_address)
 
     def _check_progress(self) -> None:
         """Some publisher will bring block L + 1 by itself, was asked to, or has yet to offer anything."""

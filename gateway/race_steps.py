@@ -189,7 +189,12 @@ class RaceSteps(RaceFacts):
         self._move(block, BlockEvent.HEADER_ACCEPTED)
         self._attempt_count += 1
         block.attempt_id = AttemptId(self._attempt_count)
-        block.winner, block.winner_name = stream.publisher_id, stream.name
+        block.winner, block.winner_name, block.winner_address = (
+            stream.publisher_id,
+            stream.name,
+            stream.address,
+        )
+        block.is_counted = not stream.is_peer
         block.begun_ns = block.timed_from_ns = said.now_ns
         self.attempts[block.attempt_id] = block
         stream.block, stream.state = block, StreamState.SENDING
@@ -200,8 +205,8 @@ class RaceSteps(RaceFacts):
         block = stream.block
         assert block is not None
         if self.is_in_the_way(stream):
-            limit = self.rules.inflight_bytes_max
-            self._fail(block, Failure.SENT_BACK, f"{self.inflight_bytes} bytes in flight, expected {limit}")
+            reason = f"block {self.next_number} is to come first, and too many bytes are in flight"
+            self._fail(block, Failure.SENT_BACK, reason)
             return
         held_bytes = block.held_bytes
         size_bytes = block.size_bytes + sum(map(len, said.items))
@@ -214,7 +219,7 @@ class RaceSteps(RaceFacts):
                 self._fail(block, Failure.TOO_LARGE, f"got {got} {unit}, expected at most {most}")
                 return
         block.size_bytes, block.item_count = size_bytes, item_count
-        self.inflight_bytes += block.held_bytes - held_bytes
+        self._hold(block, block.held_bytes - held_bytes)
         stream.state = StreamState.PROVEN if said.proven else StreamState.SENDING
         stream.since_ns = said.now_ns
         self._actions.append(Append(block.attempt_id, said.items, said.kinds))
@@ -254,7 +259,7 @@ class RaceSteps(RaceFacts):
         self._forget(block)
         if consequence.blamed:
             block.blamed.add(block.winner_name)
-        block.winner, block.opened_ns = None, self._now_ns
+        block.winner, block.opened_ns, block.failure = None, self._now_ns, failure
         for above in self.blocks.values():
             if above.number > block.number and above.state is BlockState.STREAMING:
                 above.timed_from_ns = self._now_ns
@@ -330,7 +335,7 @@ class RaceSteps(RaceFacts):
             may_send = block is None or self.may_send(stream.name, block)
             if passed and stream.state not in GONE and may_send:
                 stream.next_offer = stream.asked_for = number
-                self._send(stream, Resend(number))
+                self._send(stream, Resend(number, None if block is None else block.failure))
 
     def _ask_for_a_beginning(self, number: int) -> None:
         """Ask those who were skipped for what is below block `number`: the chain did not begin with that."""
@@ -364,8 +369,23 @@ class RaceSteps(RaceFacts):
     def _forget(self, block: BlockFacts) -> None:
         """The attempt is over: free its bytes."""
         self.attempts.pop(block.attempt_id, None)
-        self.inflight_bytes -= block.held_bytes
+        self._hold(block, -block.held_bytes)
         block.size_bytes = block.item_count = 0
+
+    def _hold(self, block: BlockFacts, more_bytes: int) -> None:
+        """Count bytes that a block holds more, or no longer: in all, and for its winner."""
+        self.inflight_bytes += more_bytes
+        if not block.is_counted or not more_bytes:
+            return
+        for shares, key in (
+            (self.publisher_bytes, block.winner_name),
+            (self.address_bytes, block.winner_address),
+        ):
+            held_bytes = shares.get(key, 0) + more_bytes
+            if held_bytes:
+                shares[key] = held_bytes
+            else:
+                del shares[key]
 
     def _drop_all(self, reason: str) -> None:
         for block in list(self.blocks.values()):

@@ -221,6 +221,23 @@ class Settings:
         "Most bytes of blocks not yet committed, over all publishers; beyond it publishers are slowed down.",
         unit="bytes",
     )
+    publish_max_publisher_inflight_bytes: int = _row(
+        "publish.max_publisher_inflight_bytes",
+        Size(64 * KIB, 1024 * GIB),
+        Derived(
+            "half of publish.max_inflight_bytes", lambda settings: settings.publish_max_inflight_bytes // 2
+        ),
+        "Most bytes of one publisher's blocks not yet committed, over all its streams; beyond it that "
+        "publisher is slowed down, but for the block that all wait for.",
+        unit="bytes",
+    )
+    publish_max_address_inflight_bytes: int = _row(
+        "publish.max_address_inflight_bytes",
+        Size(64 * KIB, 1024 * GIB),
+        Derived("publish.max_inflight_bytes", lambda settings: settings.publish_max_inflight_bytes),
+        "The same for all publishers of one network address; they may share one behind a proxy.",
+        unit="bytes",
+    )
     publish_proof_idle_ms: int = _row(
         "publish.proof_idle_ms",
         WholeNumber(1, 60_000),
@@ -290,7 +307,15 @@ class Settings:
         "publish.max_messages_per_second",
         WholeNumber(0, 10_000_000),
         0,
-        "Messages taken from one stream in a second; beyond it the publisher is slowed down. 0: no limit.",
+        "Messages taken from one publisher in a second, over all its streams; beyond it the publisher is "
+        "slowed down. 0: no limit.",
+        unit="messages",
+    )
+    publish_max_messages_per_second_per_address: int = _row(
+        "publish.max_messages_per_second_per_address",
+        WholeNumber(0, 10_000_000),
+        0,
+        "The same for all publishers of one network address. 0: no limit.",
         unit="messages",
     )
 

@@ -82,13 +82,15 @@ class Race:
 
     # --- publishers ---
 
-    def connect(self, *names: str, is_peer: bool = False) -> None:
+    def connect(self, *names: str, address: str = "", is_peer: bool = False) -> None:
         """Open a stream for each publisher; a second stream of a name replaces the first in this driver."""
         for name in names:
             publisher_id = PublisherId(len(self.names) + 1)
             self.ids[name], self.names[publisher_id] = publisher_id, name
             self.heard[name] = []
-            self._do(self.arbiter.connected(publisher_id, name, self.now_ns, is_peer=is_peer))
+            self._do(
+                self.arbiter.connected(publisher_id, name, self.now_ns, address=address, is_peer=is_peer)
+            )
 
     def header(self, name: str, number: int, *, proven: bool = False) -> None:
         """Offer a block; `proven`: the set holds the whole block."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gateway.admission import Admission, AdmissionLimits, DenialKind, Denied, MessagePace, address_of
-from gateway.limits import REFUSED_PUBLISHERS_KEPT
+from gateway.limits import MESSAGE_PACES_KEPT, REFUSED_PUBLISHERS_KEPT
 
 NOBODY: frozenset[str] = frozenset()
 ALICE = frozenset({"O=Net,CN=alice", "CN=alice"})
@@ -35,6 +35,33 @@ def test_who_is_not_on_the_list_is_denied_and_told_why() -> None:
         "publisher: got no client certificate, expected a certificate whose subject is in "
         "publish.allowed_subjects"
     )
+
+
+def test_a_pace_is_of_a_publisher_and_of_an_address_and_outlives_a_stream() -> None:
+    second_ns = 1_000_000_000
+    admission = Admission(AdmissionLimits(messages_per_second=2, messages_per_second_per_address=3))
+    assert [admission.wait_ns("alice", "192.0.2.1", 0) for _ in range(3)] == [0, 0, second_ns // 2]
+    admission.admit("alice", "192.0.2.1", NOBODY)
+    admission.release("alice", "192.0.2.1")
+    assert admission.wait_ns("alice", "192.0.2.2", 0) == second_ns
+    assert admission.wait_ns("bob", "192.0.2.1", 0) == pytest.approx(second_ns / 3, abs=2)
+    assert admission.wait_ns("bob", "192.0.2.9", 10 * second_ns) == 0
+
+
+def test_without_a_limit_nobody_waits() -> None:
+    admission = Admission(AdmissionLimits())
+    assert {admission.wait_ns("alice", "192.0.2.1", 0) for _ in range(1000)} == {0}
+
+
+def test_the_pace_that_was_idle_longest_is_forgotten_first() -> None:
+    admission = Admission(AdmissionLimits(messages_per_second=1))
+    for name in ("first", "second"):
+        assert admission.wait_ns(name, "", 0) == 0
+    assert admission.wait_ns("first", "", 0) > 0
+    for number in range(MESSAGE_PACES_KEPT - 1):
+        admission.wait_ns(f"publisher-{number}", "", 0)
+    assert admission.wait_ns("first", "", 0) > 0
+    assert admission.wait_ns("second", "", 0) == 0
 
 
 def test_a_publisher_has_its_number_of_streams_and_no_more() -> None:

@@ -26,6 +26,34 @@ def test_every_metric_of_the_table_is_exposed_and_no_other() -> None:
     assert exposed >= OF_THE_PROCESS
 
 
+def test_what_operators_were_promised_is_there_with_its_unit() -> None:
+    """Each thing that a node is to show, and the metric that shows it."""
+    promised = {
+        "blocks received": "sluice_blocks_received_total",
+        "blocks verified": "sluice_blocks_verified_total",
+        "blocks acknowledged": "sluice_blocks_acknowledged_total",
+        "blocks skipped": "sluice_blocks_skipped_total",
+        "blocks resent by reason": "sluice_blocks_resent_total{reason=",
+        "acknowledgement latency histogram": "sluice_acknowledgement_latency_seconds_bucket",
+        "winners by publisher": "sluice_blocks_won_total{publisher=",
+        "in-flight bytes": "sluice_inflight_bytes",
+        "flush time": "sluice_flush_seconds_bucket",
+        "TCP clients": "sluice_tcp_clients",
+        "bytes sent to them": "sluice_tcp_sent_bytes_total",
+        "lag of the slowest": "sluice_tcp_lag_bytes",
+        "lag of the slowest subscriber": "sluice_subscriber_lag_blocks",
+        "catch-up distance": "sluice_catch_up_distance_blocks",
+        "role": "sluice_role{role=",
+    }
+    metrics = Metrics(verification_mode="full")
+    metrics.blocks_resent.labels(reason="left").inc()
+    metrics.count_won("alice")
+    metrics.show_role("active")
+    lines = metrics.exposition().decode().splitlines()
+    missing = [what for what, name in promised.items() if not any(line.startswith(name) for line in lines)]
+    assert missing == []
+
+
 def test_a_new_node_has_no_block_and_shows_its_mode() -> None:
     lines = Metrics(verification_mode="hash").exposition().decode().splitlines()
     assert "sluice_last_block -1.0" in lines

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from gateway.limits import ITEM_OVERHEAD_BYTES
-from gateway.race_actions import Action, AttemptId, PublisherId
+from gateway.race_actions import Action, AttemptId, PublisherId, Resend, Send
 from gateway.race_facts import RaceError, RaceRules
-from gateway.race_tables import BlockState
+from gateway.race_tables import BlockState, Failure
 from tests.gateway.racing import HEADER, ITEM, Race
 from tests.gateway.test_race import race_of_three
 
@@ -46,6 +46,102 @@ def test_over_the_limit_a_later_block_makes_way_for_the_one_that_was_asked_for()
     race.header("Carol", 9)
     race.end("Carol", 9)
     race.expect("Carol", "ack 9", "ack 10")
+
+
+def test_over_its_own_limit_a_publisher_waits_and_the_others_do_not() -> None:
+    race = race_of_three(rules=RaceRules(publisher_bytes_max=3 * ITEM_OVERHEAD_BYTES))
+    race.header("Alice", 9)
+    race.block("Bob", 10)
+    assert race.readers() == ["Alice", "Carol"]
+    assert race.arbiter.publisher_bytes["Bob"] >= 3 * ITEM_OVERHEAD_BYTES
+    race.items("Alice", *[ITEM] * 8)  # over the limit as well, but all wait for its block
+    assert race.readers() == ["Alice", "Carol"]
+    race.end("Alice", 9)
+    assert race.readers() == ["Alice", "Bob", "Carol"]
+    assert race.arbiter.publisher_bytes == race.arbiter.address_bytes == {}
+
+
+def test_who_is_over_its_own_limit_may_still_send_the_block_that_all_wait_for() -> None:
+    race = race_of_three(rules=RaceRules(publisher_bytes_max=3 * ITEM_OVERHEAD_BYTES))
+    race.header("Alice", 9)
+    race.block("Bob", 10)
+    race.header("Bob", 11)
+    race.leave("Alice")
+    race.leave("Carol")
+    race.expect("Bob", "resend 9")
+    assert race.readers() == ["Bob"]
+    held = race.arbiter.inflight_bytes
+    race.items("Bob", ITEM)  # was on its way when it was asked, and is dropped: it costs no memory
+    assert race.dropped == [(9, "LEFT"), (11, "SENT_BACK")]
+    assert race.arbiter.inflight_bytes < held
+    race.block("Bob", 9)
+    race.expect("Bob", "ack 9", "ack 10")
+    race.block("Bob", 11)
+    race.expect("Bob", "ack 11")
+
+
+def test_what_a_publisher_holds_counts_over_all_its_streams_and_stays_when_it_leaves() -> None:
+    race = Race(8, rules=RaceRules(publisher_bytes_max=3 * ITEM_OVERHEAD_BYTES))
+    race.connect("Alice", "Bob")
+    race.header("Alice", 9)
+    race.block("Bob", 10)
+    race.leave("Bob")
+    race.connect("Bob")
+    assert race.readers() == ["Alice"]
+
+
+def test_publishers_of_one_address_share_its_limit() -> None:
+    race = Race(8, rules=RaceRules(address_bytes_max=3 * ITEM_OVERHEAD_BYTES))
+    race.connect("Alice")
+    race.connect("Bob", "Carol", address="192.0.2.1")
+    race.connect("Dave", address="192.0.2.2")
+    race.header("Alice", 9)
+    race.block("Bob", 10)
+    assert race.readers() == ["Alice", "Dave"]
+    race.leave("Alice")  # now all may send block 9, whatever they hold
+    assert race.readers() == ["Bob", "Carol", "Dave"]
+    race.header("Carol", 9)
+    assert race.readers() == ["Carol", "Dave"]
+    race.end("Carol", 9)
+    assert race.readers() == ["Bob", "Carol", "Dave"]
+
+
+def test_a_peer_that_is_followed_is_under_no_limit_of_its_own() -> None:
+    race = Race(8, rules=RaceRules(publisher_bytes_max=1, address_bytes_max=1))
+    race.connect("Alice")
+    race.connect("peer", is_peer=True)
+    race.header("Alice", 9)
+    race.block("peer", 10)
+    race.header("peer", 11)
+    assert race.readers() == ["Alice", "peer"]
+    assert "peer" not in race.arbiter.publisher_bytes
+
+
+# --- why a block is asked for again -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("lose", "failure"),
+    [
+        (lambda race: race.leave("Alice"), Failure.LEFT),
+        (lambda race: race.header("Alice", 12), Failure.ABANDONED),
+        (lambda race: race.bad_request("Alice"), Failure.BAD_REQUEST),
+        (lambda race: (race.end("Alice", 9), race.refused(9)), Failure.REFUSED),
+        (lambda race: race.wait(6), Failure.TIMED_OUT),
+        (lambda race: race.block("Bob", 11, 12), Failure.STALLED),
+    ],
+)
+def test_a_resend_says_how_the_block_was_lost(lose: Callable[[Race], object], failure: Failure) -> None:
+    race = race_of_three(hold="verified")
+    race.header("Alice", 9)
+    race.block("Bob", 10)
+    lose(race)
+    race.expect("Bob", "resend 9")
+    assert {
+        action.response.failure
+        for action in race.log
+        if isinstance(action, Send) and isinstance(action.response, Resend)
+    } == {failure}
 
 
 def test_the_time_of_a_publisher_that_is_not_read_begins_anew() -> None:

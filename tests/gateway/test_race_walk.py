@@ -19,8 +19,11 @@ class _Walk:
         chance = self.random
         self.is_narrow = chance.random() < 0.4
         """Little may be in flight, and nobody is read who should not be."""
+        its_own = chance.choice(["all", "publisher", "address"]) if self.is_narrow else ""
         rules = RaceRules(
-            inflight_bytes_max=500 if self.is_narrow else 1 << 30,
+            inflight_bytes_max=500 if its_own == "all" else 1 << 30,
+            publisher_bytes_max=200 if its_own == "publisher" else 1 << 30,
+            address_bytes_max=400 if its_own == "address" else 1 << 30,
             stall_blocks=chance.choice([0, 1, 3]),
             duplicate_skip_window=chance.choice([0, 0, 3]),
         )
@@ -124,7 +127,7 @@ def test_invariants_hold_in_random_interleavings(seed: int) -> None:
     race = walk.race
     first = race.committed[0] if race.committed else 0
     assert race.committed == list(range(first, first + len(race.committed)))
-    assert race.arbiter.inflight_bytes <= 500 + 8 * 200 or not walk.is_narrow
+    assert race.arbiter.inflight_bytes <= 800 + 8 * 200 or not walk.is_narrow
     before = race.arbiter.next_number
     walk.heal()
     assert race.arbiter.next_number > before + 10, "the chain does not go on after the faults stop"

@@ -26,7 +26,8 @@ from tests.nodes import ledger_key
 from tests.simulation.coverage import Coverage
 from tests.simulation.network import Connection, Poison, ServerContext
 from tests.simulation.options import Options
-from tests.simulation.oracle import Oracle, held_bytes
+from tests.simulation.oracle import Oracle
+from tests.simulation.picture import held_bytes
 from tests.simulation.storage import Storage
 from tests.simulation.watched import WatchedArbiter
 from tests.simulation.world import SECOND_NS, SimLoop, World
@@ -128,6 +129,7 @@ class SimNode:
             idle_timeout_ns=options.idle_timeout_ns,
             duplicate_skip_window=options.duplicate_skip_window,
             inflight_bytes_max=options.inflight_bytes_max,
+            publisher_bytes_max=options.publisher_bytes_max,
         )
         first = options.first_number
         arbiter = WatchedArbiter(self.ledger.last_number, first, rules, self.oracle, coverage)

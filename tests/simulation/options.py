@@ -47,6 +47,7 @@ class Options:
     duplicate_skip_window: int = 0
     responses_max: int = 4096
     inflight_bytes_max: int = 1 << 30
+    publisher_bytes_max: int = 1 << 30
     group_blocks_max: int = 64
     pages: int = 1
     """Data pages of the new stream file."""
@@ -159,4 +160,5 @@ def draw(seed: int, steps: int | None = None) -> Options:
         cache_bytes=dice.choice([500, 3000, 1 << 20]),
         reset_interval_ns=dice.choice([0, 0, 0, 1, 5]) * SECOND_NS,
         answer_timeout_ns=dice.choice([4, 60, 60]) * SECOND_NS,
+        publisher_bytes_max=dice.choice([300, 1500, 1 << 30, 1 << 30]),
     )

@@ -8,6 +8,7 @@ for byte.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -33,7 +34,7 @@ from gateway.race_facts import RaceRules
 from gateway.race_tables import EndStatus, Failure
 from tests.simulation.disk_checks import DiskChecks
 from tests.simulation.options import Options
-from tests.simulation.picture import SLACK_NS, Block, Picture, Stream
+from tests.simulation.picture import SLACK_NS, Block, Picture, Stream, held_bytes
 from tests.simulation.storage import Storage
 from tests.simulation.texts import brief, text_of
 from tests.simulation.true_chain import true_blocks
@@ -116,10 +117,15 @@ class Oracle(Picture):
 
     def held_back(self, publisher_id: int) -> None:
         """The service does not read a stream."""
-        self.streams[publisher_id].held_back = True
-        most = self.options.inflight_bytes_max
-        held_bytes = sum(block.size_bytes + 64 * len(block.items) for block in self.blocks.values())
-        self._expect(held_bytes >= most, "Only a full node does not read", f"{held_bytes} of {most} bytes")
+        stream = self.streams[publisher_id]
+        stream.held_back = True
+        options, held = self.options, self.held_by_name()
+        in_all, its_own = sum(held.values()), held[stream.name]
+        self._expect(
+            in_all >= options.inflight_bytes_max or its_own >= options.publisher_bytes_max,
+            "Only a publisher for whom the node is full is not read",
+            f"{stream.name} holds {its_own} of {in_all} bytes",
+        )
 
     def let_go(self, publisher_id: int) -> None:
         """The service reads it again: its time begins anew."""
@@ -562,6 +568,11 @@ class Oracle(Picture):
         extra = held_bytes(lowest.items) if lowest is not None else 0
         most = self.options.inflight_bytes_max + (len(self.streams) + 1) * self._largest_bytes
         self._expect(held - extra <= most, "Rule 10: bytes in flight are bounded", f"{held}, at most {most}")
+        streams = Counter(stream.name for stream in self.streams.values())
+        for name, its_own in self.held_by_name(but=self.next_number).items():
+            most = self.options.publisher_bytes_max + (streams[name] + 1) * self._largest_bytes
+            rule = "The bytes of one publisher in flight are bounded"
+            self._expect(its_own <= most, rule, f"{name}: {its_own}, at most {most}")
 
     def written(self, context: object, response: Any) -> None:
         """The service writes a response: it must be the next that the arbiter gave for this stream."""
@@ -585,8 +596,3 @@ _HEARS = {
     Failure.TIMED_OUT: EndStatus.TIMEOUT,
     Failure.STALLED: EndStatus.TIMEOUT,
 }
-
-
-def held_bytes(items: Sequence[bytes]) -> int:
-    """What items cost while they are in flight: their bytes, and what Python adds to each."""
-    return sum(map(len, items)) + 64 * len(items)

@@ -5,8 +5,8 @@ Written from the issue's text, not from the arbiter's tables: the same facts, fo
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterator
+from collections import Counter, deque
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from gateway.race_actions import Response
@@ -95,6 +95,14 @@ class Picture:
         """Block L + 1 while it is open, and since when."""
         self._lowest = (0, 0)
         """The attempt that is the lowest being sent, and since when."""
+
+    def held_by_name(self, *, but: int = -1) -> Counter[str]:
+        """Count the bytes that each publisher's blocks hold, but for those of one block."""
+        held: Counter[str] = Counter()
+        for block in self.blocks.values():
+            if block.number != but:
+                held[block.winner_name] += held_bytes(block.items)
+        return held
 
     @property
     def next_number(self) -> int:
@@ -242,3 +250,8 @@ class Picture:
             if stream.next_offer is not None and stream.next_offer > number:
                 got = f"block {number}, {stream.name} comes to {stream.next_offer}"
                 yield "Rule 6: who has passed an open block L + 1 is asked to resend it", got
+
+
+def held_bytes(items: Sequence[bytes]) -> int:
+    """What items cost while they are in flight: their bytes, and what Python adds to each."""
+    return sum(map(len, items)) + 64 * len(items)

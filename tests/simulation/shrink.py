@@ -26,7 +26,8 @@ _PLAIN_NAMES = (
         "first_block",
         "block_bytes_max",
     ),
-    *("duplicate_skip_window", "responses_max", "inflight_bytes_max", "group_blocks_max", "pages"),
+    *("duplicate_skip_window", "responses_max", "inflight_bytes_max", "publisher_bytes_max"),
+    *("group_blocks_max", "pages"),
     *("same_name", "quiet", "window_blocks", "cache_bytes", "reset_interval_ns", "answer_timeout_ns"),
     *("block_time_ns", "stall_blocks", "block_timeout_ns", "idle_timeout_ns"),
 )

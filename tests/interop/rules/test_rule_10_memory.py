@@ -166,10 +166,11 @@ def test_tiny_items_count_for_what_they_cost(tmp_path: Path) -> None:
     play(tmp_path, scene, committed=0, publish_max_inflight_bytes=LIMIT_BYTES)
 
 
+@pytest.mark.parametrize("limit", ["inflight", "publisher_inflight", "address_inflight"])
 def test_many_real_publishers_bring_a_chain_through_a_narrow_node(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str
 ) -> None:
-    """Eight clients with different speeds, room for two blocks, and each of them leaves now and then."""
+    """Eight clients with different speeds, room for two blocks, in all or for each or for their address."""
     options = ClientOptions(set_bytes_max=32 * KIB)
 
     async def source(seed: int) -> AsyncIterator[Block]:
@@ -185,12 +186,41 @@ def test_many_real_publishers_bring_a_chain_through_a_narrow_node(
         reports = await asyncio.gather(*runs)
         assert {report.unacknowledged for report in reports} == {0}
         assert stage.node.ledger.last_number == len(LARGE) - 1
-        assert watch.peak_bytes <= LIMIT_BYTES + LARGE[0].size_bytes + 8 * 2 * 40 * KIB
+        share = 8 if limit == "publisher_inflight" else 1
+        assert watch.peak_bytes <= share * LIMIT_BYTES + LARGE[0].size_bytes + 8 * 2 * 40 * KIB
+        assert stage.node.conductor.arbiter.publisher_bytes == {}
 
     play(
         tmp_path,
         scene,
         committed=0,
-        publish_max_inflight_bytes=LIMIT_BYTES,
         publish_duplicate_skip_window=len(LARGE),
+        **{f"publish_max_{limit}_bytes": LIMIT_BYTES},
+    )
+
+
+def test_one_publisher_far_ahead_is_slowed_and_the_others_are_not(tmp_path: Path) -> None:
+    """Bob has his share in flight while Alice is slow with block 0; Carol is read, and Bob comes through."""
+
+    async def scene(stage: Stage) -> None:
+        arbiter = stage.node.conductor.arbiter
+        alice, bob, carol = await stage.publishers("alice", "bob", "carol")
+        await send(alice, LARGE[0], 0, 1)
+        await stage.begun(0)
+        await send(bob, LARGE[1], 0, 1)
+        await stage.begun(1)
+        sending = asyncio.ensure_future(send(bob, LARGE[1], 1))
+        await stage.until(lambda: any(stream.held_back for stream in arbiter.streams.values()))
+        assert arbiter.publisher_bytes["bob"] < LARGE[1].size_bytes
+        await send(carol, LARGE[2], 0, 4)
+        await stage.begun(2)
+        await send(carol, LARGE[2], 4)
+        await send(alice, LARGE[0], 1)
+        for publisher in (alice, bob, carol):
+            await publisher.expect("ack 0", "ack 1", "ack 2")
+        await sending
+        assert arbiter.publisher_bytes == arbiter.address_bytes == {}
+
+    play(
+        tmp_path, scene, committed=0, publish_max_publisher_inflight_bytes=64 * KIB, publish_stall_blocks=100
     )

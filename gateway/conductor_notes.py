@@ -1,0 +1,82 @@
+"""What is written down of the publish race, for people: log lines and counts of answers and of lost blocks.
+
+A shell around the log and the metrics; it decides nothing. `gateway.conductor` calls it as it performs.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from gateway.logs import fields
+from gateway.metrics import Metrics
+from gateway.race_actions import Acknowledgement, Drop, EndOfStream, Resend, Response, Skip
+from gateway.race_tables import EndStatus, Failure
+from gateway.verdict import Refusal
+
+__all__ = ["RESENT_BEGINNING", "note_answer", "note_drop", "note_refusal"]
+
+log = logging.getLogger(__name__)
+
+RESENT_BEGINNING = "beginning"
+"""The reason of a ResendBlock for a block that did not fail: it was skipped for a beginning that did."""
+
+_USUAL_ENDS = (EndStatus.SUCCESS, EndStatus.DUPLICATE_BLOCK)
+_OURS = (Failure.TIMED_OUT, Failure.NODE)
+
+
+def note_answer(metrics: Metrics, publisher: str, response: Response) -> None:
+    """Take note of an answer to a publisher; acknowledgements are counted where blocks are committed."""
+    if isinstance(response, Acknowledgement):
+        return
+    if isinstance(response, EndOfStream):
+        log.log(
+            logging.INFO if response.status in _USUAL_ENDS else logging.WARNING,
+            "stream ended",
+            extra=fields(
+                publisher=publisher,
+                status=response.status.name,
+                block=response.proximate_number,
+                last_block=response.last_number,
+                reason=response.reason,
+            ),
+        )
+        return
+    if isinstance(response, Skip):
+        metrics.blocks_skipped.inc()
+    elif isinstance(response, Resend):
+        reason = RESENT_BEGINNING if response.failure is None else response.failure.name.lower()
+        metrics.blocks_resent.labels(reason=reason).inc()
+    if log.isEnabledFor(logging.DEBUG):
+        log.debug("answered", extra=fields(publisher=publisher, response=repr(response)))
+
+
+def note_refusal(metrics: Metrics, number: int, publisher: str, refusal: Refusal) -> None:
+    """Take note of a block that cannot be accepted."""
+    log.warning(
+        "block refused",
+        extra=fields(
+            block=number,
+            publisher=publisher,
+            kind=refusal.kind.value,
+            what=refusal.what,
+            got=refusal.got,
+            expected=refusal.expected,
+        ),
+    )
+    metrics.blocks_refused.labels(reason=refusal.kind.value).inc()
+
+
+def note_drop(publisher: str, action: Drop) -> None:
+    """Take note of an attempt that came to nothing, unless `note_refusal` has said it."""
+    if action.failure is Failure.REFUSED:
+        return
+    log.log(
+        logging.WARNING if action.failure in _OURS else logging.INFO,
+        "block dropped",
+        extra=fields(
+            block=action.block_number,
+            publisher=publisher,
+            failure=action.failure.name,
+            reason=action.reason,
+        ),
+    )
