@@ -61,29 +61,31 @@ class Rule:
     """What would keep it, in words."""
 
 
+def _pair_rule(section: str) -> Rule:
+    """A certificate is of no use without its key, nor a key without its certificate."""
+
+    def has_pair(settings: Settings) -> bool:
+        certificate, key = (getattr(settings, f"{section}_{name}") for name in ("tls_certificate", "tls_key"))
+        return (certificate is None) == (key is None)
+
+    return Rule(
+        f"{section}.tls_key",
+        has_pair,
+        lambda _: f"{section}.tls_certificate and {section}.tls_key together, or neither",
+    )
+
+
 def _tls_rules(section: str) -> tuple[Rule, Rule]:
     """Give the rules of the three files of one address."""
 
-    def files(settings: Settings) -> tuple[Path | None, Path | None, Path | None]:
-        certificate, key, client_ca = (
-            getattr(settings, f"{section}_{name}") for name in ("tls_certificate", "tls_key", "tls_client_ca")
-        )
-        return certificate, key, client_ca
-
-    def has_pair(settings: Settings) -> bool:
-        certificate, key, _ = files(settings)
-        return (certificate is None) == (key is None)
-
     def has_certificate_for_ca(settings: Settings) -> bool:
-        certificate, _, client_ca = files(settings)
+        certificate, client_ca = (
+            getattr(settings, f"{section}_{name}") for name in ("tls_certificate", "tls_client_ca")
+        )
         return client_ca is None or certificate is not None
 
     return (
-        Rule(
-            f"{section}.tls_key",
-            has_pair,
-            lambda _: f"{section}.tls_certificate and {section}.tls_key together, or neither",
-        ),
+        _pair_rule(section),
         Rule(
             f"{section}.tls_client_ca",
             has_certificate_for_ca,
@@ -114,13 +116,11 @@ RULES: tuple[Rule, ...] = (
         lambda s: s.subscriber_tls_certificate is None or s.subscriber_address is not None,
         lambda _: "subscriber.address to be set as well (grpc.tls_certificate is for grpc.address)",
     ),
+    _pair_rule("catchup"),
     Rule(
         "catchup.tls_certificate",
-        lambda s: (
-            s.catchup_tls_certificate is None
-            or (s.catchup_tls_key is not None and s.catchup_tls_ca is not None)
-        ),
-        lambda _: "catchup.tls_key and catchup.tls_ca to be set as well",
+        lambda s: s.catchup_tls_certificate is None or s.catchup_tls_ca is not None,
+        lambda _: "catchup.tls_ca to be set as well",
     ),
     Rule(
         "publish.allowed_subjects",

@@ -13,7 +13,6 @@ from typing import Any
 import click
 
 from gateway.logs import fields, set_up_logging
-from gateway.setting_kinds import Switch
 from gateway.setting_sources import CONFIG_ENVIRONMENT, Resolved, resolve, to_toml
 from gateway.settings import SETTINGS, Setting
 
@@ -44,9 +43,6 @@ def _option(setting: Setting) -> click.Option:
     unit = f"{setting.unit}, " if setting.unit else ""
     help_text = f"{setting.help}  [{unit}default: {setting.default_text}]"
     name = setting.attribute
-    if isinstance(setting.kind, Switch):
-        flag = setting.flag.removeprefix("--")
-        return click.Option([name, f"--{flag}/--no-{flag}"], default=None, help=help_text)
     return click.Option(
         [name, setting.flag],
         metavar=setting.kind.metavar,

@@ -225,11 +225,19 @@ BROKEN_RULES: list[tuple[str, dict[str, object], str]] = [
         ),
     ),
     (
+        "catchup.tls_key",
+        {"catchup.tls_key": "a.key", "catchup.tls_ca": "ca.crt"},
+        (
+            'catchup.tls_key: got "a.key", expected catchup.tls_certificate and catchup.tls_key together, or '
+            "neither (flag --catchup-tls-key)"
+        ),
+    ),
+    (
         "catchup.tls_certificate",
         {"catchup.tls_certificate": "a.crt", "catchup.tls_key": "a.key"},
         (
-            'catchup.tls_certificate: got "a.crt", expected catchup.tls_key and catchup.tls_ca to be set as '
-            "well (flag --catchup-tls-certificate)"
+            'catchup.tls_certificate: got "a.crt", expected catchup.tls_ca to be set as well '
+            "(flag --catchup-tls-certificate)"
         ),
     ),
     (

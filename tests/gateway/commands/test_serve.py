@@ -18,7 +18,7 @@ from click.testing import CliRunner
 
 from gateway import cli
 from gateway.commands.serve import command
-from gateway.settings import SETTINGS, Settings
+from gateway.settings import SETTINGS, Setting, Settings
 
 
 @pytest.fixture(autouse=True)
@@ -68,13 +68,22 @@ def test_help_shows_every_setting_with_its_unit_and_default() -> None:
 def test_the_settings_reach_the_node(node: FakeNodeModule, tmp_path: Path) -> None:
     config = tmp_path / "sluice.toml"
     config.write_text("[publish]\nstall_blocks = 5\n")
-    arguments = ["serve", "--config", str(config), "--tcp", "[::1]:0", "--no-grpc-reflection"]
+    arguments = ["serve", "--config", str(config), "--tcp", "[::1]:0", "--grpc-reflection", "off"]
     assert cli.main([*arguments, "--ledger-key", "ed25519:aa", "--ledger-key", "ed25519:bb"]) == 0
     (settings,) = node.ran_with
     assert str(settings.tcp_address) == "[::1]:0"
     assert settings.publish_stall_blocks == 5
     assert settings.grpc_reflection is False
     assert settings.ledger_keys == ("ed25519:aa", "ed25519:bb")
+
+
+@pytest.mark.parametrize("setting", SETTINGS, ids=lambda setting: setting.name)
+def test_every_flag_takes_its_value_from_the_next_word(
+    setting: Setting, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As docs/settings.md writes them all; a value that no setting takes shows that it was the value."""
+    assert cli.main(["serve", "--print-config", setting.flag, ""]) == 2
+    assert capsys.readouterr().err.endswith(f"(flag {setting.flag})\n")
 
 
 def test_the_status_of_the_node_is_the_status_of_the_command(node: FakeNodeModule) -> None:
