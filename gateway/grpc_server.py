@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import Any
 
+import grpc
+from google.protobuf.message import DecodeError
 from grpc import aio
 
 from gateway.addresses import Address
@@ -45,7 +48,7 @@ async def start_server(
     Raises:
         Fatal: it cannot listen there.
     """
-    server = aio.server(options=_options(plan))
+    server = aio.server(options=_options(plan), interceptors=(_RefuseUnreadable(),))
     add_services(server)
     await _try_address(plan.setting, plan.address)
     try:
@@ -57,6 +60,39 @@ async def start_server(
         raise not_free(plan.setting, plan.address, OSError("cannot listen there")) from error
     await server.start()
     return server, Address(plan.address.host, port)
+
+
+class _RefuseUnreadable(aio.ServerInterceptor):
+    """Answers a unary request that does not parse with INVALID_ARGUMENT.
+
+    gRPC itself takes it for an error of the service, answers UNKNOWN and logs a traceback for each: whoever
+    sends nonsense could fill the log of the node. Streams have answers of their own.
+    """
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler[Any, Any] | None]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> grpc.RpcMethodHandler[Any, Any] | None:
+        handler: Any = await continuation(handler_call_details)
+        if handler is None or handler.unary_unary is None or handler.request_deserializer is None:
+            return handler  # type: ignore[no-any-return]  # as it came
+        serve, parse = handler.unary_unary, handler.request_deserializer
+
+        def read(message: bytes) -> object:
+            try:
+                return parse(message)
+            except DecodeError as error:
+                return error
+
+        async def answer(request: object, context: aio.ServicerContext[Any, Any]) -> object:
+            if isinstance(request, DecodeError):
+                await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"request: got {request}")
+            return await serve(request, context)
+
+        return grpc.unary_unary_rpc_method_handler(
+            answer, request_deserializer=read, response_serializer=handler.response_serializer
+        )
 
 
 def _options(plan: ServerPlan) -> list[tuple[str, int]]:

@@ -437,7 +437,7 @@ class Node:
 
     def _add_reading(self, server: aio.Server) -> None:
         """Add what gives blocks away."""
-        node_pb2_grpc.add_BlockAccessServiceServicer_to_server(BlockAccessService(self.ledger), server)
+        BlockAccessService(self.ledger).add_to(server)
         self._make_subscribe_service().add_to(server)
 
     def _make_subscribe_service(self) -> SubscribeService:

@@ -16,6 +16,8 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
+import grpc
+from google.protobuf.message import DecodeError
 from grpc import aio
 
 import gateway
@@ -28,6 +30,7 @@ __all__ = ["STATUS_KEY", "BlockAccessService", "BlockNodeService", "Facts"]
 log = logging.getLogger(__name__)
 
 U64_MAX = (1 << 64) - 1
+ACCESS_SERVICE_NAME = "org.hiero.block.api.BlockAccessService"
 STATUS_KEY = "sluice-status"
 """The metadata that asks for facts, and that carries them."""
 
@@ -90,22 +93,34 @@ class BlockNodeService(node_pb2_grpc.BlockNodeServiceServicer):
         )
 
 
-class BlockAccessService(node_pb2_grpc.BlockAccessServiceServicer):
+class BlockAccessService:
     """Serves `getBlock`."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
 
-    async def getBlock(
-        self, request: node_pb2.BlockRequest, context: aio.ServicerContext[Any, Any]
+    def add_to(self, server: aio.Server) -> None:
+        """Register the service; by hand, since a request that does not parse has an answer, too."""
+        handler = grpc.unary_unary_rpc_method_handler(
+            self.get_block,
+            request_deserializer=_parse,
+            response_serializer=node_pb2.BlockResponse.SerializeToString,
+        )
+        server.add_generic_rpc_handlers(
+            (grpc.method_handlers_generic_handler(ACCESS_SERVICE_NAME, {"getBlock": handler}),)
+        )
+
+    async def get_block(
+        self, request: node_pb2.BlockRequest | None, context: aio.ServicerContext[Any, Any]
     ) -> node_pb2.BlockResponse:
         """One committed block, its items as they were received.
 
-        A number that is not here is NOT_FOUND above the last block and NOT_AVAILABLE below the first.
+        A number that is not here is NOT_FOUND above the last block and NOT_AVAILABLE below the first. None is
+        a request that does not parse.
         """
         first, last = self._ledger.first_number, self._ledger.last_number
-        kind = request.WhichOneof("block_specifier")
-        if kind is None or (kind == "retrieve_latest" and not request.retrieve_latest):
+        kind = None if request is None else request.WhichOneof("block_specifier")
+        if request is None or kind is None or (kind == "retrieve_latest" and not request.retrieve_latest):
             return node_pb2.BlockResponse(status=_Code.INVALID_REQUEST)
         if first is None or last is None:
             return node_pb2.BlockResponse(status=_Code.NOT_FOUND)
@@ -122,3 +137,11 @@ class BlockAccessService(node_pb2_grpc.BlockAccessServiceServicer):
             return node_pb2.BlockResponse(status=_Code.ERROR)
         assert stored is not None
         return node_pb2.BlockResponse(status=_Code.SUCCESS, block=block_pb2.Block(items=stored.items))
+
+
+def _parse(message: bytes) -> node_pb2.BlockRequest | None:
+    """Read a request; None in the place of one that does not parse."""
+    try:
+        return node_pb2.BlockRequest.FromString(message)
+    except DecodeError:
+        return None

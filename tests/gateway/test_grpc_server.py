@@ -8,6 +8,7 @@ import socket
 import grpc
 import pytest
 from grpc import aio
+from grpc_health.v1 import health, health_pb2_grpc
 
 from gateway.addresses import Address
 from gateway.errors import Fatal
@@ -57,6 +58,30 @@ def test_services_are_those_that_were_added() -> None:
         await server.stop(0)
 
     asyncio.run(main())
+
+
+def test_a_request_that_does_not_parse_is_refused_and_not_logged(caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        server, address = await start_server(plan(), _health)
+        async with aio.insecure_channel(str(address)) as channel:
+            check: aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(
+                "/grpc.health.v1.Health/Check"
+            )
+            assert await check(b"") == b"\x08\x01"  # SERVING
+            with pytest.raises(aio.AioRpcError) as caught:
+                await check(b"\xff")
+            assert await check(b"") == b"\x08\x01"
+        assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+        assert str(caught.value.details()).startswith("request: got Error parsing message")
+        await server.stop(0)
+
+    asyncio.run(main())
+    assert caplog.records == []
+
+
+def _health(server: aio.Server) -> None:
+    servicer = health.aio.HealthServicer()
+    health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
 
 
 def _echo(server: aio.Server) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -92,6 +93,24 @@ def test_each_request_has_its_answer(
         assert response.HasField("block") == (number is not None)
 
     with_blocks(tmp_path, BLOCKS[2:5], scenario, first_block=2)
+
+
+def test_a_request_that_does_not_parse(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Over bare bytes: getBlock has a status for it, the status calls have gRPC's."""
+    service = "/org.hiero.block.api.BlockNodeService"
+
+    async def scenario(wire: Wire) -> None:
+        channel: Any = wire.channel()
+        get_block = channel.unary_unary("/org.hiero.block.api.BlockAccessService/getBlock")
+        assert await get_block(b"\xff\xff", timeout=ANSWER_SECONDS) == b"\x08\x02"  # INVALID_REQUEST
+        assert await get_block(b"\x08\x01", timeout=ANSWER_SECONDS) == b"\x08\x04"  # NOT_FOUND
+        for method in ("serverStatus", "serverStatusDetail"):
+            with pytest.raises(aio.AioRpcError) as caught:
+                await channel.unary_unary(f"{service}/{method}")(b"\xff\xff", timeout=ANSWER_SECONDS)
+            assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+    with_blocks(tmp_path, [], scenario)
+    assert [record for record in caplog.records if record.levelno > logging.INFO] == []
 
 
 @pytest.mark.parametrize("request_", [Request(block_number=0), Request(block_number=U64_MAX), REQUESTS[1][1]])
