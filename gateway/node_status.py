@@ -26,6 +26,7 @@ from gateway.limits import PEER_STATUS_SECONDS_MAX
 from gateway.node_service import STATUS_KEY
 from gateway.root_hash import BlockHasher
 from gateway.subscription import U64_MAX
+from gateway.table_lines import table_lines
 
 __all__ = ["NodeReport", "NodesView", "collect"]
 
@@ -92,11 +93,7 @@ class NodesView:
         rows: list[tuple[str, ...]] = [(*head, "behind", "missing", "verify")]
         highest = max((report.last for report in self.reports if report.last is not None), default=None)
         rows += [self._row(report, highest) for report in self.reports]
-        widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-        lines = [
-            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-            for row in rows
-        ]
+        lines = table_lines(rows)
         lines += [f"{report.address}: {report.error}" for report in self.reports if report.error is not None]
         if self.agree is not None:
             verdict = "agree" if self.agree else "DO NOT AGREE"

@@ -20,6 +20,7 @@ from gateway.ledger_files import ledger_of_file, ledger_of_folder
 from gateway.limits import CONTROL_CALL_SECONDS
 from gateway.proofs.baby_jubjub import point_bytes
 from gateway.proofs.ledger_data import SENTINEL_KEY, LedgerData, LedgerNode, published_ledger
+from gateway.table_lines import table_lines
 
 __all__ = ["command"]
 
@@ -113,8 +114,15 @@ def _print(ledger: LedgerData) -> None:
     click.echo(f"WRAPS key   {wraps_key}")
     click.echo(f"weight      {total}")
     click.echo(f"pin it with --ledger-key tss:id={ledger.ledger_id.hex()}")
-    table = Table("node", "weight", "share", "key (SHA-256)")
+    rows = [("node", "weight", "share", "key (SHA-256)")]
     for node in ledger.nodes:
         share = f"{100 * node.weight / total:.2f} %" if total else "-"
-        table.add_row(str(node.node_id), str(node.weight), share, _fingerprint(node) or "none of its own")
-    Console().print(table)
+        rows.append((str(node.node_id), str(node.weight), share, _fingerprint(node) or "none of its own"))
+    console = Console()
+    if not console.is_terminal:
+        click.echo("\n".join(table_lines(rows)))
+        return
+    table = Table(*rows[0])
+    for row in rows[1:]:
+        table.add_row(*row)
+    console.print(table)

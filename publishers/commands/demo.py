@@ -15,14 +15,16 @@ from rich.console import Console
 from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
+from rich.text import Text
 
 from gateway.addresses import parse_address
+from gateway.table_lines import table_lines
 from publishers.demo import DemoOptions, DemoProgress, DemoResult, run_demo
 from publishers.errors import PublisherError
 from publishers.limits import MAKER_BLOCKS_MAX
 from publishers.maker import MakerOptions
 
-__all__ = ["command"]
+__all__ = ["command", "print_result"]
 
 
 class DemoFailed(PublisherError):
@@ -113,13 +115,13 @@ def command(
     )
     signal.signal(signal.SIGTERM, _leave)
     console = Console(stderr=as_json)
-    console.print(f"Everything goes to {options.folder}", highlight=False)
+    click.echo(f"Everything goes to {options.folder}", err=as_json)
     with _Display(console) as display:
         result = run_demo(options, display.update)
     if as_json:
         click.echo(json.dumps(_json_of(result)))
     else:
-        _print(console, result)
+        print_result(console, result)
     if not result.is_good:
         raise DemoFailed(_problem(result))
 
@@ -181,34 +183,54 @@ class _Display:
         )
 
 
-def _print(console: Console, result: DemoResult) -> None:
-    """Print the summary for people."""
-    race = Table("publisher", "blocks won", "skipped", "acknowledged", "sent", title="The race")
-    for column in race.columns[1:]:
+def print_result(console: Console, result: DemoResult) -> None:
+    """Print the summary for people: tables on a terminal, else plain lines."""
+    race, sums = _race_rows(result), _sum_rows(result)
+    if not console.is_terminal:
+        click.echo("\n".join([*table_lines(race), "", *table_lines(sums)]))
+        return
+    table = Table(*race[0], title="The race")
+    for column in table.columns[1:]:
         column.justify = "right"
+    for row in race[1:]:
+        table.add_row(*map(Text, row))
+    console.print(table)
+    table = Table("what", "figures", title="The chain", show_header=False)
+    for row in sums:
+        table.add_row(*map(Text, row))
+    console.print(table)
+
+
+def _race_rows(result: DemoResult) -> list[tuple[str, ...]]:
+    """The publishers, one row each, under a head."""
+    rows: list[tuple[str, ...]] = [("publisher", "blocks won", "skipped", "acknowledged", "sent")]
     for one in result.publishers:
-        sent = f"{one.bytes_sent / 1e6:,.1f} MB"
         acknowledged = one.failure or f"{one.acknowledged:,} of {result.block_count:,}"
-        race.add_row(one.name, f"{one.won:,}", f"{one.skipped:,}", acknowledged, sent)
-    console.print(race)
+        sent = f"{one.bytes_sent / 1e6:,.1f} MB"
+        rows.append((one.name, f"{one.won:,}", f"{one.skipped:,}", acknowledged, sent))
+    return rows
+
+
+def _sum_rows(result: DemoResult) -> list[tuple[str, str]]:
+    """What came of it all: a name and its figures in each row."""
     read = result.read
     same = "byte for byte what was published" if result.is_good else _problem(result)
     checked = "root hash, links and proof" if result.verification_mode == "full" else "root hash and links"
     rate = f"{result.block_count / max(result.publish_seconds, 1e-9):,.0f} blocks/s"
-    sums = Table("what", "figures", title="The chain", show_header=False)
-    sums.add_row("blocks", f"{result.first_block:,} to {result.last_block:,}, each stored once")
-    sums.add_row("items", f"{read.items:,}")
-    sums.add_row("bytes of items", f"{read.bytes:,}")
-    sums.add_row("verified", f"{checked} (mode {result.verification_mode})")
-    sums.add_row("published in", f"{result.publish_seconds:.1f} s, {rate}")
-    sums.add_row(
-        "time to acknowledge", f"median {_ms(result.latency_median_ns)}, p99 {_ms(result.latency_p99_ns)}"
-    )
-    sums.add_row("TCP client", f"{read.entries:,} entries, {read.blocks:,} blocks: {same}")
-    sums.add_row("stream file", str(result.folder / "node" / "datastream.bin"))
-    sums.add_row("block files", str(result.source))
-    sums.add_row("logs", f"{result.folder / 'node.log'}\n{result.folder / 'spark.log'}")
-    console.print(sums)
+    latency = f"median {_ms(result.latency_median_ns)}, p99 {_ms(result.latency_p99_ns)}"
+    return [
+        ("blocks", f"{result.first_block:,} to {result.last_block:,}, each stored once"),
+        ("items", f"{read.items:,}"),
+        ("bytes of items", f"{read.bytes:,}"),
+        ("verified", f"{checked} (mode {result.verification_mode})"),
+        ("published in", f"{result.publish_seconds:.1f} s, {rate}"),
+        ("time to acknowledge", latency),
+        ("TCP client", f"{read.entries:,} entries, {read.blocks:,} blocks: {same}"),
+        ("stream file", str(result.folder / "node" / "datastream.bin")),
+        ("block files", str(result.source)),
+        ("log of the node", str(result.folder / "node.log")),
+        ("log of Spark", str(result.folder / "spark.log")),
+    ]
 
 
 def _ms(nanoseconds: int | None) -> str:

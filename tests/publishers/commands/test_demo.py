@@ -11,10 +11,14 @@ import time
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from gateway.cli import main
+from publishers.commands.demo import print_result
+from publishers.demo import DemoResult, PublisherResult
 from publishers.errors import SparkUnavailable
 from publishers.spark.session import require_java
+from publishers.stream_reader import ReadTotals
 
 STOP_SECONDS = 60
 
@@ -97,3 +101,45 @@ def test_a_folder_that_is_not_empty_is_refused(tmp_path: Path, capsys: pytest.Ca
 def test_a_ledger_key_goes_with_a_source(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["demo", "--ledger-key", "ed25519:00"]) == 2
     assert "--ledger-key goes with --source" in capsys.readouterr().err
+
+
+FOLDER = Path("/very/long/" + 20 * "folder/" + "[bold]")
+RESULT = DemoResult(
+    first_block=0,
+    last_block=1,
+    read=ReadTotals(entries=11, blocks=2, items=6, bytes=1234),
+    publishers=(PublisherResult("publisher-1", 2, 0, 2, 1_500_000, None),),
+    latency_median_ns=1_500_000,
+    latency_p99_ns=None,
+    publish_seconds=0.5,
+    verification_mode="full",
+    folder=FOLDER,
+    source=FOLDER / "blocks",
+)
+
+
+def test_the_summary_is_plain_lines_when_piped(capsys: pytest.CaptureFixture[str]) -> None:
+    print_result(Console(width=80, force_terminal=False), RESULT)
+    assert capsys.readouterr().out.splitlines() == [
+        "publisher    blocks won  skipped  acknowledged  sent",
+        "publisher-1  2           0        2 of 2        1.5 MB",
+        "",
+        "blocks               0 to 1, each stored once",
+        "items                6",
+        "bytes of items       1,234",
+        "verified             root hash, links and proof (mode full)",
+        "published in         0.5 s, 4 blocks/s",
+        "time to acknowledge  median 1.5 ms, p99 unknown",
+        "TCP client           11 entries, 2 blocks: byte for byte what was published",
+        f"stream file          {FOLDER}/node/datastream.bin",
+        f"block files          {FOLDER}/blocks",
+        f"log of the node      {FOLDER}/node.log",
+        f"log of Spark         {FOLDER}/spark.log",
+    ]
+
+
+def test_the_summary_is_two_tables_on_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    print_result(Console(width=300, force_terminal=True, no_color=True), RESULT)
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[1] for line in lines if "publisher-1" in line] == ["publisher-1"]
+    assert [line.split("│")[2].strip() for line in lines if "log of Spark" in line] == [f"{FOLDER}/spark.log"]
