@@ -12,6 +12,7 @@ others work. Anything else that goes wrong is a bug of ours and shows its traceb
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from importlib.metadata import EntryPoint, entry_points
@@ -103,6 +104,9 @@ def main(args: Sequence[str] | None = None) -> int:
     Args:
         args: the words after `sluice`; None for those of this process.
     """
+    # Before gRPC is imported. Its fork handlers can abort a child that some library forks before an exec
+    # (PySpark starts its JVM so), and no child of ours goes on using gRPC after a fork.
+    os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
     try:
         _refuse_optimized(__debug__)
         status = sluice.main(args=args, prog_name="sluice", standalone_mode=False)

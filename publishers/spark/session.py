@@ -35,6 +35,9 @@ _JAVA_TIMEOUT_SECONDS: Final = 20
 _VERSION: Final = re.compile(r'version "(?:1\.)?(\d+)')
 _LOCAL_MASTER: Final = re.compile(r"local(?:\[(?P<slots>\*|\d+)(?P<failures>,\s*\d+)?\])?")
 _LOG_TAIL_LINES: Final = 5
+# PySpark forks this process to start the JVM. Where gRPC already runs in it, gRPC's handler in the forked
+# child can abort before Java begins (about one fork in fifty with grpcio 1.85); the next fork is another try.
+_JVM_STARTS_MAX: Final = 3
 # A local job's time is mostly Java compiling Spark: with the quick compiler alone, a session and two small
 # jobs take 14 s of processor time instead of 23 s. The JVM only passes Arrow batches on, so nothing is lost.
 _LOCAL_JAVA_OPTIONS: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
@@ -152,8 +155,7 @@ def build_session(
     for name, value in (_settings(master, folder, configuration) | dict(settings or {})).items():
         builder = builder.config(name, value)
     try:
-        with _standard_error_to(log_path):
-            spark = builder.getOrCreate()
+        spark = _started(builder, log_path)
     except Exception as error:
         tail = " | ".join(_tail(log_path)) or str(error).split("\n", 1)[0]
         raise SparkUnavailable(f"Spark does not start: {tail}", f"its log is {log_path}") from error
@@ -163,6 +165,24 @@ def build_session(
 
     register(spark)
     return spark
+
+
+def _started(builder: SparkSession.Builder, log_path: Path) -> SparkSession:
+    """Start the session; a JVM that ended before it said anything is started again, beside a running gRPC."""
+    from pyspark.errors import PySparkRuntimeError
+
+    if "grpc" not in sys.modules:
+        # Read when gRPC begins. With it off, what is forked from here on runs none of gRPC's handlers.
+        os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
+    for start in range(1, _JVM_STARTS_MAX + 1):
+        try:
+            with _standard_error_to(log_path):
+                return builder.getOrCreate()
+        except PySparkRuntimeError as error:
+            exited = error.getCondition() == "JAVA_GATEWAY_EXITED"
+            if not exited or "grpc" not in sys.modules or start == _JVM_STARTS_MAX:
+                raise
+    raise AssertionError("unreachable: the last start returns or raises")
 
 
 def _settings(master: str, folder: Path, configuration: Path) -> dict[str, str]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -120,3 +122,39 @@ def test_what_a_child_says_meanwhile_goes_to_the_file(
     os.write(2, b"ours\n")
     assert capfd.readouterr().err == "ours\n"
     assert session_module._tail(tmp_path / "log") == ["noise"]
+
+
+STARTS_SPARK = """
+{before}
+import sys
+from pathlib import Path
+from publishers.errors import SparkUnavailable
+from publishers.spark.session import build_session
+try:
+    build_session("local[1]", log_file=Path(sys.argv[1]))
+except SparkUnavailable as error:
+    print(error.reason)
+"""
+
+
+@pytest.mark.parametrize(("before", "starts"), [("import grpc", 3), ("", 1)])
+def test_a_jvm_that_aborts_at_once_is_started_again_beside_grpc(
+    tmp_path: Path, before: str, starts: int
+) -> None:
+    """gRPC's fork handler may abort the child that was to become the JVM."""
+    pytest.importorskip("pyspark")
+    java = fake_java(tmp_path, OPENJDK.format("17")) / "bin" / "java"
+    java.write_text(
+        f"#!/bin/sh\necho '{OPENJDK.format('17')}' >&2\n"
+        f'[ "$1" = -version ] && exit 0\necho started >>{tmp_path}/starts\nkill -ABRT $$\n'
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", STARTS_SPARK.format(before=before), str(tmp_path / "log")],
+        env=os.environ | {"JAVA_HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert done.stdout.startswith("Spark does not start: "), done.stderr
+    assert (tmp_path / "starts").read_text().count("started") == starts
