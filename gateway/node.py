@@ -164,6 +164,9 @@ class Node:
         except BaseException:
             await self._cleanup.aclose()
             raise
+        if self.settings.verification_mode == "hash":
+            log.warning("verification mode is hash: the signatures of block proofs are not checked")
+        # The last line of starting: who waits for it finds all the others.
         log.info(
             "node started",
             extra=fields(
@@ -176,8 +179,6 @@ class Node:
                 last_block=self.ledger.last_number,
             ),
         )
-        if self.settings.verification_mode == "hash":
-            log.warning("verification mode is hash: the signatures of block proofs are not checked")
 
     async def stop(self) -> None:
         """Finish complete blocks, tell publishers, and close everything. Stopping twice does nothing."""
