@@ -116,8 +116,14 @@ class LedgerData:
 
 
 def may_publish(item: bytes) -> bool:
-    """Tell whether an item can hold a publication; nearly none does, and the others need no second look."""
-    return _PUBLICATION_TAG in item and kind_of(item) == ItemKind.SIGNED_TRANSACTION
+    """Tell whether an item can hold a publication; nearly none does, and the others need no second look.
+
+    One that is no item, in a file that nobody has looked at, holds none.
+    """
+    try:
+        return _PUBLICATION_TAG in item and kind_of(item) == ItemKind.SIGNED_TRANSACTION
+    except ItemError:
+        return False
 
 
 def publications_in(items: Iterable[bytes]) -> list[bytes]:

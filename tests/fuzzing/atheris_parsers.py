@@ -88,7 +88,7 @@ def _fuzz(name: str, seconds: int, runs: int, corpus: Path) -> None:
     """Fuzz one parser in this process, which libFuzzer ends."""
     import atheris
 
-    with atheris.instrument_imports(include=["gateway"]):
+    with atheris.instrument_imports(include=["gateway", "datastream"]):
         from tests.fuzzing.parsers import CPU_SECONDS_MAX, PARSERS
     parser = PARSERS[name]
     for index, seed in enumerate(parser.seeds()):

@@ -1,0 +1,174 @@
+"""What reads the messages and streams of peers: publishers, subscribers' servers, clients and servers over TCP.
+
+As in `tests.fuzzing.parsers`: a function here takes any bytes and returns, and whatever it raises is a finding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Final, NamedTuple
+
+from google.protobuf.message import DecodeError
+
+from datastream.commands import Command, encode_command
+from datastream.errors import ServerSpokeWrongly
+from datastream.layout import Entry, StreamHeader, encode_entry, encode_header
+from datastream.packets import PacketReader, encode_result
+from gateway.api import block_items_pb2, publish_pb2, subscribe_pb2
+from gateway.block_layout import BlockDecoder, encode
+from gateway.errors import BlockRefused, ItemError, LayoutError, SubscriptionError
+from gateway.item_set import inspect
+from gateway.proofs.ledger_data import publications_in, published_ledger
+from gateway.root_hash import BlockHasher
+from gateway.subscription import BlockAssembler
+from tests.datastream.fuzz_commands import STREAM_TYPE, check
+from tests.gateway.blocks import block_items
+from tests.gateway.proofs import real
+from tests.gateway.proofs.tss_chain import publishing_transaction
+
+__all__ = ["STREAM_TARGETS", "Target"]
+
+_Publish = publish_pb2.PublishStreamRequest
+_Subscribe = subscribe_pb2.SubscribeStreamResponse
+_SIZE_BYTES: Final = 2
+
+
+class Target(NamedTuple):
+    """One way in: see `parsers.Parser`."""
+
+    name: str
+    run: Callable[[bytes], None]
+    seeds: Callable[[], list[bytes]]
+    size_max: int
+
+
+def _item_set() -> block_items_pb2.BlockItemSet:
+    return block_items_pb2.BlockItemSet(block_items=block_items())
+
+
+def _end() -> block_items_pb2.BlockEnd:
+    return block_items_pb2.BlockEnd(block_number=7)
+
+
+# --- gRPC ---------------------------------------------------------------------------------------------------
+
+
+def _run_publish_message(data: bytes) -> None:
+    """One message of a publisher: parsed, looked at, hashed."""
+    try:
+        request = _Publish.FromString(data)
+        item_set = inspect(list(request.block_items.block_items))
+        BlockHasher().add(item_set.items, item_set.kinds)
+    except (DecodeError, ItemError, BlockRefused):
+        return
+
+
+def _publish_messages() -> list[bytes]:
+    stop = _Publish.EndStream(end_code=_Publish.EndStream.Code.TOO_FAR_BEHIND, latest_block_number=9)
+    messages = (_Publish(block_items=_item_set()), _Publish(end_of_block=_end()), _Publish(end_stream=stop))
+    return [message.SerializeToString() for message in messages]
+
+
+def _framed(messages: Iterable[bytes]) -> bytes:
+    return b"".join(len(message).to_bytes(_SIZE_BYTES, "big") + message for message in messages)
+
+
+def _run_subscription(data: bytes) -> None:
+    """Messages of a server, one after the other, each with its size before it."""
+    assembler = BlockAssembler(None, block_bytes_max=10_000, block_items_max=100)
+    position = 0
+    while position < len(data):
+        start = position + _SIZE_BYTES
+        position = start + int.from_bytes(data[position:start], "big")
+        before = (assembler.next_number, assembler.in_block, assembler.status)
+        try:
+            assembler.feed(_Subscribe.FromString(data[start:position]))
+        except DecodeError:
+            continue
+        except SubscriptionError:
+            assert (assembler.next_number, assembler.in_block, assembler.status) == before
+
+
+def _subscriptions() -> list[bytes]:
+    items, end = _Subscribe(block_items=_item_set()), _Subscribe(end_of_block=_end())
+    status = _Subscribe(status=_Subscribe.Code.SUCCESS)
+    one = [message.SerializeToString() for message in (items, end, status)]
+    return [_framed(one), _framed([one[0], one[0], one[1]]), _framed([one[2], one[0]])]
+
+
+# --- TCP ----------------------------------------------------------------------------------------------------
+
+
+def _run_commands(data: bytes) -> None:
+    """The requests of a client, whole and cut after their first bytes."""
+    cuts = [data[0], data[-1]] if data else []
+    check(data, cuts, "close")
+    check(data, cuts, "keep")
+
+
+def _commands() -> list[bytes]:
+    asked = [
+        encode_command(Command.HEADER, STREAM_TYPE),
+        encode_command(Command.ENTRY, STREAM_TYPE, 3),
+        encode_command(Command.BOOKMARK, STREAM_TYPE, b"b"),
+        encode_command(Command.START, STREAM_TYPE, 0),
+        encode_command(Command.STOP, STREAM_TYPE),
+    ]
+    return [*asked, b"".join(asked), encode_command(Command.START_BOOKMARK, STREAM_TYPE, b"sixteen bytes !!")]
+
+
+def _run_packets(data: bytes) -> None:
+    """What a server sends, whole and in two pieces; the entries are taken for those of blocks."""
+    try:
+        packets = PacketReader().feed(data)
+    except ServerSpokeWrongly:
+        return
+    cut = len(data) // 2
+    pieces = PacketReader()
+    assert pieces.feed(data[:cut]) + pieces.feed(data[cut:]) == packets
+    decoder = BlockDecoder(100_000)
+    for packet in packets:
+        if isinstance(packet, Entry):
+            number = decoder.block_number
+            try:
+                decoder.feed(packet.type, packet.data)
+            except LayoutError:
+                assert decoder.block_number == number
+
+
+def _packets() -> list[bytes]:
+    pairs = encode(7, block_items(), bytes(48))
+    entries = b"".join(
+        encode_entry(Entry(kind, number, data)) for number, (kind, data) in enumerate(pairs)
+    )
+    header = encode_header(StreamHeader(1, 137, STREAM_TYPE, 5000, 9))
+    return [encode_result(0, "OK") + header, encode_result(0, "OK") + entries, entries]
+
+
+# --- the ledger data of a block 0 ---------------------------------------------------------------------------
+
+
+def _run_transaction(data: bytes) -> None:
+    """An item of a block 0, which may publish ledger data."""
+    publications_in([data])
+    try:
+        published_ledger([data])
+    except BlockRefused:
+        return
+
+
+def _transactions() -> list[bytes]:
+    seeds = [publishing_transaction(b"\x0a\x20" + bytes(32))]
+    if real.FOLDER.is_dir():
+        seeds.append(publishing_transaction(real.publication("signed-chain")))
+    return seeds
+
+
+STREAM_TARGETS: Final = (
+    Target("publish-message", _run_publish_message, _publish_messages, 8_192),
+    Target("subscription", _run_subscription, _subscriptions, 8_192),
+    Target("tcp-commands", _run_commands, _commands, 512),
+    Target("packets", _run_packets, _packets, 8_192),
+    Target("transaction", _run_transaction, _transactions, 8_192),
+)
+"""All of them."""
