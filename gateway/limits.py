@@ -33,6 +33,7 @@ __all__ = [
     "KEEPALIVE_CLIENT_SECONDS_MIN",
     "LEDGER_KEYS_MAX",
     "LEVEL_LOOK_SECONDS",
+    "LOOP_WATCH_SECONDS",
     "MESSAGE_PACES_KEPT",
     "METRIC_PUBLISHERS_MAX",
     "PEER_POLL_FAILURES_MAX",
@@ -153,6 +154,9 @@ short it is. A larger set goes to a thread."""
 THREAD_SWITCH_SECONDS: Final = 0.001
 """How long one thread may keep the interpreter while another waits. Python's default, 5 ms, is what the event
 loop would wait each time that it wakes while a thread hashes short items."""
+
+LOOP_WATCH_SECONDS: Final = 0.02
+"""How often the event loop's lateness is sampled; a sample costs some 20 microseconds."""
 
 DRAIN_SECONDS: Final = 1.0
 """How long the other side of a stream that the node has ended may be silent before the stream is closed.

@@ -24,6 +24,7 @@
     sluice_subscriber_sent_bytes_total       bytes of messages sent to subscribers
     sluice_subscriber_lag_blocks             blocks that the slowest subscriber was not sent yet
     sluice_asyncio_tasks                     tasks of the event loop
+    sluice_event_loop_lag_seconds            how late the event loop comes round, sampled
     sluice_catch_up_distance_blocks          blocks that the node knows of and does not have
     sluice_catch_up_attempts_total{outcome}  attempts to take blocks from a peer
     sluice_catch_up_stalled                  1 when the node does not come closer
@@ -62,6 +63,10 @@ _LATENCY_BUCKETS_SECONDS = (
 _FLUSH_BUCKETS_SECONDS = (
     *(0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05),
     *(0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0),
+)
+_LAG_BUCKETS_SECONDS = (
+    *(0.000_5, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05),
+    *(0.1, 0.25, 0.5, 1.0, 2.5),
 )
 
 
@@ -126,6 +131,12 @@ class Metrics:
             "sluice_tcp_sent_bytes", "Bytes sent to data-streamer clients.", registry=registry
         )
         self.asyncio_tasks = Gauge("sluice_asyncio_tasks", "Tasks of the event loop.", registry=registry)
+        self.event_loop_lag_seconds = Histogram(
+            "sluice_event_loop_lag_seconds",
+            "How late the event loop comes round.",
+            buckets=_LAG_BUCKETS_SECONDS,
+            registry=registry,
+        )
         self._make_reading_metrics()
         self.ready = Gauge("sluice_ready", "1 when the node is ready.", registry=registry)
         Info("sluice_verification_mode", "What is checked of a block.", registry=registry).info(

@@ -44,6 +44,7 @@ from gateway.ledger_files import given_address_book, given_ledger, keep_ledger, 
 from gateway.ledger_keys import LedgerKeys
 from gateway.limits import HARD_MESSAGE_FACTOR, HEALTH_CHECK_SECONDS, THREAD_SWITCH_SECONDS
 from gateway.logs import fields
+from gateway.loop_watch import LoopWatch
 from gateway.metrics import Metrics
 from gateway.node_service import BlockAccessService, BlockNodeService
 from gateway.page_facts import gather_status
@@ -231,6 +232,7 @@ class Node:
         )
         loop = asyncio.get_running_loop()
         self.metrics.asyncio_tasks.set_function(lambda: len(asyncio.all_tasks(loop)))
+        self._cleanup.callback(LoopWatch(self.metrics.event_loop_lag_seconds.observe).close)
         self.metrics.last_block.set(-1 if self.ledger.last_number is None else self.ledger.last_number)
 
     def _make_following(self) -> None:

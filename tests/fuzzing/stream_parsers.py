@@ -1,6 +1,6 @@
-"""What reads the messages and streams of peers: publishers, subscribers' servers, clients and servers over TCP.
+"""What reads the messages and streams of peers: of publishers, of servers, of clients over TCP.
 
-As in `tests.fuzzing.parsers`: a function here takes any bytes and returns, and whatever it raises is a finding.
+As in `tests.fuzzing.parsers`, a function here takes any bytes and returns: whatever it raises is a finding.
 """
 
 from __future__ import annotations
@@ -138,9 +138,7 @@ def _run_packets(data: bytes) -> None:
 
 def _packets() -> list[bytes]:
     pairs = encode(7, block_items(), bytes(48))
-    entries = b"".join(
-        encode_entry(Entry(kind, number, data)) for number, (kind, data) in enumerate(pairs)
-    )
+    entries = b"".join(encode_entry(Entry(kind, number, data)) for number, (kind, data) in enumerate(pairs))
     header = encode_header(StreamHeader(1, 137, STREAM_TYPE, 5000, 9))
     return [encode_result(0, "OK") + header, encode_result(0, "OK") + entries, entries]
 

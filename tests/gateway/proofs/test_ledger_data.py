@@ -169,6 +169,7 @@ def test_transactions_that_do_not_parse_are_passed_over() -> None:
     for broken in (tag, b"\x0a\x7f" + tag, b"\x0a\x04" + tag + b"\x7f\x00", b"\x0b" + tag):
         items = [field_item(ItemKind.SIGNED_TRANSACTION, broken), transaction(body(b"one"))]
         assert publications_in(items) == [b"one"]
+    assert publications_in([b"\x23" + tag, b"", tag]) == []  # from a file, which nobody has looked at
     as_number = field_item(ItemKind.SIGNED_TRANSACTION, b"\x0a\x04" + varint(77 << 3) + b"\x01\x00")
     assert publications_in([as_number]) == []
 
