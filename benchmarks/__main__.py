@@ -18,6 +18,7 @@ NAMES = (
     "publish_latency",
     "failover",
     "proofs",
+    "tss_blocks",
     "tcp_history",
     "tcp_live",
     "catch_up",

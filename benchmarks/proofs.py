@@ -1,30 +1,22 @@
-"""Proofs: milliseconds a block for each kind, beside the cost of hashing it, and a node's speed with them.
+"""Proofs: milliseconds a block for each kind, beside the cost of hashing it.
 
     python -m benchmarks.proofs [--quick]
 
 *Uncached* is the first block under a key, *steady* one under a known key by another set of nodes than before,
 *same signers* one by a set that has signed before. The blocks have 400 kB in items of 107 bytes, the shape of
-a real block of that size. For the throughput a node (a process of its own, and its proof process beside it)
-takes the same TSS blocks in mode `hash` and in mode `full`, all signed under one hinTS key; the clock starts
-when block 0 is acknowledged. The worst pause is the longest that the node's event loop did not come round,
-and in brackets the longest of what the node itself was at work, without what other processes took meanwhile.
+a real block of that size. What a node makes of them is in `benchmarks.tss_blocks`.
 WRAPS and state proofs are those of real blocks, which are beside the repository; without them these rows are
 left out.
 """
 
 from __future__ import annotations
 
-import itertools
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import replace
-from random import Random
 
-import uvloop
-
-from benchmarks.chains import KEY, Chain, make_chain
-from benchmarks.publish_processes import node, publish
+from benchmarks.chains import KEY
+from benchmarks.tss_blocks import ITEM_BYTES, ITEMS_PER_BLOCK
 from gateway.items import ItemKind, field_item, proof_of
 from gateway.proofs.address_book import read_address_book
 from gateway.proofs.ed25519 import Ed25519Check
@@ -34,12 +26,10 @@ from gateway.proofs.state_proof import StateProofCheck
 from gateway.proofs.tss import TssCheck
 from gateway.root_hash import BlockHasher
 from tests.gateway.proofs import real, record_files
-from tests.gateway.proofs.tss_chain import publishing_transaction
 from tests.gateway.proofs.tss_network import TssNetwork
 
 __all__ = ["run"]
 
-ITEMS_PER_BLOCK, ITEM_BYTES = 3_740, 107
 NETWORK = TssNetwork((1, 1, 1, 1))
 ROOT = bytes(range(48))
 
@@ -47,7 +37,7 @@ ROOT = bytes(range(48))
 def run(quick: bool = False) -> list[tuple[str, str]]:
     """Measure all; return a label and a text for each figure."""
     rounds = 5 if quick else 30
-    return [*_hashing(rounds), *_kinds(rounds), *_throughput(30 if quick else 150, 1 if quick else 3)]
+    return [*_hashing(rounds), *_kinds(rounds)]
 
 
 def _milliseconds(work: Callable[[], object], rounds: int) -> float:
@@ -115,57 +105,6 @@ def _tss(signature: bytes, root_hash: bytes, rounds: int) -> str:
     steady = _milliseconds(other_signers, rounds)
     same = _milliseconds(lambda: check.check(signature, root_hash), rounds)
     return f"uncached {uncached:.1f} ms, steady {steady:.1f} ms, same signers {same:.1f} ms"
-
-
-def _throughput(block_count: int, rounds: int) -> list[tuple[str, str]]:
-    """Publish the same TSS blocks in both modes, in turns; the best of each counts."""
-    rows = []
-    for label, network, signers in (
-        ("4 nodes", TssNetwork((1,) * 4), lambda number: (0, 1, 2, 3)),
-        ("13 nodes, each by others", TssNetwork((1,) * 13), _nine_of_thirteen),
-    ):
-        chain = _chain(network, signers, block_count)
-        hashed, full = [], []
-        for _ in range(rounds):
-            hashed.append(_published(chain, "hash"))
-            full.append(_published(chain, "full"))
-        hash_seconds, full_seconds = min(hashed)[0], min(full)[0]
-        pauses = [
-            f"{min(pause for _, pause, _ in runs) * 1e3:.1f} ms ({min(own for *_, own in runs) * 1e3:.1f} ms)"
-            for runs in (hashed, full)
-        ]
-        text = (
-            f"mode hash {block_count / hash_seconds:,.0f} blocks/s, mode full "
-            f"{block_count / full_seconds:,.0f} blocks/s; ratio {hash_seconds / full_seconds:.2f}; worst "
-            f"pause of the loop {pauses[0]} and {pauses[1]}"
-        )
-        rows.append((f"publish {block_count} TSS blocks of 400 kB, {label}", text))
-    return rows
-
-
-def _nine_of_thirteen(number: int) -> tuple[int, ...]:
-    """Return nine nodes, others for nearly every number."""
-    return tuple(sorted(Random(number).sample(range(13), 9)))
-
-
-def _chain(network: TssNetwork, signers: Callable[[int], tuple[int, ...]], block_count: int) -> Chain:
-    numbers = itertools.count()
-    return make_chain(
-        block_count + 1,
-        ITEMS_PER_BLOCK,
-        ITEM_BYTES,
-        sign=lambda root_hash: network.sign(root_hash, signers(next(numbers))),
-        published=[publishing_transaction(network.publication)],
-        ledger_key="tss:block0",
-    )
-
-
-def _published(chain: Chain, mode: str) -> tuple[float, float, float]:
-    """Return the seconds from the first acknowledgement to the last, the worst pause, and its own part."""
-    with node(chain, ["--verify", mode]) as facts:
-        uvloop.run(publish(facts.address, replace(chain, messages=chain.messages[:1])))
-        seconds = uvloop.run(publish(facts.address, replace(chain, messages=chain.messages[1:]), first=1))
-    return seconds, facts.worst_pause_seconds, facts.worst_own_pause_seconds
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from benchmarks.watched_node import worst_pause_seconds
 from gateway.api import publish_pb2
 from publishers.node_process import NodeProcess
 
-__all__ = ["METHOD", "Call", "Facts", "bare_server", "node", "open_call", "publish"]
+__all__ = ["METHOD", "BareLoop", "Call", "Facts", "bare_loop", "bare_server", "node", "open_call", "publish"]
 
 METHOD = "/org.hiero.block.api.BlockStreamPublishService/publishBlockStream"
 Call = aio.StreamStreamCall[bytes, publish_pb2.PublishStreamResponse]
@@ -35,7 +35,15 @@ class Facts:
     worst_pause_seconds: float = 0.0
     """The longest that its event loop did not come round."""
     worst_own_pause_seconds: float = 0.0
-    """The same of what it was itself at work, without what other processes took."""
+    """The longest of the own parts of its pauses, see `benchmarks.bare_loop`."""
+
+
+@dataclass(slots=True)
+class BareLoop:
+    """What is known of a bare loop once it has ended."""
+
+    worst_pause_seconds: float = 0.0
+    """The longest that it did not come round, though it had nothing to do."""
 
 
 @contextmanager
@@ -50,6 +58,26 @@ def node(chain: Chain, arguments: Sequence[str] = ()) -> Iterator[Facts]:
             facts.flush_count = int(process.metrics()["sluice_flush_seconds_count"])
         facts.worst_pause_seconds = worst_pause_seconds(log_path)
         facts.worst_own_pause_seconds = worst_pause_seconds(log_path, own=True)
+
+
+@contextmanager
+def bare_loop() -> Iterator[BareLoop]:
+    """Run `benchmarks.bare_loop` beside something; its pause is known at the end."""
+    with subprocess.Popen(
+        [sys.executable, "-m", "benchmarks.bare_loop"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdout.readline()
+        found = BareLoop()
+        try:
+            yield found
+        finally:
+            process.stdin.close()
+            found.worst_pause_seconds = float(process.stdout.readline())
 
 
 @contextmanager
@@ -77,17 +105,21 @@ def open_call(channel: aio.Channel, name: str = "benchmark") -> Call:
     )
 
 
-async def publish(address: str, chain: Chain, first: int = 0) -> float:
+async def publish(
+    address: str, chain: Chain, first: int = 0, *, blocks_per_second: float | None = None
+) -> float:
     """Send the whole chain, which begins with block `first`, and wait for the last acknowledgement.
 
-    Returns the seconds it took.
+    Returns the seconds it took. `blocks_per_second`: begin no block earlier; None: as fast as they go.
     """
     async with aio.insecure_channel(address) as channel:
         await channel.channel_ready()
         call = open_call(channel)
 
         async def send() -> None:
-            for messages in chain.messages:
+            for index, messages in enumerate(chain.messages):
+                if blocks_per_second is not None:
+                    await asyncio.sleep(started + index / blocks_per_second - time.perf_counter())
                 for message in messages:
                     await call.write(message)
             await call.done_writing()

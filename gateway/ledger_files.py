@@ -230,7 +230,7 @@ def ledger_to_start_with(
         _require_block_0(keys, ledger, first_number)
         return None
     published = [] if block_0 is None else publications_in(block_0.items)
-    if kept not in (None, chosen) or chosen.publication not in (published or [chosen.publication]):
+    if kept not in (None, chosen) or (published and chosen not in map(_read, published)):
         raise LedgerKeyError(
             f"ledger key tss:{keys.tss_file}" if given else str(ledger.data_dir / KEPT_NAME),
             got=f"the data of ledger {chosen.ledger_id.hex()}",
@@ -244,6 +244,14 @@ def ledger_to_start_with(
             expected=f"{chosen.ledger_id.hex()}, of {ledger.data_dir / KEPT_NAME}",
         )
     return chosen
+
+
+def _read(publication: bytes) -> LedgerData | None:
+    """Return a publication decoded, None if it cannot be; data may be written in more than one way."""
+    try:
+        return read_publication(publication)
+    except ProofDataError:
+        return None
 
 
 def _ledger_of_stored(block_0: StoredBlock, verifier: BlockVerifier) -> LedgerData | None:

@@ -192,6 +192,59 @@ def test_a_folder_that_cannot_be_written_is_no_reason_to_stop(
     assert [record.message for record in caplog.records] == ["ledger data could not be kept"]
 
 
+def test_a_full_disk_is_no_reason_to_stop_and_leaves_nothing_half_written(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    new = (tmp_path / KEPT_NAME).with_suffix(".new")
+    new.symlink_to("/dev/full")
+    keep_ledger(tmp_path, NETWORK.ledger)
+    assert [record.message for record in caplog.records] == ["ledger data could not be kept"]
+    assert kept_ledger(tmp_path) is None
+    new.unlink()
+    new.write_bytes(NETWORK.publication[:100])  # as a crash leaves it
+    assert kept_ledger(tmp_path) is None
+    assert start(tmp_path, NO_KEYS, CHAIN.block(0)) == NETWORK.ledger
+    assert kept_ledger(tmp_path) == NETWORK.ledger
+    assert not new.exists()
+
+
+@pytest.mark.parametrize("size", [0, 1, 33, 1000])
+def test_what_is_kept_and_cut_off_stops_the_node(tmp_path: Path, size: int) -> None:
+    keep_ledger(tmp_path, NETWORK.ledger)
+    (tmp_path / KEPT_NAME).write_bytes(NETWORK.publication[: size and -size])
+    with pytest.raises(Fatal, match=rf"^{tmp_path / KEPT_NAME}: got "):
+        start(tmp_path, NO_KEYS, CHAIN.block(0))
+
+
+def test_what_is_kept_and_changed_by_hand_stops_the_node(tmp_path: Path) -> None:
+    """Each byte of the id and of the address book; and what neither covers, by the block 0 that is here."""
+    network = TssNetwork((1, 1, 1), wraps_vk=bytes(1768))
+    chain = TssChain(network)
+    assert start(tmp_path, NO_KEYS, chain.block(0)) == network.ledger
+    path = tmp_path / KEPT_NAME
+    good = path.read_bytes()
+    wraps_at = good.index(bytes(1768))
+    for at in (2, 33, wraps_at, wraps_at + 1767, len(good) - 1, len(good) - 190, len(good) - 250):
+        altered = bytearray(good)
+        altered[at] ^= 1
+        path.write_bytes(altered)
+        with pytest.raises((Fatal, LedgerKeyError), match=rf"^{path}: got "):
+            start(tmp_path)
+        assert path.read_bytes() == altered
+    path.write_bytes(good)
+    assert start(tmp_path) == network.ledger
+
+
+def test_what_is_kept_in_place_of_a_file(tmp_path: Path) -> None:
+    path = tmp_path / KEPT_NAME
+    path.mkdir()
+    with pytest.raises(Fatal, match=rf"^{path}: got .*Is a directory"):
+        kept_ledger(tmp_path)
+    path.rmdir()
+    path.write_bytes(CHAIN.block(0).to_bytes())  # put there by hand: as good as the bare publication
+    assert kept_ledger(tmp_path) == NETWORK.ledger
+
+
 # --- starting -----------------------------------------------------------------------------------------------
 
 
@@ -284,3 +337,14 @@ def test_another_wraps_key_is_other_data(tmp_path: Path) -> None:
     assert start(tmp_path / "data", NO_KEYS, CHAIN.block(0)) == NETWORK.ledger
     with pytest.raises(LedgerKeyError, match=": got the data of ledger "):
         start(tmp_path / "data", LedgerKeys(tss_file=str(path), tss_id=ID))
+
+
+def test_the_same_data_written_otherwise_are_the_same_data(tmp_path: Path) -> None:
+    """Another tool writes the node number 0 out, or adds a field of a later version."""
+    path = tmp_path / "publication"
+    path.write_bytes(NETWORK.publication + b"\x20\x01")
+    assert ledger_of_file(path).publication != NETWORK.publication
+    key = LedgerKeys(tss_file=str(path))
+    assert start(tmp_path / "data", key, CHAIN.block(0)) == NETWORK.ledger
+    assert start(tmp_path / "data") == NETWORK.ledger
+    assert start(tmp_path / "data", key) == NETWORK.ledger

@@ -122,11 +122,18 @@ class TssNetwork:
             )
         )
 
-    def sign(self, root_hash: bytes, signers: Sequence[int] | None = None) -> bytes:
-        """A whole TSS signature, 2,920 bytes, by some of the nodes, all if not said."""
+    def sign(
+        self, root_hash: bytes, signers: Sequence[int] | None = None, vouchers: Sequence[int] | None = None
+    ) -> bytes:
+        """A whole TSS signature, 2,920 bytes, by some of the nodes, all if not said.
+
+        The vouchers sign the address-book proof: once for each key in real networks; here the signers do, if
+        not said.
+        """
         signers = range(len(self.weights)) if signers is None else signers
         message = schnorr.signed_message(self.ledger.ledger_id, hash_array(self.vk))
-        return self.vk + self.hints_signature(root_hash, signers) + self.vouch(message, signers)
+        proof = self.vouch(message, signers if vouchers is None else vouchers)
+        return self.vk + self.hints_signature(root_hash, signers) + proof
 
     def hints_signature(
         self, root_hash: bytes, signers: Sequence[int], *, weight: int | None = None

@@ -1,0 +1,121 @@
+"""TSS blocks in a node: speed with their proofs against mode `hash`, and how long they keep the event loop.
+
+    python -m benchmarks.tss_blocks [--quick]
+
+Blocks of 400 kB in items of 107 bytes, the shape of a real block of that size, all signed under one hinTS
+key, which the same proof vouches for. The clock starts when block 0 is acknowledged. Three processes are at
+work: the publisher, the node, and in mode `full` the node's proof process.
+
+*As fast as they go*: the same blocks in mode `hash` and in mode `full`, in turns; the ratio is of the best of
+each. *So many blocks a second*: what leaves the machine time, so that a pause of the node's event loop is the
+node's own doing, or the machine's. Which of the two it is, two figures tell: the pause's own part
+(`benchmarks.bare_loop`), and the worst pause of a bare loop, a process that only sleeps, in the same run.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from random import Random
+from statistics import median
+
+import uvloop
+
+from benchmarks.chains import Chain, make_chain
+from benchmarks.publish_processes import bare_loop, node, publish
+from tests.gateway.proofs.tss_chain import publishing_transaction
+from tests.gateway.proofs.tss_network import TssNetwork
+
+__all__ = ["ITEMS_PER_BLOCK", "ITEM_BYTES", "run"]
+
+ITEMS_PER_BLOCK, ITEM_BYTES = 3_740, 107
+BLOCKS_PER_SECOND = 10.0
+"""Of the blocks that come one after the other; real networks make one in two seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """One run of a chain through a node."""
+
+    seconds: float
+    """From block 0's acknowledgement to the last one."""
+    pause: float
+    own_pause: float
+    bare_pause: float
+    """Worst pauses, seconds: of the node's loop, its own part of one, and of the bare loop beside it."""
+
+
+def run(quick: bool = False) -> list[tuple[str, str]]:
+    """Measure all; return a label and a text for each figure."""
+    block_count, round_count = (30, 1) if quick else (100, 4)
+    rows = []
+    chain = _chain(TssNetwork((1,) * 4), lambda number: (0, 1, 2, 3), block_count)
+    rows.append((f"publish {block_count} TSS blocks of 400 kB, 4 nodes", _against_hash(chain, round_count)))
+    rows.append((f"the same, {BLOCKS_PER_SECOND:.0f} blocks a second", _one_by_one(chain, 1 if quick else 2)))
+    chain = _chain(TssNetwork((1,) * 13), _nine_of_thirteen, block_count)
+    label = f"publish {block_count} TSS blocks of 400 kB, 13 nodes, each by others"
+    rows.append((label, _against_hash(chain, round_count)))
+    return rows
+
+
+def _against_hash(chain: Chain, round_count: int) -> str:
+    """Publish in both modes, in turns, so that what the machine does otherwise meets both."""
+    hashed, full = [], []
+    for _ in range(round_count):
+        hashed.append(_published(chain, "hash"))
+        full.append(_published(chain, "full"))
+    block_count = len(chain.messages) - 1
+    best_hash, best_full = (min(one.seconds for one in runs) for runs in (hashed, full))
+    middle = median(before.seconds / after.seconds for before, after in zip(hashed, full, strict=True))
+    return (
+        f"mode hash {block_count / best_hash:,.0f} blocks/s, "
+        f"mode full {block_count / best_full:,.0f} blocks/s; "
+        f"ratio {best_hash / best_full:.2f}, median of the rounds {middle:.2f}; {_pauses(full)}"
+    )
+
+
+def _one_by_one(chain: Chain, round_count: int) -> str:
+    runs = [_published(chain, "full", BLOCKS_PER_SECOND) for _ in range(round_count)]
+    return f"mode full; {_pauses(runs)}"
+
+
+def _pauses(runs: list[_Run]) -> str:
+    """Tell the pauses of the best run, as others have more of the machine's noise."""
+    best = min(runs, key=lambda one: one.pause)
+    return (
+        f"worst pause of the loop {best.pause * 1e3:.1f} ms, its own part {best.own_pause * 1e3:.1f} ms "
+        f"(in all runs at most {max(one.own_pause for one in runs) * 1e3:.1f} ms), "
+        f"bare loop beside it {best.bare_pause * 1e3:.1f} ms"
+    )
+
+
+def _nine_of_thirteen(number: int) -> tuple[int, ...]:
+    """Return nine nodes, others for nearly every number."""
+    return tuple(sorted(Random(number).sample(range(13), 9)))
+
+
+def _chain(network: TssNetwork, signers: Callable[[int], tuple[int, ...]], block_count: int) -> Chain:
+    numbers, every_node = itertools.count(), range(len(network.weights))
+    return make_chain(
+        block_count + 1,
+        ITEMS_PER_BLOCK,
+        ITEM_BYTES,
+        sign=lambda root_hash: network.sign(root_hash, signers(next(numbers)), every_node),
+        published=[publishing_transaction(network.publication)],
+        ledger_key="tss:block0",
+    )
+
+
+def _published(chain: Chain, mode: str, blocks_per_second: float | None = None) -> _Run:
+    first, rest = (replace(chain, messages=part) for part in (chain.messages[:1], chain.messages[1:]))
+    with node(chain, ["--verify", mode]) as facts, bare_loop() as bare:
+        uvloop.run(publish(facts.address, first))
+        seconds = uvloop.run(publish(facts.address, rest, first=1, blocks_per_second=blocks_per_second))
+    return _Run(seconds, facts.worst_pause_seconds, facts.worst_own_pause_seconds, bare.worst_pause_seconds)
+
+
+if __name__ == "__main__":
+    for label, text in run(quick="--quick" in sys.argv):
+        print(f"{label}: {text}")
