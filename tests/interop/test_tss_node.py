@@ -17,10 +17,12 @@ import pytest
 
 from gateway.block import Block
 from gateway.errors import LedgerKeyError
+from gateway.items import field_item
 from gateway.ledger_files import KEPT_NAME
 from gateway.node import Node
 from tests.gateway.conducting import logged
 from tests.gateway.proofs import real
+from tests.gateway.proofs.made_chain import BlockPlan, MadeChain
 from tests.gateway.proofs.tss_chain import TssChain
 from tests.gateway.proofs.tss_network import TssNetwork
 from tests.nodes import KEY, Wire, ledger_key, make_blocks, running_node, wire_to
@@ -65,6 +67,30 @@ def test_blocks_that_come_all_at_once_wait_for_block_0(tmp_path: Path) -> None:
         await publisher.expect("ack 6", "ack 7")
 
     play(tmp_path, later, [f"tss:id={ID.hex()}"])
+
+
+def test_a_chain_of_both_layouts_that_is_signed_now_and_then(tmp_path: Path) -> None:
+    """An unsigned block is acknowledged by its state proof, before the block that is signed has come."""
+    plans = [
+        BlockPlan(8, 73),
+        BlockPlan(8, 77, body=(field_item(11, b"trace"),), is_signed=False),
+        BlockPlan(16, 77, state=b"", is_signed=False),
+        BlockPlan(16, 78, body=(field_item(28, b"extension"), field_item(20, b"")), is_signed=False),
+        BlockPlan(16, 79),
+    ]
+    chain = MadeChain(NETWORK, plans)
+    blocks = chain.blocks()
+
+    async def scene(node: Node, wire: Wire) -> None:
+        publisher = await wire.publisher("alice")
+        for block in blocks:
+            await publisher.block(block)
+            await publisher.expect(f"ack {block.number}")
+        assert node.ledger.chain.last_root_hash == chain.roots[-1]
+        stored = [node.ledger.read_block(number) for number in range(len(plans))]
+        assert [one.root_hash for one in stored if one is not None] == chain.roots
+
+    play(tmp_path, scene)
 
 
 def test_a_forged_block_is_refused_and_the_real_one_taken(
