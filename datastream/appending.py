@@ -118,11 +118,6 @@ class Appender:
         self._damage: _Damage | None = None
         self._header_prefix = file.header_bytes(file.committed)[: -_TOTALS.size]
 
-    @property
-    def is_flushed(self) -> bool:
-        """Whether everything that is committed was flushed."""
-        return self._flushed == self._file.totals
-
     def write(self, group: OperationGroup, *, flush: bool) -> tuple[int, int]:
         """Do steps 0 to 4 of a commit; return the new totals, which the caller then publishes.
 

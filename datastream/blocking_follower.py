@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 
 from datastream.blocking_client import BlockingStreamClient
 from datastream.errors import EntryNotFound, PeerError
-from datastream.following import Address, FollowCore, FollowerBase, StartAt, Wait
+from datastream.following import Address, FollowerBase, StartAt, Wait
 from datastream.layout import Entry
 from datastream.limits import FollowLimits
 
@@ -57,9 +57,7 @@ class BlockingStreamFollower(FollowerBase):
         now: Callable[[], float] = time.monotonic,
         rng: Callable[[], float] = random.random,
     ) -> None:
-        limits = FollowLimits() if limits is None else limits
-        start = from_entry if from_bookmark is None else from_bookmark
-        super().__init__(FollowCore(servers, start, limits, rng), stream_type, limits, now)
+        super().__init__(servers, from_entry, from_bookmark, stream_type, limits, now, rng)
         self._stopped = threading.Event()
         self._sleep = self._stopped.wait if sleep is None else sleep
         self._client: BlockingStreamClient | None = None
@@ -123,9 +121,7 @@ class BlockingStreamFollower(FollowerBase):
         self._disconnect()
         if self._stopped.is_set():
             return
-        address = self._core.address
-        self._core.on_failure(error, self._now())
-        _logger.warning("%s:%d: %s", *address, error)
+        _logger.warning(self._failure_text(error))
 
     def _disconnect(self) -> None:
         client, self._client = self._client, None

@@ -21,7 +21,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from datastream.client import StreamClient
 from datastream.errors import EntryNotFound, PeerError
-from datastream.following import Address, FollowCore, FollowerBase, KnownEntries, StartAt, Wait
+from datastream.following import Address, FollowerBase, KnownEntries, StartAt, Wait
 from datastream.layout import Entry, StreamHeader
 from datastream.limits import FollowLimits
 
@@ -61,9 +61,7 @@ class StreamFollower(FollowerBase):
         now: Callable[[], float] = time.monotonic,
         rng: Callable[[], float] = random.random,
     ) -> None:
-        limits = FollowLimits() if limits is None else limits
-        start = from_entry if from_bookmark is None else from_bookmark
-        super().__init__(FollowCore(servers, start, limits, rng, known, identity), stream_type, limits, now)
+        super().__init__(servers, from_entry, from_bookmark, stream_type, limits, now, rng, known, identity)
         self._sleep = sleep
         self._client: StreamClient | None = None
         self._closed = False
@@ -155,9 +153,7 @@ class StreamFollower(FollowerBase):
         await self._disconnect()
         if self._closed:
             return
-        address = self._core.address
-        self._core.on_failure(error, self._now())
-        _logger.warning("%s:%d: %s", *address, error)
+        _logger.warning(self._failure_text(error))
 
     async def _disconnect(self) -> None:
         client, self._client = self._client, None

@@ -285,18 +285,29 @@ class FollowerBase:
     """What the followers of `follower.py` and `blocking_follower.py` have in common: all but the waiting.
 
     Args:
-        core: decides.
+        servers, known, identity, rng: as in `FollowCore`.
+        from_entry, from_bookmark: where to begin; a bookmark goes before an entry.
         stream_type: that every command names.
-        limits: pauses and times, those of the core.
+        limits: pauses and times; None: the defaults.
         now: a clock in seconds.
     """
 
     def __init__(
-        self, core: FollowCore, stream_type: int, limits: FollowLimits, now: Callable[[], float]
+        self,
+        servers: Sequence[Address],
+        from_entry: int | None,
+        from_bookmark: bytes | None,
+        stream_type: int,
+        limits: FollowLimits | None,
+        now: Callable[[], float],
+        rng: Callable[[], float],
+        known: KnownEntries | None = None,
+        identity: StreamHeader | None = None,
     ) -> None:
-        self._core = core
+        self._limits = FollowLimits() if limits is None else limits
+        start = from_entry if from_bookmark is None else from_bookmark
+        self._core = FollowCore(servers, start, self._limits, rng, known, identity)
         self._stream_type = stream_type
-        self._limits = limits
         self._now = now
         self._pending: deque[Entry] = deque()
         """Entries that were received and not handed over yet."""
@@ -312,3 +323,9 @@ class FollowerBase:
     def address(self) -> Address:
         """The server that is followed or tried."""
         return self._core.address
+
+    def _failure_text(self, error: Exception) -> str:
+        """Tell the core that the connection failed, which may raise; return a line for the log."""
+        host, port = self._core.address
+        self._core.on_failure(error, self._now())
+        return f"{host}:{port}: {error}"

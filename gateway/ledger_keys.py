@@ -21,7 +21,7 @@ from typing import Final, Literal, Self
 from gateway.errors import LedgerKeyError
 from gateway.limits import LEDGER_KEYS_MAX
 
-__all__ = ["ED25519_KEY_SIZE", "LEDGER_ID_SIZE", "LedgerKeys", "VerificationMode", "ed25519_text"]
+__all__ = ["ED25519_KEY_SIZE", "LEDGER_ID_SIZE", "LedgerKeys", "VerificationMode"]
 
 VerificationMode = Literal["full", "hash"]
 """Setting `verification.mode`: `full` checks signatures; `hash` checks root and links, and that a proof is
@@ -88,12 +88,6 @@ class LedgerKeys:
     def takes_tss_from_block_0(self) -> bool:
         """Whether block 0 is where the ledger data come from, if nothing else has them."""
         return self.tss_file is None and (self.tss_id is not None or self.trusts_any_block_0)
-
-
-def ed25519_text(public_key: bytes) -> str:
-    """Return an Ed25519 public key, 32 bytes, in the form that `LedgerKeys.parse` reads."""
-    assert len(public_key) == ED25519_KEY_SIZE
-    return f"ed25519:{public_key.hex()}"
 
 
 def _parse_one(text: str) -> tuple[str, bytes | str]:

@@ -320,8 +320,20 @@ def test_limits_that_mean_nothing(name: str, value: float, message: str) -> None
 
 
 def test_entries_that_wait_come_before_what_the_core_wants_next() -> None:
-    core = core_of(A, start=7)
-    follower = FollowerBase(core, 1, FollowLimits(), lambda: 0.0)
+    follower = FollowerBase([A], 7, None, 1, FollowLimits(), lambda: 0.0, lambda: 0.0)
     assert (follower.number_next, follower.address, follower.header) == (7, A, None)
     follower._pending.append(Entry(1, 5, b""))
     assert follower.number_next == 5
+
+
+def test_a_bookmark_goes_before_an_entry() -> None:
+    follower = FollowerBase([A], 7, b"bookmark", 1, None, lambda: 0.0, lambda: 0.0)
+    assert follower.number_next is None
+    assert connect(follower._core) == StartAtBookmark(b"bookmark")
+
+
+def test_a_failure_is_told_with_the_server_that_failed() -> None:
+    follower = FollowerBase([A, B], 7, None, 1, None, lambda: 0.0, lambda: 0.0)
+    assert follower._core.next_step() == Connect(A)
+    assert follower._failure_text(OSError("lost")) == f"{A[0]}:{A[1]}: lost"
+    assert follower.address == B

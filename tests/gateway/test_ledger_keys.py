@@ -5,14 +5,18 @@ from __future__ import annotations
 import pytest
 
 from gateway.errors import LedgerKeyError
-from gateway.ledger_keys import LedgerKeys, ed25519_text
+from gateway.ledger_keys import LedgerKeys
 from gateway.limits import LEDGER_KEYS_MAX
 
 ONE, TWO = bytes(range(32)), bytes(range(1, 33))
 
 
-def test_keys_read_back() -> None:
-    assert ed25519_text(ONE) == f"ed25519:{ONE.hex()}"
+def ed25519_text(public_key: bytes) -> str:
+    """A key as an operator writes it."""
+    return f"ed25519:{public_key.hex()}"
+
+
+def test_keys_are_read() -> None:
     assert LedgerKeys.parse([ed25519_text(ONE), ed25519_text(TWO)]) == LedgerKeys((ONE, TWO))
     assert LedgerKeys.parse([f"  ed25519:{ONE.hex().upper()}\n"]) == LedgerKeys((ONE,))
     assert LedgerKeys.parse([]) == LedgerKeys()
