@@ -19,7 +19,7 @@ from typing import IO, Final
 
 from publishers.errors import PublisherError
 
-__all__ = ["NodeNotStarted", "NodeProcess"]
+__all__ = ["NodeNotStarted", "NodeProcess", "environment_without_settings"]
 
 START_SECONDS: Final = 60.0
 """How long a node may take to open its ledger and listen."""
@@ -36,6 +36,11 @@ class NodeNotStarted(PublisherError):
         super().__init__(f"node: got {got}, expected its addresses; its log ends with: {last_words}")
         self.got = got
         self.last_words = last_words
+
+
+def environment_without_settings() -> dict[str, str]:
+    """Return the environment without the variables that `sluice serve` reads: a node has what it is told."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("SLUICE_")}
 
 
 class NodeProcess:
@@ -67,6 +72,7 @@ class NodeProcess:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
+                env=environment_without_settings(),
                 # Not in our process group: on Ctrl-C the node is stopped last, by us, and in order.
                 start_new_session=True,
             )
@@ -113,21 +119,31 @@ class NodeProcess:
         lines = (line for line in self.get("/metrics").splitlines() if not line.startswith("#"))
         return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines)}
 
+    def send(self, signal_number: signal.Signals) -> None:
+        """Send a signal, if it runs."""
+        self._process.send_signal(signal_number)
+
+    def wait(self, seconds: float | None = None) -> int:
+        """Wait for its end; return its exit status, negative for the signal that ended it.
+
+        Raises:
+            subprocess.TimeoutExpired: it runs longer.
+        """
+        return self._process.wait(seconds)
+
     def stop(self) -> int:
         """Ask it to stop (SIGTERM), and return its exit status; one that takes too long is killed."""
-        if self._process.poll() is None:
-            self._process.terminate()
-            try:
-                self._process.wait(STOP_SECONDS)
-            except subprocess.TimeoutExpired:
-                self.kill()
-        return self._process.wait()
+        self.send(signal.SIGTERM)
+        try:
+            return self.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            return self.wait()
 
     def kill(self) -> None:
         """SIGKILL, as a crash would be."""
-        if self._process.poll() is None:
-            os.kill(self._process.pid, signal.SIGKILL)
-        self._process.wait()
+        self.send(signal.SIGKILL)
+        self.wait()
 
     def __enter__(self) -> NodeProcess:
         return self

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import signal
 import socket
 import subprocess
@@ -14,8 +13,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from gateway.addresses import Address
+from gateway.addresses import Address, parse_address
 from publishers.client import ClientOptions, PublishClient
+from publishers.node_process import NodeProcess, environment_without_settings
 from publishers.signals import Acknowledged, Action, Event
 from tests.nodes import ledger_key
 
@@ -33,16 +33,16 @@ ANYWHERE = (
 START_SECONDS = 30.0
 
 
-def environment() -> dict[str, str]:
-    """The environment without settings."""
-    return {name: value for name, value in os.environ.items() if not name.startswith("SLUICE_")}
-
-
 def refused(*arguments: object) -> tuple[int, str]:
     """Run `sluice serve`, which is expected to refuse: its exit status, and what it wrote but the log."""
     command = [*SLUICE, "serve", "--log-level", "error", *map(str, arguments)]
     done = subprocess.run(
-        command, capture_output=True, text=True, timeout=START_SECONDS, check=False, env=environment()
+        command,
+        capture_output=True,
+        text=True,
+        timeout=START_SECONDS,
+        check=False,
+        env=environment_without_settings(),
     )
     assert done.stdout == ""
     return done.returncode, done.stderr
@@ -59,7 +59,7 @@ class ServeProcess:
     """One node in a process of its own; ended with SIGKILL when the test is over, if it still runs.
 
     Args:
-        data_dir: its folder, which exists.
+        data_dir: its folder.
         arguments: further options.
     """
 
@@ -67,26 +67,18 @@ class ServeProcess:
         self.data_dir = data_dir
         self._arguments = [str(argument) for argument in arguments]
         self._log_path = data_dir.with_name(data_dir.name + ".log")
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: NodeProcess | None = None
         self.grpc_address = self.tcp_address = self.http_address = Address("127.0.0.1", 0)
 
     async def start(self, *, key: bool = True) -> None:
         """Start it, and wait until it listens."""
         keys = ["--ledger-key", ledger_key()] if key else []
-        options = [*ANYWHERE, *keys, "--log-format", "json", "--data-dir", str(self.data_dir)]
-        self._process = self._spawn([*SLUICE, "serve", *options, *self._arguments])
-        async with asyncio.timeout(START_SECONDS):
-            while not (started := self.logged("node started")):
-                assert self._process.poll() is None, self.log_text()
-                await asyncio.sleep(0.01)
-        self.grpc_address, self.tcp_address, self.http_address = (
-            Address("127.0.0.1", int(str(started[0][name]).rpartition(":")[2]))
-            for name in ("grpc", "tcp", "http")
-        )
-
-    def _spawn(self, command: list[str]) -> subprocess.Popen[bytes]:
-        with self._log_path.open("wb") as log:
-            return subprocess.Popen(command, stdout=log, stderr=log, env=environment())
+        self._log_path.unlink(missing_ok=True)
+        words = [*keys, *self._arguments]
+        node = await asyncio.to_thread(NodeProcess, self.data_dir, self._log_path, words)
+        self._process = node
+        self.grpc_address, self.http_address = parse_address(node.grpc), parse_address(node.http)
+        self.tcp_address = Address(*node.tcp)
 
     def log_text(self) -> str:
         """All that this run has written."""
@@ -100,7 +92,7 @@ class ServeProcess:
     def send(self, signal_number: signal.Signals) -> None:
         """Send a signal."""
         assert self._process is not None
-        self._process.send_signal(signal_number)
+        self._process.send(signal_number)
 
     async def ended(self) -> int:
         """Wait for its end; the exit status, negative for the signal that ended it."""
@@ -114,16 +106,14 @@ class ServeProcess:
 
     def __enter__(self) -> Self:
         """Return self."""
-        self.data_dir.mkdir(exist_ok=True)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
     ) -> None:
         """Leave no process behind."""
-        if self._process is not None and self._process.poll() is None:
+        if self._process is not None:
             self._process.kill()
-            self._process.wait(START_SECONDS)
 
 
 class Listener(PublishClient):

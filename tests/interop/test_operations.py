@@ -11,8 +11,9 @@ from pathlib import Path
 from gateway.block import Block
 from publishers.client import ClientOptions
 from publishers.machine import SECOND_NS, MachineLimits
+from publishers.node_process import environment_without_settings
 from tests.nodes import ANSWER_SECONDS, ledger_key, make_blocks
-from tests.serving import SLUICE, Listener, ServeProcess, environment
+from tests.serving import SLUICE, Listener, ServeProcess
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "operations.md"
 BLOCKS = make_blocks(1000)
@@ -32,7 +33,10 @@ async def ask(line: str, places: dict[str, str], *, status: int = 0) -> str:
     words = shlex.split(line)
     command = [*SLUICE, *words[1:]] if words[0] == "sluice" else words
     process = await asyncio.create_subprocess_exec(
-        *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT, env=environment()
+        *command,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+        env=environment_without_settings(),
     )
     out, _ = await asyncio.wait_for(process.communicate(), 3 * ANSWER_SECONDS)
     assert process.returncode == status, out.decode()

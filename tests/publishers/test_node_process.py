@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from publishers.node_process import NodeNotStarted, NodeProcess
+from publishers.node_process import NodeNotStarted, NodeProcess, environment_without_settings
 
 
 def is_running(process_id: int) -> bool:
@@ -44,3 +44,16 @@ def test_a_node_that_does_not_start_says_why(tmp_path: Path) -> None:
     assert caught.value.got == "exit status 2"
     assert "ledger key 'dsa:00': got unknown kind 'dsa'" in caught.value.last_words
     assert "\n" not in str(caught.value)
+
+
+def test_the_settings_of_whoever_starts_a_node_are_not_the_nodes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLUICE_CONFIG", str(tmp_path / "none.toml"))
+    monkeypatch.setenv("SLUICE_ROLE", "standby")
+    with NodeProcess(tmp_path / "node", tmp_path / "log", ["--verify", "hash"]) as node:
+        assert node.get("/readyz") == "ready\n"
+    monkeypatch.setenv("OTHER", "stays")
+    environment = environment_without_settings()
+    assert environment["OTHER"] == "stays"
+    assert [name for name in environment if name.startswith("SLUICE_")] == []
