@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import re
 import time
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
@@ -27,7 +28,7 @@ from tenacity import RetryCallState, wait_exponential_jitter
 from tenacity.asyncio import AsyncRetrying
 from tenacity.wait import wait_base
 
-from gateway.api import publish_pb2, publish_pb2_grpc
+from gateway.api import node_pb2, node_pb2_grpc, publish_pb2, publish_pb2_grpc
 from gateway.block import Block
 from gateway.channels import ClientTls, open_channel
 from publishers import limits
@@ -66,6 +67,10 @@ PUBLISHER_ID_METADATA: Final = "publisher-id"
 
 SECOND_NS: Final = 1_000_000_000
 _CLOCK_PAUSE_SECONDS: Final = 0.01  # between two looks at the clock at least, whatever the machine asks for
+
+_WHY_SECONDS_MAX: Final = 0.2  # a connection that has failed says so at once
+# What stands before the reason: `failed to connect to all addresses; last error: UNKNOWN: ipv4:127.0.0.1:1: `
+_GRPC_PROSE: Final = re.compile(r"^failed to connect to all addresses; last error: \w+: (ipv[46]:\S+: )?")
 
 _CHANNEL_OPTIONS: Final = (
     ("grpc.max_send_message_length", limits.MESSAGE_BYTES_MAX),
@@ -274,8 +279,9 @@ class PublishClient:
                 if not await self._ready(channel):
                     raise TimeoutError
         except TimeoutError:
+            why = await _why_not(channel, self._connect_timeout_seconds() / 4)
             await self._drop_channel(connect.gateway)
-            self._hear(Disconnected(f"cannot connect to {address}"))
+            self._hear(Disconnected(f"cannot connect to {address}: {why}"))
             return
         stub = publish_pb2_grpc.BlockStreamPublishServiceStub(channel)
         call = stub.publishBlockStream(metadata=((PUBLISHER_ID_METADATA, self._publisher_id),))
@@ -397,6 +403,17 @@ class PublishClient:
         channel = self._channels.pop(gateway, None)
         if channel is not None:
             await channel.close()
+
+
+async def _why_not(channel: grpc.aio.Channel, timeout_seconds: float) -> str:
+    """Ask gRPC why there is no connection: a channel's state does not say, only a call that fails does."""
+    status = node_pb2_grpc.BlockNodeServiceStub(channel).serverStatus
+    try:
+        await status(node_pb2.ServerStatusRequest(), timeout=min(timeout_seconds, _WHY_SECONDS_MAX))
+    except grpc.aio.AioRpcError as error:
+        if error.code() is not grpc.StatusCode.DEADLINE_EXCEEDED:
+            return _GRPC_PROSE.sub("", error.details() or error.code().name)
+    return "no answer in time"
 
 
 def _cancel_if_broken(task: asyncio.Task[None], call: _Call) -> None:

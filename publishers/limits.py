@@ -129,6 +129,9 @@ BLOCKS_PER_BATCH_DEFAULT: Final = 1_000
 """Blocks in one batch of a streaming query: each batch costs Spark some 100 ms beside its rows, and what is
 done twice after a crash is one batch."""
 
+BATCH_REPORTS_KEPT: Final = 100
+"""Batches of a streaming query whose reports stay in `report_path`; the totals of all stay in one file."""
+
 ENTRIES_PER_BATCH_DEFAULT: Final = 100_000
 """Entries in one batch of a streaming query."""
 

@@ -58,6 +58,11 @@ __all__ = ["MachineLimits", "PublisherMachine"]
 
 SECOND_NS: Final = 1_000_000_000
 
+_BAD_PROOF_MEANS: Final = (
+    ": its proof is not of the gateway's ledger keys, or it does not continue the gateway's chain; "
+    "the gateway's log says which"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class MachineLimits:
@@ -512,7 +517,7 @@ class PublisherMachine:
         refused_count = self._tally.refuse(number, event.code.name)
         if refused_count <= self._limits.bad_proof_retries_max:
             return departure
-        reason = f"block {number} was refused {refused_count} times with BAD_BLOCK_PROOF"
+        reason = f"block {number} was refused {refused_count} times with BAD_BLOCK_PROOF{_BAD_PROOF_MEANS}"
         return replace(departure, reason=reason, outcome=Outcome.FAILED)
 
     def _count_invalid(self, event: StreamEnded, departure: _Departure) -> _Departure:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
@@ -13,6 +15,8 @@ from publishers.spark.schema import arrow_schema
 __all__ = ["Batcher", "row_batches"]
 
 _BYTES_FIXED: Final = 8  # of a number, or of a null
+_LARGE_BYTES: Final = 1024 * 1024
+_LISTS: Final = pa.list_(pa.binary())
 
 
 class Batcher:
@@ -46,8 +50,12 @@ class Batcher:
         """Give the rows that are left; None when there are none."""
         if not self._values or not self._values[0]:
             return None
+        is_large = self._size_bytes >= _LARGE_BYTES
         arrays = [
-            pa.array(values, field.type) for values, field in zip(self._values, self._schema, strict=True)
+            _joined(values)
+            if is_large and field.type == _LISTS and None not in values
+            else pa.array(values, field.type)
+            for values, field in zip(self._values, self._schema, strict=True)
         ]
         batch = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
         self._values = [[] for _ in self._schema.names]
@@ -75,6 +83,20 @@ def row_batches(
     batch = batcher.flush()
     if batch is not None:
         yield batch
+
+
+def _joined(values: Sequence[Sequence[bytes]]) -> pa.Array:
+    """Make an array of lists out of exactly the bytes that it needs.
+
+    `pa.array` lets its buffer grow by doubling: several times the memory, and most of the time goes into new
+    pages. For small batches it is the faster one.
+    """
+    items = list(itertools.chain.from_iterable(values))
+    list_ends = array("i", itertools.accumulate(map(len, values), initial=0))
+    item_ends = array("i", itertools.accumulate(map(len, items), initial=0))
+    buffers = [None, pa.py_buffer(item_ends), pa.py_buffer(b"".join(items))]
+    children = [pa.Array.from_buffers(pa.binary(), len(items), buffers)]
+    return pa.Array.from_buffers(_LISTS, len(values), [None, pa.py_buffer(list_ends)], children=children)
 
 
 def _size_of(value: Any) -> int:

@@ -34,6 +34,7 @@ from publishers.errors import BlockOrderError, FrameError
 from publishers.prepared import PreparedBlocks
 from publishers.racing import Racer, race
 from publishers.report import PublishReport
+from publishers.report_totals import QueryTotals
 from publishers.spark.block_rows import blocks_in
 from publishers.spark.folders import folder_of
 from publishers.spark.sink_options import SinkOptions
@@ -49,6 +50,7 @@ __all__ = [
     "PartitionPublished",
     "publish_partition",
     "read_reports",
+    "read_totals",
 ]
 
 log = logging.getLogger(__name__)
@@ -225,13 +227,18 @@ class BlockStreamStreamWriter(DataSourceStreamArrowWriter):
         return _message(publish_partition(iterator, self._options, is_streaming=True))
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Add the reports of a batch to those in `report_path`, and log them."""
+        """Write the reports of a batch, and the totals of the query, to `report_path`, and log them."""
         reports = _reports_in(messages)
         for report in reports:
             log.info("batch %d published: %s", batchId, report.to_json())
-        if self._options.report_path is not None and reports:
-            name = f"{self._options.publisher_id}-batch-{batchId}"
-            _write_reports(folder_of(self._options.report_path), name, reports)
+        if self._options.report_path is None:
+            return
+        folder, name = folder_of(self._options.report_path), self._options.publisher_id
+        if reports:
+            _write_reports(folder, f"{name}-batch-{batchId}", reports)
+        _report_file(folder, f"{name}-batch-{batchId - limits.BATCH_REPORTS_KEPT}").unlink(missing_ok=True)
+        totals = read_totals(folder, name).through(batchId, reports)
+        _write(_report_file(folder, f"{name}-totals"), totals.to_json())
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Say which blocks are stored although the batch failed."""
@@ -250,6 +257,16 @@ def read_reports(folder: Path, publisher_id: str) -> list[PublishReport]:
     return [PublishReport.from_json(json.dumps(fields)) for fields in json.loads(path.read_text())]
 
 
+def read_totals(folder: Path, publisher_id: str) -> QueryTotals:
+    """Read what a streaming query has published so far: what its `commit` wrote to `report_path`.
+
+    Returns:
+        All batches up to the last; empty when there was none.
+    """
+    path = _report_file(folder, f"{publisher_id}-totals")
+    return QueryTotals.from_json(path.read_text()) if path.exists() else QueryTotals(publisher_id)
+
+
 def _message(reports: list[PublishReport]) -> PartitionPublished:
     return PartitionPublished(tuple(report.to_json() for report in reports))
 
@@ -265,7 +282,11 @@ def _reports_in(messages: list[WriterCommitMessage | None]) -> list[PublishRepor
 
 def _say_what_is_safe(options: SinkOptions, reports: list[PublishReport]) -> None:
     known = [report.safe_through for report in reports if report.safe_through is not None]
-    held = options.asker().held()
+    try:
+        held = options.asker().held()
+    except Exception as error:  # Spark would show this one, and hide why the job has failed
+        log.warning("the gateways cannot be asked what they have: %s", error)
+        held = None
     if held is not None and held.last is not None:
         known.append(held.last)
     if known:
@@ -279,7 +300,11 @@ def _report_file(folder: Path, publisher_id: str) -> Path:
 
 
 def _write_reports(folder: Path, publisher_id: str, reports: list[PublishReport]) -> None:
-    path = _report_file(folder, publisher_id)
+    texts = ",\n".join(report.to_json() for report in reports)
+    _write(_report_file(folder, publisher_id), f"[{texts}]")
+
+
+def _write(path: Path, text: str) -> None:
     temporary = path.with_suffix(".part")
-    temporary.write_text("[" + ",\n".join(report.to_json() for report in reports) + "]\n")
+    temporary.write_text(text + "\n")
     temporary.replace(path)

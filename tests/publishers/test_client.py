@@ -219,7 +219,10 @@ def test_a_refused_block_fails_with_its_number_and_the_count() -> None:
 
     with pytest.raises(PublishFailed) as caught:
         publish(FakeNode([script] * 3))
-    assert str(caught.value) == "publisher alice: block 2 was refused 3 times with BAD_BLOCK_PROOF"
+    assert str(caught.value) == (
+        "publisher alice: block 2 was refused 3 times with BAD_BLOCK_PROOF: its proof is not of the "
+        "gateway's ledger keys, or it does not continue the gateway's chain; the gateway's log says which"
+    )
     report = caught.value.report
     assert (report.acknowledged, report.safe_through, report.failure) == (2, 1, caught.value.reason)
 
@@ -251,7 +254,8 @@ def test_an_unreachable_gateway_fails_at_the_deadline() -> None:
         with pytest.raises(PublishFailed) as caught:
             await publish_blocks(source_of(BLOCKS), [address], "alice", options)
         assert caught.value.reason == (
-            f"block 0 was not acknowledged within 0.5 s (cannot connect to {address})"
+            f"block 0 was not acknowledged within 0.5 s (cannot connect to {address}: "
+            "Failed to connect to remote host: Connection refused)"
         )
 
     asyncio.run(run())

@@ -73,7 +73,10 @@ def test_a_bad_proof_is_offered_again_a_bounded_number_of_times(last: int, proxi
         publisher.connect()
     publisher.write_all()
     publisher.end(EndCode.BAD_BLOCK_PROOF, last, proximate)
-    reason = "block 5 was refused 3 times with BAD_BLOCK_PROOF"
+    reason = (
+        "block 5 was refused 3 times with BAD_BLOCK_PROOF: its proof is not of the gateway's ledger keys, "
+        "or it does not continue the gateway's chain; the gateway's log says which"
+    )
     assert publisher.lose() == [Finish(Outcome.FAILED, reason)]
     (refused,) = publisher.report.refused
     assert (refused.number, refused.code, refused.refused_count) == (5, "BAD_BLOCK_PROOF", 3)

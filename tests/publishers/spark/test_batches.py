@@ -36,3 +36,11 @@ def test_only_wanted_columns_are_kept() -> None:
 
 def test_no_rows_no_batch() -> None:
     assert list(row_batches([], COLUMNS)) == []
+
+
+@pytest.mark.parametrize("last", [(), (b"y",), None])
+def test_a_large_batch_is_the_same_array(last: tuple[bytes, ...] | None) -> None:
+    blocks = [(bytes(1 << 20), b"", b"x"), (), last]
+    (batch,) = row_batches([{"items": items} for items in blocks], COLUMNS)
+    batch.validate(full=True)
+    assert batch.column("items").equals(pa.array(blocks, COLUMNS["items"]))

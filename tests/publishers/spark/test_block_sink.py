@@ -21,12 +21,14 @@ from gateway.block import Block
 from publishers import limits
 from publishers.errors import BadBlock, FrameError, PublishFailed, TurnTimeout
 from publishers.report import PublishReport
+from publishers.report_totals import QueryTotals
 from publishers.spark.block_sink import (
     BlockStreamStreamWriter,
     BlockStreamWriter,
     PartitionPublished,
     _paced,
     read_reports,
+    read_totals,
 )
 from publishers.spark.block_stream import BlockStreamDataSource
 from publishers.spark.schema import ARROW_SCHEMA, BLOCK_COLUMNS, spark_schema
@@ -185,8 +187,26 @@ def test_commit_writes_the_reports_for_the_driver(tmp_path: Path) -> None:
     assert read_reports(tmp_path, "team/alice-batch-7") == reports
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         "team_alice-batch-7.json",
+        "team_alice-totals.json",
         "team_alice.json",
     ]
+
+
+def test_a_query_adds_up_its_batches_and_keeps_the_reports_of_the_last(tmp_path: Path) -> None:
+    sink = stream_writer(gateways="127.0.0.1:1", publisher_id="alice", report_path=str(tmp_path))
+    assert read_totals(tmp_path, "alice") == QueryTotals("alice")
+    kept = limits.BATCH_REPORTS_KEPT
+    for batch in (*range(kept + 2), kept + 1):  # the last one twice, as after a crash
+        report = PublishReport("alice", safe_through=batch, blocks=1, acknowledged=1, failovers=batch % 2)
+        sink.commit([PartitionPublished((report.to_json(),))], batch)
+    sink.commit([PartitionPublished(())], kept + 2)
+    totals = read_totals(tmp_path, "alice")
+    assert (totals.batch_id, totals.total) == (kept + 2, totals.publishers[0])
+    assert totals.total == PublishReport(
+        "alice", safe_through=kept + 1, blocks=kept + 2, acknowledged=kept + 2, failovers=kept // 2 + 1
+    )
+    batches = sorted(int(path.stem.rpartition("-")[2]) for path in tmp_path.glob("*-batch-*"))
+    assert batches == list(range(3, kept + 2))
 
 
 def test_abort_says_what_is_stored(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -195,7 +215,8 @@ def test_abort_says_what_is_stored(tmp_path: Path, caplog: pytest.LogCaptureFixt
     with node_thread(tmp_path) as node:
         writer(gateways=str(node.grpc_address)).abort([done, None])
     stream_writer(gateways="127.0.0.1:1").abort([done], 7)
-    writer(gateways="127.0.0.1:1").abort([])
+    # What goes wrong in asking would be all that Spark shows.
+    writer(gateways="127.0.0.1:1", tls_ca=str(tmp_path / "none.crt")).abort([])
     assert [text for text in caplog.messages if text.startswith("the job failed")] == [
         "the job failed; blocks up to 4 are stored, run it again to go on",
         "the job failed; blocks up to 3 are stored, run it again to go on",

@@ -1,0 +1,135 @@
+"""What the publishers of a whole job or query did: reports of partitions, attempts and batches, added up.
+
+Pure. A sink's racers are publishers of their own: racer 2 of `team` is `team.2` in partition 0, `team-3.2` in
+partition 3, and `team-3-attempt-1.2` when that task is tried again. All of these are `team.2` here.
+
+    QueryTotals.through(batch 0) ─► .through(batch 1) ─► .through(batch 2) ─► …
+
+Spark may run the last batch of a query again, after a crash; it is counted once, as it went the last time.
+Source: design.md, "Spark".
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from publishers.report import PublishReport, RefusedBlock
+
+__all__ = ["QueryTotals", "add_reports", "by_publisher"]
+
+_SUMS = (
+    *(
+        "blocks",
+        "offered",
+        "won",
+        "skipped",
+        "acknowledged",
+        "duplicate",
+        "resent",
+        "behind",
+        "too_far_behind",
+    ),
+    *("reconnects", "failovers", "bytes_sent", "elapsed_ns"),
+)
+
+
+def add_reports(publisher_id: str, reports: Iterable[PublishReport]) -> PublishReport:
+    """Add up reports.
+
+    Args:
+        publisher_id: the name of the sum.
+        reports: in the order in which they were made.
+
+    Returns:
+        Counts and times are sums, the first and last block and `safe_through` those of all, `failure` is the
+        last one there is. There are no latencies in it, so that it stays small.
+    """
+    given = list(reports)
+    firsts = [report.first_block for report in given if report.first_block is not None]
+    lasts = [report.last_block for report in given if report.last_block is not None]
+    safe = [report.safe_through for report in given if report.safe_through is not None]
+    failures = [report.failure for report in given if report.failure is not None]
+    refused: dict[tuple[int, str], int] = {}
+    for block in (block for report in given for block in report.refused):
+        key = (block.number, block.code)
+        refused[key] = refused.get(key, 0) + block.refused_count
+    return PublishReport(
+        publisher_id,
+        first_block=min(firsts, default=None),
+        last_block=max(lasts, default=None),
+        safe_through=max(safe, default=None),
+        refused=tuple(RefusedBlock(*key, count) for key, count in sorted(refused.items())),
+        failure=failures[-1] if failures else None,
+        **{name: sum(getattr(report, name) for report in given) for name in _SUMS},
+    )
+
+
+def by_publisher(publisher_id: str, reports: Iterable[PublishReport]) -> list[PublishReport]:
+    """Add up the reports of each publisher over partitions and attempts.
+
+    Args:
+        publisher_id: the option of the sink.
+        reports: of its tasks.
+
+    Returns:
+        One for each racer, by name; one alone without a race.
+    """
+    name = re.compile(rf"{re.escape(publisher_id)}(-\d+)?(-attempt-\d+)?(?P<racer>\.\d+)?")
+    groups: dict[str, list[PublishReport]] = {}
+    for report in reports:
+        match = name.fullmatch(report.publisher_id)
+        racer = report.publisher_id if match is None else publisher_id + (match["racer"] or "")
+        groups.setdefault(racer, []).append(report)
+    by_length = sorted(groups, key=lambda racer: (len(racer), racer))
+    return [add_reports(racer, groups[racer]) for racer in by_length]
+
+
+@dataclass(frozen=True, slots=True)
+class QueryTotals:
+    """A streaming query up to its last batch."""
+
+    publisher_id: str
+    """The option of the sink."""
+    batch_id: int = -1
+    """Spark's number of the last batch; -1 before the first."""
+    before: tuple[PublishReport, ...] = ()
+    """Each publisher, without the last batch."""
+    publishers: tuple[PublishReport, ...] = ()
+    """Each publisher, with the last batch."""
+
+    @property
+    def total(self) -> PublishReport:
+        """All publishers together: racers publish the same blocks, and each counts them."""
+        return add_reports(self.publisher_id, self.publishers)
+
+    def through(self, batch_id: int, reports: Sequence[PublishReport]) -> QueryTotals:
+        """Add a batch; the last one again takes the place of what it was.
+
+        Args:
+            batch_id: at least that of the last batch.
+            reports: of its tasks.
+        """
+        before = self.before if batch_id == self.batch_id else self.publishers
+        added = by_publisher(self.publisher_id, (*before, *reports))
+        return QueryTotals(self.publisher_id, batch_id, before, tuple(added))
+
+    def to_json(self) -> str:
+        """Encode as one JSON object."""
+        return json.dumps(dataclasses.asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> QueryTotals:
+        """Decode what `to_json` made.
+
+        Raises:
+            ValueError: not JSON, or not this object's.
+            TypeError: a field is unknown.
+        """
+        fields = json.loads(text)
+        for name in ("before", "publishers"):
+            fields[name] = tuple(PublishReport.from_json(json.dumps(report)) for report in fields[name])
+        return cls(**fields)

@@ -1,0 +1,149 @@
+"""A Spark driver that does what its one argument says, a JSON object; `sinking.Driver` starts it.
+
+{"do": "publish", "master", "settings", "chain", "partitions", "gateways", "options", "seed"}
+    publish a folder of block files, with a sink whose tasks are killed at random if there is a seed;
+    write a line for each report
+{"do": "follow", "master", "settings", "chain", "gateways", "checkpoint", "blocks_per_batch"}
+    publish what comes into a folder until standard input ends
+{"do": "round-trip", "master", "settings", "chain", "partitions", "gateways", "options", "copy"}
+    publish, and write what the gateway has into another folder
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import sys
+import threading
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from pyspark import TaskContext
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql.datasource import WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from gateway.block import Block
+from publishers.block_files import write_block_file
+from publishers.spark import publish
+from publishers.spark.block_sink import BlockStreamWriter
+from publishers.spark.block_stream import BlockStreamDataSource
+from publishers.spark.session import build_session
+from publishers.spark.sink_options import SinkOptions
+
+__all__ = ["copy_blocks", "main"]
+
+_HURT_ATTEMPTS = 3
+"""Attempts of a task that something may happen to."""
+_KILL_SECONDS_MAX = 3.0
+
+
+class TaskKilledByTest(Exception):
+    """What a task is failed with."""
+
+
+class ShakyWriter(BlockStreamWriter):
+    """The sink, with tasks that fail or are killed at random: it depends on seed, task and attempt."""
+
+    def __init__(self, options: SinkOptions, seed: int) -> None:
+        super().__init__(options)
+        self._seed = seed
+
+    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
+        """Publish one partition, if nothing happens."""
+        context = TaskContext.get()
+        assert context is not None
+        chance = random.Random(f"{self._seed}/{context.partitionId()}/{context.attemptNumber()}")
+        if context.attemptNumber() >= _HURT_ATTEMPTS:
+            return super().write(iterator)
+        match chance.choice(("raise", "kill", "late", "nothing")):
+            case "raise":
+                return super().write(_failing(iterator, chance.randrange(8)))
+            case "kill":
+                timer = threading.Timer(
+                    chance.uniform(0, _KILL_SECONDS_MAX), os.kill, (os.getpid(), signal.SIGKILL)
+                )
+                timer.daemon = True
+                timer.start()
+                try:
+                    return super().write(iterator)
+                finally:
+                    timer.cancel()
+            case "late":  # everything is published, and nobody hears of it
+                super().write(iterator)
+                raise TaskKilledByTest("after its last block")
+            case _:
+                return super().write(iterator)
+
+
+class ShakySource(BlockStreamDataSource):
+    """`blockstream` with a shaky writer; the seed is in the publisher's name, since options are checked."""
+
+    def writer(self, schema: StructType, overwrite: bool) -> BlockStreamWriter:
+        options = self._checked_for_writing(schema, overwrite)
+        return ShakyWriter(options, int(options.publisher_id.rpartition("-")[2]))
+
+
+def _failing(iterator: Iterator[Any], batch_count: int) -> Iterator[Any]:
+    for place, batch in enumerate(iterator):
+        if place == batch_count:
+            raise TaskKilledByTest(f"before batch {place}")
+        yield batch
+    raise TaskKilledByTest("after its last batch")
+
+
+def copy_blocks(frame: DataFrame, folder: Path) -> None:
+    """Write the blocks of a DataFrame as files, from the workers, which see the same folder."""
+
+    def write(rows: Iterable[Row]) -> None:
+        for row in rows:
+            block = Block(row["block_number"], tuple(map(bytes, row["items"])))
+            write_block_file(folder / f"{block.number}.blk", block)
+
+    frame.foreachPartition(write)
+
+
+def _publish(spark: SparkSession, orders: dict[str, Any]) -> None:
+    options = dict(orders.get("options", {}))
+    if "seed" in orders:
+        spark.dataSource.register(ShakySource)
+        options["publisher_id"] = f"shaky-{orders['seed']}"
+    blocks = spark.read.format("blockfiles").option("partitions", orders["partitions"]).load(orders["chain"])
+    for report in publish(blocks, orders["gateways"], **options):
+        sys.stdout.write(report.to_json() + "\n")
+
+
+def _follow(spark: SparkSession, orders: dict[str, Any]) -> None:
+    source = spark.readStream.format("blockfiles").option("blocks_per_batch", orders["blocks_per_batch"])
+    query = (
+        source.load(orders["chain"])
+        .writeStream.format("blockstream")
+        .option("gateways", orders["gateways"])
+        .option("checkpointLocation", orders["checkpoint"])
+        .start()
+    )
+    sys.stdin.read()
+    query.stop()
+    error = query.exception()
+    if error is not None:
+        raise error
+
+
+def _round_trip(spark: SparkSession, orders: dict[str, Any]) -> None:
+    _publish(spark, orders)
+    reader = spark.read.format("blockstream").option("gateways", orders["gateways"])
+    copy_blocks(reader.option("partitions", orders["partitions"]).load(), Path(orders["copy"]))
+
+
+def main(orders: dict[str, Any]) -> None:
+    """Do what the orders say."""
+    spark = build_session(orders["master"], app_name="driver", settings=orders.get("settings"))
+    {"publish": _publish, "follow": _follow, "round-trip": _round_trip}[orders["do"]](spark, orders)
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]))

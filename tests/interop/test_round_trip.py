@@ -1,0 +1,81 @@
+"""Real chains go files -> Spark -> gateway -> `blockstream` -> files, and are the same bytes.
+
+In this process with some cores; with SLUICE_LONG=1 also on a standalone cluster, a master and two workers.
+"""
+
+from __future__ import annotations
+
+import gzip
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from publishers.node_process import NodeProcess
+from publishers.spark import publish
+from tests.interop.sink_driver import copy_blocks
+from tests.interop.sinking import Driver, spark_cluster
+from tests.publishers.data import REAL_BLOCKS, needs_real_blocks, real_chain
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+LONG = os.environ.get("SLUICE_LONG") == "1"
+BOOK = f"rsa:{REAL_BLOCKS / 'record-file-chain' / 'address-book.json'}"
+CHAINS: dict[str, Sequence[str]] = {
+    "signed-chain": (),
+    "layout-8-chain": (),
+    "record-file-chain": ("--ledger-key", BOOK),
+}
+"""Chain -> what a node is told to check it in full: nothing but block 0, or an address book."""
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(900), needs_real_blocks]
+
+
+def bytes_of(folder: Path) -> dict[str, bytes]:
+    """The block files of a folder, by number and without compression."""
+    found = {}
+    for path in folder.glob("*.blk*"):
+        data = path.read_bytes()
+        found[path.name.partition(".")[0]] = gzip.decompress(data) if path.suffix == ".gz" else data
+    return found
+
+
+@pytest.mark.parametrize("name", list(CHAINS))
+def test_a_real_chain_comes_back_byte_by_byte(spark: SparkSession, tmp_path: Path, name: str) -> None:
+    source, copy = real_chain(name), tmp_path / "copy"
+    copy.mkdir()
+    with NodeProcess(tmp_path / "node", tmp_path / "node.log", CHAINS[name]) as node:
+        blocks = spark.read.format("blockfiles").option("partitions", 2).load(str(source))
+        publish(blocks, node.grpc, race=2, deadline_seconds=60)
+        back = spark.read.format("blockstream").option("gateways", node.grpc).option("partitions", 2).load()
+        copy_blocks(back, copy)
+    assert bytes_of(copy) == bytes_of(source)
+
+
+@pytest.mark.skipif(not LONG, reason="a cluster of five JVMs, for SLUICE_LONG=1")
+def test_real_chains_over_a_cluster(tmp_path: Path) -> None:
+    with spark_cluster(tmp_path) as master:
+        for name, arguments in CHAINS.items():
+            folder, copy = tmp_path / name, tmp_path / name / "copy"
+            copy.mkdir(parents=True)
+            with (
+                NodeProcess(folder / "node", folder / "node.log", arguments) as node,
+                Driver(
+                    folder / "driver.log",
+                    do="round-trip",
+                    master=master,
+                    settings={"spark.executor.memory": "512m"},
+                    chain=str(real_chain(name)),
+                    partitions=2,
+                    gateways=node.grpc,
+                    options={"deadline_seconds": 60},
+                    copy=str(copy),
+                ) as driver,
+            ):
+                assert sum(report.blocks for report in driver.reports()) == len(bytes_of(copy))
+            assert bytes_of(copy) == bytes_of(real_chain(name))

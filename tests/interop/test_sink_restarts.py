@@ -1,0 +1,70 @@
+"""A streaming query that is stopped, and whose driver is killed, goes on from its checkpoint: exactly once.
+
+SLUICE_LONG=1 starts it eleven times, and ends every other run with SIGKILL.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from tests.interop.sinking import Driver, Gateway, check_streams, gateways, wait_until, write_chain
+from tests.nodes import make_blocks, stream_bytes
+from tests.publishers.node_thread import store
+
+LONG = os.environ.get("SLUICE_LONG") == "1"
+COUNT = 1500 if LONG else 60
+RESTARTS = 10 if LONG else 1
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(1800 if LONG else 300)]
+
+
+def test_a_query_that_is_stopped_and_killed_publishes_each_block_once(tmp_path: Path) -> None:
+    chance = random.Random(5)
+    blocks = make_blocks(COUNT)
+    chain = tmp_path / "chain"
+    write_chain(chain, blocks[:1])
+    with gateways(tmp_path, 1) as (node,):
+
+        def driver() -> Driver:
+            return Driver(
+                tmp_path / "driver.log",
+                do="follow",
+                master="local[2]",
+                chain=str(chain),
+                gateways=node.address,
+                checkpoint=str(tmp_path / "checkpoint"),
+                blocks_per_batch=7,
+            )
+
+        written = 1
+        for restart in range(RESTARTS):
+            with driver() as running:
+                goal = COUNT * (restart + 1) // (RESTARTS + 1)
+                write_chain(chain, blocks[written:goal])
+                written = goal
+                # Somewhere in a batch: the last block of none is waited for.
+                await_head(running, node, chance.randrange(node.head + 1, goal - 1))
+                if restart % 2:
+                    running.stop()
+                else:
+                    running.kill()
+        with driver() as running:
+            write_chain(chain, blocks[written:])
+            await_head(running, node, COUNT - 1)
+            running.stop()
+        node.stop()
+    check_streams(node.data_dir)
+    store(tmp_path / "expected", blocks)
+    assert stream_bytes(node.data_dir) == stream_bytes(tmp_path / "expected")
+
+
+def await_head(driver: Driver, node: Gateway, number: int) -> None:
+    """Wait until the node has a block, or the driver has ended."""
+    wait_until(lambda: node.head >= number or not driver.is_running, f"block {number}")
+    assert driver.is_running
