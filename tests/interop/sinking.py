@@ -19,11 +19,11 @@ from typing import Any, Final, Self
 from gateway.block import Block
 from publishers.block_files import write_block_file
 from publishers.block_gateways import BlockGateways
-from publishers.node_process import NodeProcess
+from publishers.node_process import NodeProcess, environment_without_settings
 from publishers.report import PublishReport
 from tests.chaos.cluster import free_ports
 from tests.nodes import ledger_key
-from tests.serving import SLUICE, environment
+from tests.serving import SLUICE
 
 ROOT: Final = Path(__file__).parents[2]
 WAIT_SECONDS: Final = 240.0
@@ -114,7 +114,7 @@ def check_streams(*data_dirs: Path) -> None:
             capture_output=True,
             text=True,
             check=False,
-            env=environment(),
+            env=environment_without_settings(),
             timeout=WAIT_SECONDS,
         )
         assert done.returncode == 0, done.stdout + done.stderr
@@ -201,7 +201,7 @@ def spark_cluster(folder: Path, worker_count: int = 2) -> Iterator[str]:
             process = subprocess.Popen(
                 [str(home / "bin" / "spark-class"), f"org.apache.spark.deploy.{kind}", *words],
                 cwd=folder,
-                env=environment() | variables,
+                env=environment_without_settings() | variables,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
