@@ -74,7 +74,7 @@ _WINDOW_BITS: Final = 4
 
 
 def read_point(encoded: bytes, what: str) -> Point:
-    """Decode a point of the subgroup; the identity is one.
+    """2.4: decode a point of the subgroup; the identity is one.
 
     Args:
         encoded: 64 bytes.
@@ -102,13 +102,13 @@ def point_bytes(point: Point) -> bytes:
 
 
 def compressed(point: Point) -> bytes:
-    """Encode a point in 32 bytes: y, and in the top bit which of the two x it has."""
+    """2.4: encode a point in 32 bytes: y, and in the top bit which of the two x it has."""
     x, y = point
     return scalar_bytes(y | (1 << 255 if x > -x % q else 0))
 
 
 def is_on_curve(point: Point) -> bool:
-    """Tell whether x^2 + y^2 = 1 + d x^2 y^2."""
+    """2.4: tell whether x^2 + y^2 = 1 + d x^2 y^2."""
     xx, yy = point[0] * point[0] % q, point[1] * point[1] % q
     return (xx + yy - 1 - D * xx * yy) % q == 0
 

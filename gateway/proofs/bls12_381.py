@@ -60,7 +60,7 @@ _INFINITY_G2: Final = bytes((_INFINITY,)) + bytes(G2_SIZE - 1)
 
 
 def read_g1(encoded: bytes, what: str) -> G1Point:
-    """Decode a point of G1.
+    """2.1: decode a point of G1.
 
     Args:
         encoded: 96 bytes.
@@ -79,7 +79,7 @@ def read_g1(encoded: bytes, what: str) -> G1Point:
 
 
 def read_g2(encoded: bytes, what: str) -> G2Point:
-    """Decode a point of G2.
+    """2.1: decode a point of G2.
 
     Args:
         encoded: 192 bytes.
@@ -110,7 +110,7 @@ def g2_bytes(point: G2Point) -> bytes:
 
 
 def hash_to_g2(message: bytes) -> G2Point:
-    """Return H(m), the point that stands for a message in signatures.
+    """2.3: H(m), the point that stands for a message in signatures.
 
     Suite BLS12381G2_XMD:SHA-256_SSWU_RO_ of RFC 9380, with no departure.
     """

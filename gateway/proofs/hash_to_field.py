@@ -41,7 +41,7 @@ def element_size(modulus: int) -> int:
 
 
 def expand(message: bytes, dst: bytes, size: int, z_pad_size: int) -> bytes:
-    """Return `size` bytes that look random and depend on all of the message and the DST.
+    """2.2, xmd: `size` bytes that look random and depend on all of the message and the DST.
 
     Args:
         message: any bytes.
@@ -65,7 +65,7 @@ def expand(message: bytes, dst: bytes, size: int, z_pad_size: int) -> bytes:
 
 
 def hash_to_field(message: bytes, dst: bytes, modulus: int, count: int = 1) -> tuple[int, ...]:
-    """Return `count` elements of the prime field, each below the modulus.
+    """2.2: `count` elements of the prime field, each below the modulus.
 
     Args:
         message: any bytes.

@@ -141,7 +141,7 @@ class HintsSignature:
 
 
 def read_key(vk: bytes) -> HintsKey:
-    """Decode a verification key, 1,096 bytes.
+    """3: decode a verification key VK, 1,096 bytes.
 
     Raises:
         ProofDataError: a point or scalar is none, or n is no size of a domain.
@@ -168,7 +168,7 @@ def read_key(vk: bytes) -> HintsKey:
 
 
 def read_signature(pi: bytes) -> HintsSignature:
-    """Decode an aggregate signature, 1,632 bytes.
+    """3: decode an aggregate signature PI, 1,632 bytes.
 
     Raises:
         ProofDataError: a point or scalar is none.

@@ -52,7 +52,7 @@ class Opening:
 def kzg_pairs(
     key: KzgKey, openings: Sequence[Opening], weights: Sequence[int]
 ) -> list[tuple[G1Point, PreparedG2]]:
-    """Return the pairs whose product of pairings is 1 if the openings hold.
+    """6.3, 6: the pairs whose product of pairings is 1 if the openings hold.
 
     Args:
         key: what all openings are checked with.

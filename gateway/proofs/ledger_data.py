@@ -177,7 +177,7 @@ def published_ledger(items: Iterable[bytes], ledger_id: bytes | None = None) -> 
 
 
 def read_publication(publication: bytes) -> LedgerData:
-    """Decode a publication: the message of field 77 of a transaction's body.
+    """1.1: decode a publication, the message of field 77 of a transaction's body.
 
     Fields of later versions are passed over.
 
@@ -220,7 +220,7 @@ def read_publication(publication: bytes) -> LedgerData:
 
 
 def refusal_of(ledger: LedgerData) -> Refusal | None:
-    """Return why the ledger data are not to be believed, or None: its id and the proofs of knowledge hold."""
+    """7.2, 5.1: why the ledger data are not to be believed, or None: its id and proofs of knowledge hold."""
     book_hash = address_book_hash(ledger.nodes)
     if book_hash != ledger.ledger_id:
         return Refusal(

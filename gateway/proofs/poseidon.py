@@ -52,7 +52,7 @@ class Constants(NamedTuple):
 
 
 def poseidon(elements: Sequence[int]) -> int:
-    """Return the hash of field elements, each below q; of none, 0.
+    """2.5: the hash of field elements, each below q; of none, 0.
 
     No length, padding or domain tag goes in: a last short block is simply shorter, and after a full last
     block there is no further permutation. So [1] and [1, 0] have one hash.
@@ -66,7 +66,7 @@ def poseidon(elements: Sequence[int]) -> int:
 
 
 def hash_array_number(data: bytes) -> int:
-    """hashArray, as a field element: 32-byte pieces, the last may be short, each LE and reduced mod q.
+    """2.5, hashArray, as a field element: 32-byte pieces, the last may be short, each LE and reduced mod q.
 
     Two pieces that differ by q have one hash, so equal hashes do not mean equal bytes.
     """
@@ -75,12 +75,12 @@ def hash_array_number(data: bytes) -> int:
 
 
 def hash_array(data: bytes) -> bytes:
-    """hashArray: as `hash_array_number`, 32 bytes, little-endian."""
+    """2.5, hashArray: as `hash_array_number`, 32 bytes, little-endian."""
     return scalar_bytes(hash_array_number(data))
 
 
 def permute(state: Sequence[int]) -> list[int]:
-    """Return the permutation of five lanes."""
+    """2.5: the permutation of five lanes."""
     ark, mds = round_constants()
     full_before, full_after = FULL_ROUNDS // 2, ROUNDS - FULL_ROUNDS // 2
     lanes = list(state)
@@ -98,7 +98,7 @@ def permute(state: Sequence[int]) -> list[int]:
 
 @cache
 def round_constants() -> Constants:
-    """Draw ARK and MDS from the Grain register: the same in every process, computed once in each."""
+    """2.5: draw ARK and MDS from the Grain register: the same in every process, computed once in each."""
     bits = _grain_bits()
     ark = []
     for _ in range(ROUNDS):

@@ -102,7 +102,7 @@ class Signature(NamedTuple):
 
 
 def read_attested_key(encoded: bytes, what: str) -> AttestedKey:
-    """Decode an attested key, 192 bytes; its proof is for `knows_secret` to check.
+    """5.1: decode an attested key, 192 bytes; its proof is for `knows_secret` to check.
 
     Raises:
         ProofDataError: a point or scalar is none.
@@ -132,7 +132,7 @@ def knows_secret(key: AttestedKey) -> bool:
 
 
 def read_signature(encoded: bytes) -> Signature:
-    """Decode a signature, 192 bytes.
+    """5: decode a signature, 192 bytes.
 
     Raises:
         ProofDataError: a byte of the bitmap is neither 0 nor 1, or a scalar is none.
@@ -159,7 +159,7 @@ def challenge(A: Point, K: Point, message: bytes) -> int:
 
 
 def check(members: Sequence[Member], encoded: bytes, message: bytes) -> Refusal | None:
-    """Return why this is no signature of the message by at least half of the members' weight, or None.
+    """5.3 and 5.4: why this is no signature of the message by at least half of the members' weight, or None.
 
     Args:
         members: the address book, 1 to 128 entries, their proofs of knowledge checked before.

@@ -67,7 +67,7 @@ class TssCheck:
         self._wraps_key = lru_cache(1)(wraps.prepare)
 
     def check(self, signature: bytes, root_hash: bytes) -> Refusal | None:
-        """Return why the signature is no proof of a block with this root, or None if it is one.
+        """1: why the signature is no proof of a block with this root, or None if it is one.
 
         Args:
             signature: `SignedBlockProof.block_signature`.

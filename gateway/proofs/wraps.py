@@ -52,12 +52,14 @@ WRAPS_PROOF_SIZE: Final = 704
 """Bytes of a compressed WRAPS proof."""
 
 LIMB_BITS: Final = 55
+"""Bits of a coordinate that one public input holds (tss.md 6.3, step 4)."""
 LIMB_COUNT: Final = 5
+"""Public inputs of one coordinate: as many as its 254 bits need."""
 POINT_LIMB_COUNT: Final = 2 * LIMB_COUNT
 INPUT_COUNT: Final = 2 + 2 + 2 + 3 * POINT_LIMB_COUNT + 4
 """Public inputs: pp_hash and i, z0, zi, three points, c0, c1, v0, v1."""
 assert INPUT_COUNT == 40
-assert LIMB_COUNT * LIMB_BITS >= 254
+assert (LIMB_COUNT - 1) * LIMB_BITS < 254 <= LIMB_COUNT * LIMB_BITS
 assert 32 + 32 + 3 * 64 + 8 + (INPUT_COUNT + 1) * 32 + 2 * 32 + 2 * 64 == WRAPS_KEY_SIZE
 assert WRAPS_PROOF_SIZE == 32 + 2 * (8 + 64) + 2 * (8 + 64) + (32 + 64 + 32) + 2 * 64 + 32 + 32 + 64
 
@@ -79,23 +81,28 @@ class PreparedWrapsKey:
 
 @dataclass(frozen=True, slots=True)
 class _WrapsProof:
-    """A proof, read; the names are those of the section."""
+    """A proof, read (6.2); the names are those of the section."""
 
     i: int
     z0: tuple[int, int]
     zi: tuple[int, int]
-    big_u: tuple[G1Point, G1Point]
-    small_u: tuple[G1Point, G1Point]
+    U_W: G1Point
+    U_E: G1Point
+    u_W: G1Point
+    u_E: G1Point
     groth16: Groth16Proof
-    v: tuple[int, int]
-    w: tuple[G1Point, G1Point]
-    cm_t: G1Point
+    v0: int
+    w0: G1Point
+    v1: int
+    w1: G1Point
+    cmT: G1Point
     rho: int
-    c: tuple[int, int]
+    c0: int
+    c1: int
 
 
 def prepare(wraps_vk: bytes) -> PreparedWrapsKey:
-    """Read a network's WRAPS key and compute what stays, some 25 ms of work.
+    """6.1: read a network's WRAPS key and compute what stays, some 25 ms of work.
 
     Args:
         wraps_vk: 1768 bytes, from the ledger id publication.
@@ -139,27 +146,12 @@ def check(
     refusal = _check_claim(read, int.from_bytes(ledger_id, "little"), vk_hash)
     if refusal is not None:
         return refusal
-    # CW and CE are what the folded instance commits to
-    commitment_w = g1_sum_of_multiples([(1, read.big_u[0]), (read.rho, read.small_u[0])])
-    commitment_e = g1_sum_of_multiples([(1, read.big_u[1]), (read.rho, read.cm_t)])
-    inputs = [
-        key.pp_hash,
-        read.i,
-        *read.z0,
-        *read.zi,
-        *limbs(commitment_w),
-        *limbs(commitment_e),
-        *read.c,
-        *read.v,
-        *limbs(read.cm_t),
-    ]
-    openings = [
-        Opening(commitment_w, read.c[0], read.v[0], read.w[0]),
-        Opening(commitment_e, read.c[1], read.v[1], read.w[1]),
-    ]
+    CW, CE = folded_commitments(read)
+    # 6.3, 5 and 6, in one product.
+    openings = [Opening(CW, read.c0, read.v0, read.w0), Opening(CE, read.c1, read.v1, read.w1)]
     product = pairing_product(
         [
-            *groth16_pairs(key.groth16, read.groth16, inputs),
+            *groth16_pairs(key.groth16, read.groth16, public_inputs(key.pp_hash, read, CW, CE)),
             *kzg_pairs(key.kzg, openings, [random_bits(WEIGHT_BITS) for _ in openings]),
         ]
     )
@@ -168,8 +160,32 @@ def check(
     return None
 
 
+def folded_commitments(proof: _WrapsProof) -> tuple[G1Point, G1Point]:
+    """6.3, 3: CW = U_W + rho*u_W; CE = U_E + rho*cmT: what the folded instance commits to."""
+    CW = g1_sum_of_multiples([(1, proof.U_W), (proof.rho, proof.u_W)])
+    CE = g1_sum_of_multiples([(1, proof.U_E), (proof.rho, proof.cmT)])
+    return CW, CE
+
+
+def public_inputs(pp_hash: int, proof: _WrapsProof, CW: G1Point, CE: G1Point) -> list[int]:
+    """6.3, 4: the 40 public inputs of the Groth16 proof, in their order."""
+    return [
+        pp_hash,
+        proof.i,
+        *proof.z0,
+        *proof.zi,
+        *limbs(CW),
+        *limbs(CE),
+        proof.c0,
+        proof.c1,
+        proof.v0,
+        proof.v1,
+        *limbs(proof.cmT),
+    ]
+
+
 def limbs(point: G1Point) -> list[int]:
-    """Return a point as ten public inputs: x, then y, each in five limbs of 55 bits, lowest first.
+    """6.3, 4: a point as ten public inputs: x, then y, each in five limbs of 55 bits, lowest first.
 
     Infinity is ten zeros, which are no point of the curve.
     """
@@ -180,14 +196,14 @@ def limbs(point: G1Point) -> list[int]:
 
 
 def _check_claim(proof: _WrapsProof, ledger_id: int, vk_hash: int) -> Refusal | None:
-    """Check what needs no curve: that the proof speaks of this network and this key."""
+    """6.3, 1 and 2: z0[0] = ledger id; zi[1] = hashArray(VK); i > 1; u_E = infinity."""
     if proof.z0[0] != ledger_id:
         return _bad("z0[0]", f"{proof.z0[0]:#x}", f"{ledger_id:#x}, the ledger id")
     if proof.zi[1] != vk_hash:
         return _bad("zi[1]", f"{proof.zi[1]:#x}", f"{vk_hash:#x}, the hash of the hinTS verification key")
     if proof.i <= 1:
         return _bad("i", str(proof.i), "more than 1")
-    if proof.small_u[1] is not None:
+    if proof.u_E is not None:
         return _bad("u_E", "a point other than infinity", "infinity")
     return None
 
@@ -197,7 +213,7 @@ def _bad(what: str, got: str, expected: str) -> Refusal:
 
 
 def _read_proof(proof: bytes) -> _WrapsProof:
-    """Read a proof. Raises ProofDataError if any part is malformed."""
+    """6.2: read a proof. Raises ProofDataError if any part is malformed."""
     reader = LayoutReader(proof, "WRAPS proof")
 
     def scalar(name: str) -> int:
@@ -212,16 +228,14 @@ def _read_proof(proof: bytes) -> _WrapsProof:
     reader.expect_count(2, "zi")
     zi = scalar("zi[0]"), scalar("zi[1]")
     reader.expect_count(2, "U")
-    big_u = point("U_W"), point("U_E")
+    U_W, U_E = point("U_W"), point("U_E")
     reader.expect_count(2, "u")
-    small_u = point("u_W"), point("u_E")
-    a = point("A")
-    b = prepare_g2(read_g2(reader, "B"), reader.named("B"))
-    groth16 = Groth16Proof(a, b, point("C"))
+    u_W, u_E = point("u_W"), point("u_E")
+    A = point("A")
+    B = prepare_g2(read_g2(reader, "B"), reader.named("B"))
+    groth16 = Groth16Proof(A, B, point("C"))
     v0, w0 = scalar("v0"), point("w0")
     v1, w1 = scalar("v1"), point("w1")
-    cm_t = point("cmT")
-    rho = scalar("rho")
-    c = scalar("c0"), scalar("c1")
+    cmT, rho, c0, c1 = point("cmT"), scalar("rho"), scalar("c0"), scalar("c1")
     reader.finish()
-    return _WrapsProof(i, z0, zi, big_u, small_u, groth16, (v0, v1), (w0, w1), cm_t, rho, c)
+    return _WrapsProof(i, z0, zi, U_W, U_E, u_W, u_E, groth16, v0, w0, v1, w1, cmT, rho, c0, c1)

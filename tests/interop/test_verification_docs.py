@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import re
 import shlex
 from pathlib import Path
 
@@ -25,3 +27,25 @@ def test_a_command_is_taken(line: str) -> None:
 def test_what_the_page_says() -> None:
     assert len(LINES) == 5
     assert f"# {', '.join(VERDICT_COLUMNS)}\n" in PAGE
+
+
+def test_each_equation_is_where_the_page_says() -> None:
+    """Each function exists, and begins with its section."""
+    rows = [
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in PAGE.split("## From the equations to the code")[1].splitlines()
+        if line.startswith("| ")
+    ][1:]
+    assert [row[0] for row in rows] == sorted((row[0] for row in rows), key=_in_order)
+    for section, _, where in rows:
+        for name in re.findall(r"`([\w.]+)`", where):
+            module, *path = name.split(".")
+            found = importlib.import_module(f"gateway.proofs.{module}")
+            for part in path:
+                found = getattr(found, part)
+            sections = (found.__doc__ or "").split(":")[0]
+            assert re.search(rf"\b{section.split(',')[0]}\b", sections), f"{name}: {sections!r}"
+
+
+def _in_order(section: str) -> list[int]:
+    return [int(number) for number in re.findall(r"\d+", section)]
