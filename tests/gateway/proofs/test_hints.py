@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 from functools import cache
 from random import Random
 from typing import Any
@@ -60,6 +61,8 @@ def made(
 def test_known_answers_of_a_real_block() -> None:
     signature = real.signature("signed-chain", 5)
     key, pi = read_key(signature[:1096]), read_signature(signature[1096:2728])
+    digest = "db7eaa55cd1b66f5d494cd159525847d4c765b14daad46ec384d2562d9a4d404"
+    assert hashlib.sha256(signature).hexdigest() == digest
     assert (key.n, key.total_weight, pi.weight) == (8, 4, 3)
     assert key.w == 0x345766F603FA66E78C0625CD70D77CE2B38B21C28713B7007228FD3397743F7A
     rho = 0x5DAD304647DE4EE7B06A7A2F876C7A236D18EA2B90737D6CD7ACB820730E9AFC
