@@ -497,6 +497,8 @@ class Conductor:
             self.acknowledged_at = time.monotonic()
             self.perform(self.arbiter.committed(attempt.attempt_id, now_ns))
         log.debug("blocks committed", extra=fields(first=blocks[0].number, last=blocks[-1].number))
+        if self._ledger.snapshot_due:
+            await loop.run_in_executor(self._commit_thread, self._ledger.write_snapshot)
 
     def _commit_failed(self, attempt: _Attempt, error: Exception) -> None:
         if isinstance(error, CommitFailed):

@@ -165,8 +165,6 @@ class Ledger:
         if self.chain.last_number is None:
             self.chain = Chain(block.number)
         self.chain.advance(block.number, block.root_hash)
-        if block.number - self._snapshot_number >= CHAIN_SNAPSHOT_BLOCKS:
-            self._write_snapshot()
         for callback in self._callbacks:
             callback()
 
@@ -225,7 +223,7 @@ class Ledger:
     def close(self) -> None:
         """Write the snapshot and close the stream. Closing twice does nothing."""
         if self.last_number is not None and self._snapshot_number != self.last_number:
-            self._write_snapshot()
+            self.write_snapshot()
         self.streamer.close()
 
     # --- finding the way back ------------------------------------------------------------------------------
@@ -307,8 +305,17 @@ class Ledger:
                 if number % ROLL_FORWARD_LOG_BLOCKS == 0:
                     log.info("reading root hashes", extra=fields(block=number, last_block=last_number))
 
-    def _write_snapshot(self) -> None:
-        """Replace the snapshot. It may fail without harm: the next start reads more of the stream."""
+    @property
+    def snapshot_due(self) -> bool:
+        """Whether the chain has gone on so far that `write_snapshot` saves the next start some reading."""
+        last = self.last_number
+        return last is not None and last - self._snapshot_number >= CHAIN_SNAPSHOT_BLOCKS
+
+    def write_snapshot(self) -> None:
+        """Replace the snapshot, while no block is taken in; it may wait for the disk.
+
+        It may fail without harm: the next start reads more of the stream.
+        """
         path = self.data_dir / SNAPSHOT_NAME
         new_path = path.with_suffix(".new")
         try:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from gateway import conductor as conductor_module
+from gateway import ledger as ledger_module
 from gateway.block import Block
 from gateway.items import ItemKind, field_item
 from gateway.ledger import Ledger
@@ -82,6 +83,28 @@ def test_blocks_that_wait_for_a_commit_share_the_next_one(
 
     monkeypatch.undo()
     assert on_stage(tmp_path / "single", one_by_one) == grouped
+
+
+def test_the_snapshot_of_the_chain_is_written_beside_the_loop_and_after_the_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ledger_module, "CHAIN_SNAPSHOT_BLOCKS", 2)
+
+    async def play(stage: Stage) -> None:
+        with gate(monkeypatch, Ledger, "write_snapshot") as held:
+            alice = stage.publisher("alice")
+            alice.block(BLOCKS[0])
+            await alice.expect("ack 0")
+            alice.block(BLOCKS[1])
+            await alice.expect("ack 1")
+            await held.reached()
+            held.open()
+            alice.block(BLOCKS[2])
+            await alice.expect("ack 2")
+        assert {name.split("_")[0] for name in held.threads} == {"commit"}
+        assert '"last_number": 1' in (stage.ledger.data_dir / "chain.json").read_text("utf-8")
+
+    on_stage(tmp_path, play)
 
 
 def test_a_group_that_is_large_enough_takes_no_further_block(

@@ -47,6 +47,8 @@ def commit(ledger: Ledger, blocks: Sequence[VerifiedBlock]) -> None:
     ledger.append(blocks)
     for block in blocks:
         ledger.advance(block)
+    if ledger.snapshot_due:
+        ledger.write_snapshot()
 
 
 def filled(data_dir: Path, blocks: Sequence[VerifiedBlock] = BLOCKS) -> bytes:
