@@ -11,10 +11,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from datastream.layout import Entry
+from datastream.layout import BOOKMARK_TYPE, Entry
 from gateway.block_layout import BlockDecoder, StoredBlock
+from gateway.errors import LayoutError
 
-__all__ = ["blocks_that_begin_in"]
+__all__ = ["begins_block", "blocks_that_begin_in"]
 
 # The first bookmark of a block is in protobuf form; its second begins with 0x00.
 _BLOCK_BOOKMARK: Final = b"\x08\x02"
@@ -36,14 +37,18 @@ def blocks_that_begin_in(
     decoder = BlockDecoder()
     is_begun = first_number == 0
     for entry in entries:
-        is_begun = is_begun or _begins_block(entry)
+        is_begun = is_begun or begins_block(entry.type, entry.data)
         stored = decoder.feed(entry.type, entry.data) if is_begun else None
         if stored is not None:
             yield stored
         # Before the next entry is asked for: it may not be there yet.
         if decoder.block_number is None and entry.number + 1 >= end_number:
             return
+    if decoder.block_number is not None:
+        what = f"block {decoder.block_number}"
+        raise LayoutError(what, "the end of the stream", "the block end (0xb1)")
 
 
-def _begins_block(entry: Entry) -> bool:
-    return entry.is_bookmark and entry.data.startswith(_BLOCK_BOOKMARK)
+def begins_block(entry_type: int, data: bytes) -> bool:
+    """Whether an entry is the first of a block, if it is not data of one."""
+    return entry_type == BOOKMARK_TYPE and data.startswith(_BLOCK_BOOKMARK)

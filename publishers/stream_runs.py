@@ -11,10 +11,10 @@ Source: wire.md section 1; `datastream/layout.py` shows the format.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sized
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, NoReturn, TypeVar
 
 from datastream.disk import RealDisk
 from datastream.errors import EntriesDisagree
@@ -40,6 +40,8 @@ __all__ = ["STREAM_FILE_NAME", "PageRun", "PagesReader", "stream_file_in"]
 
 STREAM_FILE_NAME: Final = "datastream.bin"
 """The name that a node gives its stream file."""
+
+PageT = TypeVar("PageT", bound=Sized)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +120,17 @@ class PagesReader:
         return PageRun(page_number, self.page_count, self._first_number(page_number), end_number)
 
     def pages_from(self, run: PageRun) -> Iterator[list[Entry]]:
-        """Give the entries, page by page, from the beginning of a run to the end of the stream.
+        """Give the entries, page by page; as `read_from`."""
+        return self.read_from(run, _entries_on)
+
+    def read_from(self, run: PageRun, read: Callable[[bytes, int, int], PageT]) -> Iterator[PageT]:
+        """Read page by page, from the beginning of a run to the end of the stream.
+
+        Args:
+            run: where to begin, and what is known of its end.
+            read: makes of a page what is given; called with its bytes, the number of its first entry, and the
+                position where its entries end at the latest. It raises PageFault for what is no page, and its
+                length is the number of the entries.
 
         Raises:
             EntriesDisagree: the entries are not what the format and the header say, at the run's end, too.
@@ -127,9 +139,14 @@ class PagesReader:
         for page_number in range(run.first_page, self.page_count):
             if page_number == run.end_page and number != run.end_number:
                 self._disagree(page_number, 0, number, f"entry {number}", f"entry {run.end_number}")
-            entries = self._entries(page_number, number)
-            number += len(entries)
-            yield entries
+            start = page_start(page_number)
+            end = min(PAGE_SIZE, self.header.total_length - start)
+            try:
+                page = read(self._disk.pread(end, start), number, end)
+            except PageFault as fault:
+                self._disagree(page_number, fault.position, fault.number, fault.found, fault.expected)
+            number += len(page)
+            yield page
         if number != self.header.total_entries:
             expected = f"TotalEntries {self.header.total_entries}"
             self._disagree(self.page_count - 1, 0, number, f"{number} entries", expected)
@@ -141,25 +158,6 @@ class PagesReader:
         stream_type = decode_header(page[HEADER_OFFSET:]).header.stream_type if whole else 1
         return StreamFile.inspect(self._path, self._disk, stream_type)
 
-    def _entries(self, page_number: int, first_number: int) -> list[Entry]:
-        start = page_start(page_number)
-        end = min(PAGE_SIZE, self.header.total_length - start)
-        page = self._disk.pread(end, start)
-        try:
-            walk_page(page, first_number, end)
-        except PageFault as fault:
-            self._disagree(page_number, fault.position, fault.number, fault.found, fault.expected)
-        entries = []
-        position = 0
-        unpack = ENTRY_HEAD.unpack_from
-        while position + ENTRY_HEAD_SIZE <= end:
-            packet_type, size, entry_type, number = unpack(page, position)
-            if packet_type != PACKET_DATA:
-                break
-            entries.append(Entry(entry_type, number, page[position + ENTRY_HEAD_SIZE : position + size]))
-            position += size
-        return entries
-
     def _first_number(self, page_number: int) -> int:
         if page_number >= self.page_count:
             return self.header.total_entries
@@ -167,9 +165,25 @@ class PagesReader:
         packet_type, _, _, number = ENTRY_HEAD.unpack(head)
         if packet_type != PACKET_DATA:
             self._disagree(page_number, 0, 0, f"packet type {packet_type}", f"packet type {PACKET_DATA}")
+        if page_number == 0 and number != 0:
+            self._disagree(0, 0, 0, f"entry {number}", "entry 0")
         return int(number)
 
-    def _disagree(self, page_number: int, position: int, number: int, found: str, expected: str) -> None:
+    def _disagree(self, page_number: int, position: int, number: int, found: str, expected: str) -> NoReturn:
         offset = page_start(page_number) + position
         assert offset >= HEADER_PAGE_SIZE or not self.page_count
         raise EntriesDisagree(self._path, number, offset, found, expected)
+
+
+def _entries_on(page: bytes, first_number: int, end: int) -> list[Entry]:
+    walk_page(page, first_number, end)
+    entries = []
+    position = 0
+    unpack = ENTRY_HEAD.unpack_from
+    while position + ENTRY_HEAD_SIZE <= end:
+        packet_type, size, entry_type, number = unpack(page, position)
+        if packet_type != PACKET_DATA:
+            break
+        entries.append(Entry(entry_type, number, page[position + ENTRY_HEAD_SIZE : position + size]))
+        position += size
+    return entries

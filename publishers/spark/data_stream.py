@@ -49,6 +49,8 @@ from publishers.spark.batches import row_batches
 from publishers.spark.folders import folder_of
 from publishers.spark.number_stream import NumberStreamReader
 from publishers.spark.options import check_known, one_of, positive, required, whole_number
+from publishers.spark.page_blocks import block_batches
+from publishers.spark.page_entries import PageEntries, read_page
 from publishers.spark.schema import (
     BLOCK_COLUMNS,
     BLOCK_NUMBER,
@@ -69,10 +71,12 @@ __all__ = [
 ]
 
 ENTRY_NUMBER: Final = "entry_number"
+ENTRY_TYPE: Final = "entry_type"
+DATA: Final = "data"
 ENTRY_COLUMNS: Final[Mapping[str, pa.DataType]] = {
     ENTRY_NUMBER: pa.int64(),
-    "entry_type": pa.int64(),
-    "data": pa.binary(),
+    ENTRY_TYPE: pa.int64(),
+    DATA: pa.binary(),
 }
 _ARROW_OF: Final = {int: pa.int64(), bytes: pa.binary(), str: pa.string()}
 COLUMNS: Final[Mapping[str, Mapping[str, pa.DataType]]] = {
@@ -212,13 +216,15 @@ class DataStreamReader(DataSourceReader):
     def _batches(self, partition: RunPartition) -> Iterator[pa.RecordBatch]:
         run = partition.run
         with PagesReader(self._path) as pages:
-            from_run = pages.pages_from(run)
+            from_run = pages.read_from(run, read_page)
             if self._options.decode == "blocks":
-                entries = itertools.chain.from_iterable(from_run)
-                yield from _block_batches(entries, run.first_number, run.end_number, self._columns)
+                yield from block_batches(from_run, run.first_number, run.end_number, self._columns)
                 return
             for page in itertools.islice(from_run, run.end_page - run.first_page):
-                yield from _entry_batches(page, self._options, self._columns)
+                if self._options.decode == "events":
+                    yield from _event_batches(page.entries(), self._options, self._columns)
+                else:
+                    yield _page_batch(page, self._columns)
 
 
 class DataStreamTcpReader(NumberStreamReader):
@@ -258,7 +264,10 @@ class DataStreamTcpReader(NumberStreamReader):
         entries = self._servers.entries(first)
         if self._options.decode == "blocks":
             return _block_batches(entries, first, end, self._columns)
-        return _entry_batches(itertools.islice(entries, end - first), self._options, self._columns)
+        wanted = itertools.islice(entries, end - first)
+        if self._options.decode == "events":
+            return _event_batches(wanted, self._options, self._columns)
+        return _entry_batches(wanted, self._columns)
 
 
 def _block_batches(
@@ -271,18 +280,29 @@ def _block_batches(
     return row_batches(rows, columns)
 
 
-def _entry_batches(
+def _event_batches(
     entries: Iterable[Entry], options: StreamOptions, columns: Mapping[str, pa.DataType]
 ) -> Iterator[pa.RecordBatch]:
-    if options.decode == "events":
-        rows = (event_row(entry.number, entry.type, entry.data, options.generation) for entry in entries)
-        yield from row_batches(rows, columns, limits.ARROW_BATCH_ENTRIES)
-        return
+    rows = (event_row(entry.number, entry.type, entry.data, options.generation) for entry in entries)
+    return row_batches(rows, columns, limits.ARROW_BATCH_ENTRIES)
+
+
+def _page_batch(page: PageEntries, columns: Mapping[str, pa.DataType]) -> pa.RecordBatch:
+    make = {
+        ENTRY_NUMBER: page.numbers,
+        ENTRY_TYPE: lambda: pa.array(page.types.astype("int64")),
+        DATA: page.data,
+    }
+    arrays = [make[name]() for name in columns]
+    return pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(columns))
+
+
+def _entry_batches(entries: Iterable[Entry], columns: Mapping[str, pa.DataType]) -> Iterator[pa.RecordBatch]:
     rest = iter(entries)
     values = {
         ENTRY_NUMBER: lambda entry: entry.number,
-        "entry_type": lambda entry: entry.type,
-        "data": lambda entry: entry.data,
+        ENTRY_TYPE: lambda entry: entry.type,
+        DATA: lambda entry: entry.data,
     }
     # Column by column: several times as fast as row by row.
     while chunk := list(itertools.islice(rest, limits.ARROW_BATCH_ENTRIES)):

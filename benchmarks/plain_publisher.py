@@ -1,0 +1,38 @@
+"""The plain Python publisher that the Spark sink is measured against, as a process of its own.
+
+    python -m benchmarks.plain_publisher ADDRESS FOLDER [--check]
+
+It reads the block files of a folder in order and publishes them with `publish_blocks`, all in one process.
+With `--check` it checks each block before it offers it, as the sink does. It prints the seconds from the
+first block on, without the start of the process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+from gateway.block import Block
+from publishers.block_check import BlockCheck
+from publishers.block_files import read_chain
+from publishers.client import publish_blocks
+
+__all__: list[str] = []
+
+
+async def _blocks(folder: Path, *, is_checked: bool) -> AsyncIterator[Block]:
+    check = BlockCheck()
+    for block in read_chain(folder):
+        if is_checked:
+            check.check(block)
+        yield block
+
+
+if __name__ == "__main__":
+    address, folder = sys.argv[1:3]
+    report = asyncio.run(
+        publish_blocks(_blocks(Path(folder), is_checked="--check" in sys.argv), [address], "plain")
+    )
+    print(report.elapsed_ns / 1e9)

@@ -1,0 +1,142 @@
+"""Reading a stream file in Spark, `spark.read.format("datastream")`, against a bare read of the file.
+
+    python -m benchmarks.stream_read [--quick]
+
+One file holds entries of 68 bytes, as in the other benchmarks of the data streamer; the other is a node's
+file, blocks of some hundred items. Both lie in the page cache. Spark reads them into nothing (the format
+`noop`), with one partition and with two, in a local session with two task slots; the bare loop reads the file
+page by page and looks at nothing. All go in turns; the best of each counts. What a job takes with an empty
+stream, its start, is measured beside them and taken off; the text says how much it is. The reader alone is
+what the source's Python does, in this process, without Spark.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from datastream import DataStreamer
+from datastream.layout import PAGE_SIZE
+from gateway.ledger import Ledger, VerifiedBlock
+from publishers.maker import BlockMaker, MakerOptions, key_of_seed
+from publishers.spark.data_stream import DataStreamDataSource
+from publishers.spark.session import build_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["run"]
+
+_MIB = 1 << 20
+_SMALL_DATA = bytes(68 - 17)
+_PER_COMMIT = 50_000
+_BLOCKS = MakerOptions(transactions_per_block=200)
+_CASES = (
+    ("entries of 68 B", "small", "entries"),
+    ("entries of a chain", "chain", "entries"),
+    ("blocks", "chain", "blocks"),
+)
+
+
+def run(quick: bool = False) -> list[tuple[str, str]]:
+    """Measure, and return (label, text) rows."""
+    size, rounds = (32 * _MIB, 2) if quick else (256 * _MIB, 3)
+    with tempfile.TemporaryDirectory(prefix="sluice-bench-") as name:
+        folder = Path(name)
+        _make_small(folder / "small", size)
+        _make_chain(folder / "chain", size)
+        _make_small(folder / "empty", 0)
+        spark = build_session("local[2]", app_name="benchmark")
+        try:
+            return [_measure(spark, folder, *case, rounds) for case in _CASES]
+        finally:
+            spark.stop()
+
+
+def _measure(
+    spark: SparkSession, folder: Path, label: str, file: str, decode: str, rounds: int
+) -> tuple[str, str]:
+    path = folder / file / "datastream.bin"
+
+    def job(partitions: int, of: Path = path) -> None:
+        source = spark.read.format("datastream").option("decode", decode).option("partitions", partitions)
+        source.load(str(of)).write.format("noop").mode("append").save()
+
+    job(2)  # compiles, and starts the workers
+    works = {
+        "bare": lambda: _bare(path),
+        "reader": lambda: _reader(path, decode),
+        "start": lambda: job(1, folder / "empty" / "datastream.bin"),
+        "one": lambda: job(1),
+        "two": lambda: job(2),
+    }
+    best = {name: min(_seconds(work) for _ in range(rounds)) for name, work in works.items()}
+    megabytes = _used(path) / 1e6
+    rates = {name: megabytes / best[name] for name in ("bare", "reader")}
+    rates |= {name: megabytes / max(1e-3, best[name] - best["start"]) for name in ("one", "two")}
+    text = (
+        f"{rates['two']:,.0f} MB/s with 2 partitions, {rates['one']:,.0f} with 1, the reader alone "
+        f"{rates['reader']:,.0f}; bare read {rates['bare']:,.0f} MB/s; "
+        f"ratio {rates['two'] / rates['bare']:.3f}, of the reader {rates['reader'] / rates['bare']:.2f}; "
+        f"a job's start {best['start']:.2f} s, taken off (load {os.getloadavg()[0]:.1f})"
+    )
+    return f"datastream source, {label}, {megabytes:,.0f} MB", text
+
+
+def _make_small(folder: Path, size: int) -> None:
+    folder.mkdir()
+    with DataStreamer.open(folder / "datastream.bin") as streamer:
+        while streamer.committed.total_length < size:
+            streamer.start_atomic_op()
+            for _ in range(_PER_COMMIT):
+                streamer.add_stream_entry(1, _SMALL_DATA)
+            streamer.commit_atomic_op(flush=False)
+
+
+def _make_chain(folder: Path, size: int) -> None:
+    """Write a node's file of about `size` bytes."""
+    folder.mkdir()
+    blocks = BlockMaker(1, key_of_seed(1), _BLOCKS).blocks(50)
+    made = [VerifiedBlock(block.number, block.items, bytes(48)) for block in blocks]
+    ledger = Ledger.open(folder)
+    try:
+        while ledger.streamer.committed.total_length < size:
+            ledger.append(made)
+            # The same items again under further numbers: readers look at the layout, which has the number.
+            made = [VerifiedBlock(one.number + len(made), one.items, one.root_hash) for one in made]
+    finally:
+        ledger.close()
+
+
+def _used(path: Path) -> int:
+    return path.stat().st_size
+
+
+def _bare(path: Path) -> None:
+    with path.open("rb", buffering=0) as file:
+        while file.read(PAGE_SIZE):
+            pass
+
+
+def _reader(path: Path, decode: str) -> None:
+    source = DataStreamDataSource({"path": str(path), "decode": decode, "partitions": "1"})
+    reader = source.reader(source.schema())
+    for partition in reader.partitions():
+        for _ in reader.read(partition):
+            pass
+
+
+def _seconds(work: Callable[[], None]) -> float:
+    started = time.perf_counter()
+    work()
+    return time.perf_counter() - started
+
+
+if __name__ == "__main__":
+    for label, text in run(quick="--quick" in sys.argv):
+        print(f"{label}: {text}")

@@ -1,0 +1,234 @@
+"""Blocks out of the pages of a stream file, as Arrow batches, without a step of Python for each item. Pure.
+
+    page ─► page ─► page            the pages with the end of a block make a window:
+    └──── window ────┘└─ the rest begins the next window
+
+A window holds whole blocks. Its layout is checked column by column, as `BlockDecoder` does entry by entry;
+what is not the ordinary case (items in several entries, something that is wrong) is left to the decoder.
+Source: design.md, "From block to stream"; `gateway/block_layout.py` has the layout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from datastream.layout import BOOKMARK_TYPE, ENTRY_HEAD_SIZE
+from gateway.block_layout import (
+    BLOCK_END_TYPE,
+    BOOKMARK_COUNT,
+    CONTINUED,
+    BlockDecoder,
+    bookmark_of,
+    legacy_bookmark_of,
+)
+from gateway.errors import ItemError, LayoutError
+from gateway.items import kind_of
+from gateway.limits import STORED_BLOCK_BYTES_MAX
+from gateway.merkle import HASH_SIZE
+from publishers.entry_blocks import begins_block
+from publishers.spark.batches import row_batches
+from publishers.spark.page_entries import PageEntries
+from publishers.spark.schema import BLOCK_NUMBER, ITEMS, arrow_schema
+
+__all__ = ["block_batches"]
+
+_NUMBER_SIZE: Final = 8
+_END_SIZE: Final = _NUMBER_SIZE + HASH_SIZE
+_UNKNOWN: Final = 0
+_ENTRIES_MIN: Final = BOOKMARK_COUNT + 2
+"""Of a block: its bookmarks, one item, its end."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Consecutive entries, as columns."""
+
+    first_number: int
+    types: NDArray[np.uint32]
+    kinds: NDArray[np.uint32]
+    """What each entry's data says that it is, if it is an item; 0: that is not known."""
+    data: pa.Array
+
+    def __len__(self) -> int:
+        return len(self.types)
+
+    def cut(self, start: int, end: int | None = None) -> _Part:
+        rows = slice(start, end)
+        data = self.data.slice(start, None if end is None else end - start)
+        return _Part(self.first_number + start, self.types[rows], self.kinds[rows], data)
+
+    def entries(self) -> Iterator[tuple[int, bytes]]:
+        return zip(self.types.tolist(), self.data.to_pylist(), strict=True)
+
+
+def block_batches(
+    pages: Iterable[PageEntries], first_number: int, end_number: int, columns: Mapping[str, pa.DataType]
+) -> Iterator[pa.RecordBatch]:
+    """Give the blocks whose first entry is in a part of a stream, as `blocks_that_begin_in` does.
+
+    Args:
+        pages: from the one that begins with entry `first_number` on, as far as they are asked for.
+        first_number: of the part. A stream's entry 0 has to be the first of a block.
+        end_number: the entry after the part's last.
+        columns: of blocks, those that are wanted.
+
+    Returns:
+        A batch for each window: some MB, or what one block has.
+
+    Raises:
+        LayoutError: the entries are no blocks, or the last block is cut off.
+    """
+    held: list[_Part] = []
+    is_begun = first_number == 0
+    for page in pages:
+        part = _part_of(page)
+        if not is_begun:
+            start = _first_block_in(part)
+            if start is None:
+                if part.first_number + len(part) >= end_number:
+                    return
+                continue
+            part, is_begun = part.cut(start), True
+        if not held and part.first_number >= end_number:
+            return
+        ends = np.flatnonzero(part.types == BLOCK_END_TYPE)
+        if not len(ends):
+            held.append(part)
+            _check_open(held)
+            continue
+        cut_at = int(ends[-1]) + 1
+        window = _joined([*held, part.cut(0, cut_at)])
+        yield from _window_batches(window, end_number, columns)
+        held = [part.cut(cut_at)] if cut_at < len(part) else []
+        if window.first_number + len(window) >= end_number:
+            return
+    if held:
+        _check_open(held, is_over=True)
+
+
+def _part_of(page: PageEntries) -> _Part:
+    return _Part(page.first_number, page.types, _kinds_in(page), page.data())
+
+
+def _kinds_in(page: PageEntries) -> NDArray[np.uint32]:
+    """Do what `kind_of` does for items with a tag of one byte and a length of one or two."""
+    every_byte = np.frombuffer(page.page, np.uint8)
+    starts = page.positions[:-1].astype(np.int64) + ENTRY_HEAD_SIZE
+    sizes = page.positions[1:].astype(np.int64) - starts
+    tags, low, high = (
+        every_byte[np.minimum(starts + offset, len(every_byte) - 1)].astype(np.uint32) for offset in range(3)
+    )
+    kinds = np.where((tags < 0x80) & (tags & 7 == 2), tags >> 3, _UNKNOWN)
+    has_one = (sizes >= 2) & (sizes <= 129) & (low == sizes - 2)
+    length = sizes - 3
+    has_two = (sizes >= 131) & (sizes <= 16_386) & (low == (length & 0x7F | 0x80)) & (high == length >> 7)
+    return np.where(has_one | has_two, kinds, _UNKNOWN).astype(np.uint32)
+
+
+def _first_block_in(part: _Part) -> int | None:
+    for index in np.flatnonzero(part.types == BOOKMARK_TYPE).tolist():
+        if begins_block(BOOKMARK_TYPE, part.data[index].as_py()):
+            return int(index)
+    return None
+
+
+def _joined(parts: list[_Part]) -> _Part:
+    if len(parts) == 1:
+        return parts[0]
+    return _Part(
+        parts[0].first_number,
+        np.concatenate([part.types for part in parts]),
+        np.concatenate([part.kinds for part in parts]),
+        pa.concat_arrays([part.data for part in parts]),
+    )
+
+
+def _check_open(held: list[_Part], *, is_over: bool = False) -> None:
+    """Check a block that has no end yet, as far as it must be looked at not to be held for nothing.
+
+    Raises:
+        LayoutError: it is none, or the stream is over.
+    """
+    bookmark_count = sum(int((part.types == BOOKMARK_TYPE).sum()) for part in held)
+    size_bytes = sum(part.data.nbytes for part in held)
+    begins = list(held[0].types[:BOOKMARK_COUNT]) == [BOOKMARK_TYPE] * min(BOOKMARK_COUNT, len(held[0]))
+    if begins and bookmark_count <= BOOKMARK_COUNT and size_bytes <= STORED_BLOCK_BYTES_MAX and not is_over:
+        return
+    decoder = BlockDecoder()
+    for part in held:
+        for entry_type, data in part.entries():
+            decoder.feed(entry_type, data)
+    if is_over:
+        raise LayoutError(f"block {decoder.block_number}", "the end of the stream", "the block end (0xb1)")
+
+
+def _window_batches(
+    window: _Part, end_number: int, columns: Mapping[str, pa.DataType]
+) -> Iterator[pa.RecordBatch]:
+    """Give the blocks of a window that begin before `end_number`."""
+    ends = np.flatnonzero(window.types == BLOCK_END_TYPE)
+    starts = np.concatenate(([0], ends[:-1] + 1))
+    count = int(np.searchsorted(starts, end_number - window.first_number))
+    if count < len(ends):
+        ends, starts = ends[:count], starts[:count]
+        window = window.cut(0, int(ends[-1]) + 1)
+    numbers = _numbers_of(window, starts, ends)
+    if numbers is None:
+        yield from row_batches(_decoded(window), columns)
+        return
+    arrays = {BLOCK_NUMBER: pa.array(numbers, pa.int64())}
+    if ITEMS in columns:
+        is_item = np.ones(len(window), bool)
+        is_item[np.concatenate((starts, starts + 1, ends))] = False
+        offsets = np.concatenate(([0], np.cumsum(ends - starts - BOOKMARK_COUNT)))
+        arrays[ITEMS] = pa.ListArray.from_arrays(
+            pa.array(offsets, pa.int32()), window.data.filter(pa.array(is_item))
+        )
+    yield pa.RecordBatch.from_arrays([arrays[name] for name in columns], schema=arrow_schema(columns))
+
+
+def _numbers_of(window: _Part, starts: NDArray[np.int64], ends: NDArray[np.int64]) -> list[int] | None:
+    """Check the layout of whole blocks; give their numbers, None where the decoder has to look."""
+    types = window.types
+    if (
+        bool((ends - starts < _ENTRIES_MIN - 1).any())
+        or not bool((types[starts] == BOOKMARK_TYPE).all() and (types[starts + 1] == BOOKMARK_TYPE).all())
+        or int((types == BOOKMARK_TYPE).sum()) != BOOKMARK_COUNT * len(ends)
+        or bool((types >= CONTINUED).any())
+        or window.data.nbytes > STORED_BLOCK_BYTES_MAX
+    ):
+        return None
+    first, second, end = (
+        window.data.take(pa.array(where)).to_pylist() for where in (starts, starts + 1, ends)
+    )
+    numbers = [int.from_bytes(data[:_NUMBER_SIZE], "big") for data in end]
+    for number, bookmark, legacy, mark in zip(numbers, first, second, end, strict=True):
+        if len(mark) != _END_SIZE or bookmark != bookmark_of(number) or legacy != legacy_bookmark_of(number):
+            return None
+    is_wrong = window.kinds != types
+    is_wrong[starts] = is_wrong[starts + 1] = is_wrong[ends] = False
+    for index in np.flatnonzero(is_wrong).tolist():  # those of more than 16 kB, most often
+        if not _is_item(window.data[index].as_py(), int(types[index])):
+            return None
+    return numbers
+
+
+def _is_item(data: bytes, kind: int) -> bool:
+    try:
+        return kind_of(data) == kind
+    except ItemError:
+        return False
+
+
+def _decoded(window: _Part) -> Iterator[dict[str, Any]]:
+    decoder = BlockDecoder()
+    for entry_type, data in window.entries():
+        stored = decoder.feed(entry_type, data)
+        if stored is not None:
+            yield {BLOCK_NUMBER: stored.number, ITEMS: stored.items}
