@@ -14,7 +14,11 @@ Two aims:
     more, while another has, is left: two standbys that follow each other would wait for ever.
 
 The target is what somebody said, and is not believed: a target that nobody can show the way to costs attempts
-at growing distances, and is reported (`problem`) when the node itself does not come forward.
+at growing distances, and is reported (`problem`) when the node itself does not come forward. One that only
+publishers have told of, while no peer has so much as the next block, is given up after
+`CatchUpRules.unconfirmed_ns` (`take_given_up`), and does not become a problem again before a block has come:
+a publisher that is wrong must not keep a node out of service. If it was right, the node finds out without it,
+since it asks its peers again and again, and each publisher that comes tells it.
 Source: publish-block-stream.md "Base Protocol"; wire.md section 6.
 """
 
@@ -38,6 +42,8 @@ class CatchUpRules:
     """The rest after a first failure; doubled with each further one."""
     rest_max_ns: int = 60_000_000_000
     """The longest rest."""
+    unconfirmed_ns: int = 60_000_000_000
+    """How long a node stands still for a target that no peer confirms before it gives that up; 0: never."""
 
 
 class Rest(Enum):
@@ -61,6 +67,7 @@ class Outcome(Enum):
     OUTRUN = "the peer has nothing more, though another one has"
     LIED = "the peer sent what cannot be"
     NODE = "this node cannot take blocks now"
+    ITSELF = "the peer is this node itself"
 
 
 OUTCOMES: Final[dict[Outcome, Rest]] = {
@@ -73,8 +80,13 @@ OUTCOMES: Final[dict[Outcome, Rest]] = {
     Outcome.OUTRUN: Rest.SHORT,
     Outcome.LIED: Rest.LONGEST,
     Outcome.NODE: Rest.SHORT,
+    Outcome.ITSELF: Rest.LONGEST,
 }
 """What the peer gets for it. An attempt that brought blocks counts as the first failure, if it is one."""
+
+
+_NO_ATTEMPT: Final = frozenset({Outcome.RACED, Outcome.ITSELF})
+"""These do not count as standing still."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +136,8 @@ class _Peer:
     last_number: int | None = None
     """Its last block, as it said."""
     has_answered: bool = False
+    is_itself: bool = False
+    """When it answered last, it was this node."""
 
 
 @dataclass(slots=True)
@@ -149,6 +163,11 @@ class CatchUp:
     _turn: int = field(default=0, init=False)
     _next_number: int = field(default=-1, init=False)
     _reason: str = field(default="", init=False)
+    _stalled_since_ns: int = field(default=0, init=False)
+    """When `stalled_count` reached the limit."""
+    _doubted_number: int = field(default=-1, init=False)
+    """The node needed this block when it gave a target up."""
+    _given_up: int | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         """Make the facts of each peer."""
@@ -157,6 +176,11 @@ class CatchUp:
     @property
     def problem(self) -> str | None:
         """Why the node does not get on, in words; None while it does."""
+        if self.live and self._peers and all(peer.is_itself for peer in self._peers):
+            addresses = ", ".join(peer.address for peer in self._peers)
+            return f"the node has nobody to follow: {addresses} leads to the node itself"
+        if self._doubted_number == self._next_number and self._is_unconfirmed():
+            return None
         if self.stalled_count < self.rules.stalled_attempts_max or (self.target is None and not self.live):
             return None
         aim = "to its peers" if self.target is None else f"to block {self.target}"
@@ -168,6 +192,25 @@ class CatchUp:
     def distance(self, next_number: int) -> int:
         """How many blocks the node knows of and does not have."""
         return 0 if self.target is None else max(0, self.target - next_number + 1)
+
+    def _is_unconfirmed(self) -> bool:
+        """Whether the target is only what publishers say: no peer has told of the next block."""
+        if self.live or self.target is None:
+            return False
+        lasts = (peer.last_number for peer in self._peers)
+        return all(last is None or last < self._next_number for last in lasts)
+
+    def _doubt_at_ns(self) -> int | None:
+        """When the target is given up, if nothing comes between; None: it is not."""
+        is_stalled = self.stalled_count >= self.rules.stalled_attempts_max
+        if not is_stalled or not self.rules.unconfirmed_ns or not self._is_unconfirmed():
+            return None
+        return self._stalled_since_ns + self.rules.unconfirmed_ns
+
+    def take_given_up(self) -> int | None:
+        """The target that was given up since this was asked last; None: none was."""
+        given_up, self._given_up = self._given_up, None
+        return given_up
 
     def came_to(self, next_number: int) -> None:
         """The node needs this block next: if that is a later one than before, it gets on."""
@@ -191,6 +234,9 @@ class CatchUp:
             if self._next_number >= 0:
                 self.stalled_count, self.curious = 0, False
             self._next_number = next_number
+        doubt_at_ns = self._doubt_at_ns()
+        if doubt_at_ns is not None and now_ns >= doubt_at_ns:
+            self._given_up, self.target, self._doubted_number = self.target, None, next_number
         if not self.live and not self.curious and not self.distance(next_number):
             self.stalled_count = 0
             return DONE
@@ -206,7 +252,10 @@ class CatchUp:
             if now_ns >= peer.rests_until_ns:
                 self._turn = self._peers.index(peer)
                 return Try(peer.address)
-        return Pause(min((peer.rests_until_ns for peer in candidates), default=None))
+        wake_at_ns = [peer.rests_until_ns for peer in candidates]
+        if doubt_at_ns is not None and wake_at_ns:
+            wake_at_ns.append(doubt_at_ns)
+        return Pause(min(wake_at_ns, default=None))
 
     def told(self, address: str, first: int | None, last: int | None, next_number: int | None) -> Range | str:
         """A peer has answered with its first and last block, None for an empty one.
@@ -220,7 +269,9 @@ class CatchUp:
         """
         peer = self._peer(address)
         peer.last_number, peer.has_answered = last, True
-        if last is not None and (self.live or self.curious):
+        if self.live:
+            self._aim_at_peers()
+        elif last is not None and self.curious:
             self.aim(last)
         if first is None or last is None:
             if self.live and next_number is not None:
@@ -240,8 +291,13 @@ class CatchUp:
     def heard(self, address: str, last: int | None) -> None:
         """A peer that is subscribed to was asked again for its last block."""
         self._peer(address).last_number = last
-        if last is not None and self.live:
-            self.aim(last)
+        if self.live:
+            self._aim_at_peers()
+
+    def _aim_at_peers(self) -> None:
+        """Aim at the highest block that a peer has, as each said last: one may have been wrong before."""
+        lasts = [peer.last_number for peer in self._peers if peer.last_number is not None]
+        self.target = max(lasts, default=None)
 
     def last_of(self, address: str) -> int | None:
         """A peer's last block, as it said."""
@@ -250,13 +306,16 @@ class CatchUp:
     def ended(self, address: str, outcome: Outcome, reason: str, next_number: int, now_ns: int) -> None:
         """An attempt has ended; `reason` is for people, `next_number` the block that is needed now."""
         peer, rest = self._peer(address), OUTCOMES[outcome]
+        peer.is_itself = outcome is Outcome.ITSELF
         came_forward = next_number > self._next_number >= 0
         if came_forward or outcome is Outcome.COMPLETE:
             peer.failures_count = 0
         if came_forward:
             self.stalled_count, self._next_number = 0, next_number
-        elif outcome is not Outcome.RACED and (self.live or self.curious or self.distance(next_number)):
+        elif outcome not in _NO_ATTEMPT and (self.live or self.curious or self.distance(next_number)):
             self.stalled_count += 1
+            if self.stalled_count == self.rules.stalled_attempts_max:
+                self._stalled_since_ns = now_ns
             if self.stalled_count >= self.rules.stalled_attempts_max:
                 self.curious = False
         self._reason = f"{address}: {reason}"

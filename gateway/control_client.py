@@ -97,4 +97,5 @@ def status_of(state: control_pb2.NodeState) -> NodeStatus:
         publisher_count=state.publisher_count,
         followed=state.followed,
         problems=tuple(state.problems),
+        instance=state.instance,
     )

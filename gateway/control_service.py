@@ -29,7 +29,7 @@ from gateway.merkle import HASH_SIZE
 from gateway.role_keeper import RoleKeeper
 from gateway.roles import Phase
 
-__all__ = ["ControlService", "NodeFacts"]
+__all__ = ["ControlService", "IsItself", "NodeFacts"]
 
 log = logging.getLogger(__name__)
 
@@ -41,14 +41,21 @@ _PHASE = {phase: control_pb2.Phase.Value(phase.name) for phase in Phase}
 NodeFacts = Callable[[], tuple[str, int, str, list[str]]]
 """Gives the node's gRPC address, its publishers, its verification mode and its problems, now."""
 
+IsItself = Callable[[str], Awaitable[bool]]
+"""Finds out whether a gRPC address leads to the node itself."""
+
 
 class ControlService(control_pb2_grpc.NodeControlServicer):
     """Serves `sluice failover` and `sluice status`."""
 
-    def __init__(self, keeper: RoleKeeper, ledger: Ledger, facts: NodeFacts) -> None:
+    def __init__(
+        self, keeper: RoleKeeper, ledger: Ledger, facts: NodeFacts, is_itself: IsItself, instance: str
+    ) -> None:
         self._keeper = keeper
         self._ledger = ledger
         self._facts = facts
+        self._is_itself = is_itself
+        self._instance = instance
 
     async def getState(self, request: control_pb2.StateRequest, context: _Context) -> control_pb2.NodeState:
         """What the node is and holds."""
@@ -58,7 +65,9 @@ class ControlService(control_pb2_grpc.NodeControlServicer):
     async def drain(self, request: control_pb2.DrainRequest, context: _Context) -> control_pb2.NodeState:
         """Finish the blocks that are complete, send publishers elsewhere, and answer when that is done."""
         hold_seconds = await _seconds(request.hold_seconds, "hold_seconds", context)
-        successor = await _address(request.successor, "successor", context) if request.successor else None
+        successor = None
+        if request.successor:
+            successor = await self._other_node(request.successor, "successor", context)
         return await self._change("drain", self._keeper.drain(hold_seconds, successor), context)
 
     async def resume(self, request: control_pb2.ResumeRequest, context: _Context) -> control_pb2.NodeState:
@@ -86,8 +95,16 @@ class ControlService(control_pb2_grpc.NodeControlServicer):
 
     async def standBy(self, request: control_pb2.StandByRequest, context: _Context) -> control_pb2.NodeState:
         """A drained node becomes the standby of another, or a standby follows another."""
-        followed = await _address(request.followed, "followed", context)
+        followed = await self._other_node(request.followed, "followed", context)
         return await self._change("stand by", self._keeper.stand_by(followed), context)
+
+    async def _other_node(self, text: str, name: str, context: _Context) -> str:
+        """Read the gRPC address of another node; this one is refused, under whatever name."""
+        address = await _address(text, name, context)
+        if await self._is_itself(address):
+            reason = f"{name}: got {address}, which leads to this node itself, expected another node"
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, reason)
+        return address
 
     async def _change(self, what: str, change: Awaitable[None], context: _Context) -> control_pb2.NodeState:
         """Make a change that goes on when its caller is gone, and answer with what the node is then."""
@@ -116,6 +133,7 @@ class ControlService(control_pb2_grpc.NodeControlServicer):
             followed=self._keeper.followed or "",
             verification_mode=verification_mode,
             problems=problems,
+            instance=self._instance,
         )
 
 

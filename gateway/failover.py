@@ -52,6 +52,8 @@ class NodeStatus:
     """The node that it follows."""
     problems: tuple[str, ...] = ()
     """Why it is not ready."""
+    instance: str = ""
+    """Another one for every process; empty where the node does not tell."""
 
     @property
     def last_text(self) -> str:
@@ -125,6 +127,7 @@ class Failover:
             FailoverFailed: it was not possible; it says which node is active now.
         """
         source, target = await self._step("read both nodes", self._read(), _both_text)
+        self._refuse_one_node(source, target)
         if source.phase is Phase.STANDBY and target.phase is Phase.ACTIVE:
             return  # done before
         self._check(source, target)
@@ -164,6 +167,7 @@ class Failover:
                     f"{self._source.address} answers and is {source.phase.value}",
                     "leave --force out, or stop that node first",
                 )
+            self._refuse_one_node(source, await self._target_state())
         try:
             await self._step(
                 f"activate {self._target.address}", self._target.activate(), lambda state: state.last_text
@@ -181,6 +185,18 @@ class Failover:
             if error.address == self._source.address:
                 advice += "; if that node is dead: --force"
             raise FailoverFailed(str(error), advice) from error
+
+    async def _target_state(self) -> NodeStatus:
+        try:
+            return await self._target.state()
+        except NodeCallFailed as error:
+            raise FailoverFailed(str(error), "nothing has changed") from error
+
+    def _refuse_one_node(self, source: NodeStatus, target: NodeStatus) -> None:
+        """Refuse a failover from a node to itself, under whatever name."""
+        if source.instance and source.instance == target.instance:
+            both = f"{self._source.address} and {self._target.address}"
+            raise FailoverFailed(f"{both} are the same node", "nothing has changed")
 
     def _check(self, source: NodeStatus, target: NodeStatus) -> None:
         """Refuse what cannot end well, before anything is changed."""

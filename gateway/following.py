@@ -19,6 +19,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
+from typing import Any
 
 from grpc import aio
 
@@ -30,6 +31,7 @@ from gateway.errors import GatewayError
 from gateway.limits import FOLLOW_SETTLE_SECONDS, KEEPALIVE_CLIENT_SECONDS_MIN, PEER_STATUS_SECONDS_MAX
 from gateway.logs import fields
 from gateway.metrics import Metrics
+from gateway.node_service import INSTANCE_KEY, STATUS_KEY, read_facts
 from gateway.peer_stream import PeerStream
 from gateway.subscription import U64_MAX
 
@@ -50,6 +52,7 @@ class Following:
         stall_seconds: a peer that has more and sends nothing for this long is given up.
         message_bytes_max: the longest message of a peer that is taken.
         tls: how peers are connected to.
+        instance: what this node calls itself in its facts; a peer that has the same is itself.
     """
 
     def __init__(
@@ -61,6 +64,7 @@ class Following:
         stall_seconds: float = 10.0,
         message_bytes_max: int = 32 << 20,
         tls: ClientTls | None = None,
+        instance: str = "",
     ) -> None:
         self.followed: str | None = None
         """The peer in use."""
@@ -70,6 +74,7 @@ class Following:
         self._stall_seconds = stall_seconds
         self._message_bytes_max = message_bytes_max
         self._tls = tls
+        self._instance = instance
         self._look_seconds = stall_seconds
         self._machine: CatchUp | None = None
         self._task: asyncio.Task[None] | None = None
@@ -158,6 +163,7 @@ class Following:
         while True:
             self._changed.clear()
             step = machine.step(conductor.arbiter.next_number, conductor.now_ns())
+            self._note_given_up(machine)
             if isinstance(step, Try):
                 if not catching_up and not machine.live:
                     catching_up = True
@@ -183,6 +189,19 @@ class Following:
                     await self._changed.wait()
             except TimeoutError:
                 pass
+
+    def _note_given_up(self, machine: CatchUp) -> None:
+        """Say that a target was given up, and have the race tell the next one whatever it is."""
+        target = machine.take_given_up()
+        if target is None:
+            return
+        arbiter = self._conductor.arbiter
+        arbiter.forget_catch_up_target()
+        self._metrics.catch_up_targets_given_up.inc()
+        log.warning(
+            "a block that publishers told of is not looked for any more: no peer has it, or one before it",
+            extra=fields(target=target, next=arbiter.next_number),
+        )
 
     async def _try(self, machine: CatchUp, address: str) -> None:
         """Make one attempt with a peer, and report it."""
@@ -229,7 +248,9 @@ class Following:
         channel = open_channel(address, self._tls, self._channel_options())
         try:
             status = node_pb2_grpc.BlockNodeServiceStub(channel)
-            first, last = await ask(status, self._status_seconds())
+            first, last, instance = await ask(status, self._status_seconds())
+            if instance and instance == self._instance:
+                return Outcome.ITSELF, "its address leads to this node itself"
             next_number = None if arbiter.is_unbegun() else arbiter.next_number
             plan = machine.told(address, first, last, next_number)
             if not isinstance(plan, Range):
@@ -243,7 +264,7 @@ class Following:
 
             async def poll() -> None:
                 """Ask the peer again, so that its silence can be told from its having nothing."""
-                _, stream.known_last = await ask(status, self._status_seconds())
+                _, stream.known_last, _ = await ask(status, self._status_seconds())
                 machine.heard(address, stream.known_last)
                 if stream.is_quiet:
                     others = machine.others(address, self._conductor.now_ns())
@@ -270,11 +291,21 @@ class Following:
         try:
             async with open_channel(address, self._tls, self._channel_options()) as channel:
                 stub = node_pb2_grpc.BlockNodeServiceStub(channel)
-                _, last = await ask(stub, self._status_seconds())
+                _, last, instance = await ask(stub, self._status_seconds())
         except (aio.AioRpcError, GatewayError) as error:
             log.debug("a peer does not answer", extra=fields(peer=address, reason=str(error)))
             return None
-        return last
+        return None if instance and instance == self._instance else last
+
+    async def is_itself(self, address: str) -> bool:
+        """Ask at an address whether this node is there; one that does not answer is another."""
+        try:
+            async with open_channel(address, self._tls, self._channel_options()) as channel:
+                stub = node_pb2_grpc.BlockNodeServiceStub(channel)
+                _, _, instance = await ask(stub, self._status_seconds())
+        except (aio.AioRpcError, GatewayError):
+            return False
+        return bool(instance) and instance == self._instance
 
     async def _look_around(self, machine: CatchUp, before: int) -> None:
         """Ask peers whether they have more, when nobody has brought a block since `before` was needed.
@@ -303,13 +334,20 @@ class Following:
 
 async def ask(
     stub: node_pb2_grpc.BlockNodeServiceAsyncStub, timeout_seconds: float
-) -> tuple[int | None, int | None]:
-    """Ask a node for its first and last block; None for an empty one.
+) -> tuple[int | None, int | None, str]:
+    """Ask a node for its first and last block, None for an empty one, and for what it calls itself.
 
     Raises:
         grpc.aio.AioRpcError: it does not answer.
     """
-    status = await stub.serverStatus(node_pb2.ServerStatusRequest(), timeout=timeout_seconds)
+    call: Any = stub.serverStatus(
+        node_pb2.ServerStatusRequest(), metadata=((STATUS_KEY, ""),), timeout=timeout_seconds
+    )
+    status: node_pb2.ServerStatusResponse = await call
+    instance = ""
+    for key, value in await call.trailing_metadata() or ():
+        if key == STATUS_KEY:
+            instance = str(read_facts(value).get(INSTANCE_KEY, ""))
     if status.last_available_block == U64_MAX:
-        return None, None
-    return status.first_available_block, status.last_available_block
+        return None, None, instance
+    return status.first_available_block, status.last_available_block, instance

@@ -47,6 +47,7 @@ __all__ = [
     "RECORD_FILE_FIELDS_MAX",
     "RECORD_FILE_SIGNATURES_MAX",
     "REFUSED_PUBLISHERS_KEPT",
+    "RESOLVE_SECONDS_MAX",
     "ROLL_FORWARD_LOG_BLOCKS",
     "STATE_PROOF_PATHS_MAX",
     "STATE_PROOF_SIBLINGS_MAX",
@@ -216,6 +217,9 @@ level all want the same block, which is read and serialized once."""
 
 PEER_STATUS_SECONDS_MAX: Final = 5.0
 """How long a peer may take to answer `serverStatus`."""
+
+RESOLVE_SECONDS_MAX: Final = 2.0
+"""How long a start waits for the addresses of a peer's name, to see whether the peer is the node itself."""
 
 PEER_POLL_SECONDS: Final = 1.0
 """Time between two questions to a peer that is followed live for its last block."""

@@ -28,6 +28,7 @@
     sluice_catch_up_distance_blocks          blocks that the node knows of and does not have
     sluice_catch_up_attempts_total{outcome}  attempts to take blocks from a peer
     sluice_catch_up_stalled                  1 when the node does not come closer
+    sluice_catch_up_targets_given_up_total   blocks that publishers told of and no peer confirmed
     sluice_ready                             1 when /readyz says ready
     sluice_verification_mode_info{mode}      always 1; the label tells the mode
 
@@ -171,6 +172,11 @@ class Metrics:
         )
         self.catch_up_stalled = Gauge(
             "sluice_catch_up_stalled", "1 when the node does not come closer.", registry=registry
+        )
+        self.catch_up_targets_given_up = Counter(
+            "sluice_catch_up_targets_given_up",
+            "Blocks that publishers told of and no peer confirmed.",
+            registry=registry,
         )
         self.tcp_lag_bytes = Gauge(
             "sluice_tcp_lag_bytes",

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import secrets
 import signal
 import sys
 from collections.abc import Callable
@@ -35,7 +36,7 @@ from gateway.catch_up import CatchUpRules
 from gateway.channels import ClientTls
 from gateway.conductor import Conductor
 from gateway.control_service import ControlService
-from gateway.errors import Fatal
+from gateway.errors import Fatal, SettingError
 from gateway.following import Following
 from gateway.grpc_server import ServerPlan, not_free, start_server
 from gateway.http import start_http
@@ -46,7 +47,8 @@ from gateway.limits import HARD_MESSAGE_FACTOR, HEALTH_CHECK_SECONDS, THREAD_SWI
 from gateway.logs import fields
 from gateway.loop_watch import LoopWatch
 from gateway.metrics import Metrics
-from gateway.node_service import BlockAccessService, BlockNodeService
+from gateway.node_service import INSTANCE_KEY, BlockAccessService, BlockNodeService
+from gateway.own_address import leads_here
 from gateway.page_facts import gather_status
 from gateway.proof_checks import ProofChecks
 from gateway.proofs import ProofVerifier
@@ -54,7 +56,7 @@ from gateway.publish_service import PublishService
 from gateway.race import Arbiter
 from gateway.race_facts import RaceRules
 from gateway.role_keeper import RoleKeeper
-from gateway.roles import RoleRecord
+from gateway.roles import Phase, RoleRecord
 from gateway.settings import Settings
 from gateway.status_page import Status
 from gateway.subscribe_service import SubscribeLimits, SubscribeService
@@ -105,6 +107,7 @@ class Node:
         self.keeper: RoleKeeper
         self._tcp_server: StreamServer
         self._stopping = False
+        self._instance = secrets.token_hex(8)
         self._cut_off_at = 0.0
         self._health = health.aio.HealthServicer()
         self._cleanup = AsyncExitStack()
@@ -203,7 +206,7 @@ class Node:
         self._cleanup.callback(self.ledger.close)
         self._make_conductor()
         self._make_following()
-        self._make_keeper()
+        await self._make_keeper()
         self.http_address = await self._start_http()
         self.tcp_address = await self._start_tcp()
         self.grpc_address = await self._start_grpc()
@@ -241,6 +244,7 @@ class Node:
             stalled_attempts_max=settings.catchup_max_stalled_attempts,
             rest_ns=int(settings.catchup_rest_seconds * 1e9),
             rest_max_ns=int(settings.catchup_max_rest_seconds * 1e9),
+            unconfirmed_ns=int(settings.catchup_unconfirmed_seconds * 1e9),
         )
         self.following = Following(
             self.conductor,
@@ -249,6 +253,7 @@ class Node:
             stall_seconds=settings.catchup_stall_seconds,
             message_bytes_max=settings.grpc_max_message_bytes * HARD_MESSAGE_FACTOR,
             tls=self._peer_tls(),
+            instance=self._instance,
         )
 
     def _peer_tls(self) -> ClientTls | None:
@@ -258,18 +263,26 @@ class Node:
             return None
         return ClientTls(*(None if file is None else str(file) for file in files))
 
-    def _make_keeper(self) -> None:
-        settings = self.settings
+    async def _make_keeper(self) -> None:
+        settings, own = self.settings, self._own_addresses()
+        # One configuration for all nodes of a cluster may name the node itself.
+        peers = [str(peer) for peer in settings.peers if not await leads_here(peer, own)]
         self.keeper = RoleKeeper(
             settings.data_dir,
             RoleRecord(settings.role),
             self.conductor,
             self.ledger,
             self.following,
-            # One configuration for all nodes of a cluster may name the node itself.
-            peers=[str(peer) for peer in settings.peers if peer not in self._own_addresses()],
+            peers=peers,
             drain_seconds=settings.shutdown_grace_seconds,
         )
+        if settings.peers and not peers and self.keeper.phase is Phase.STANDBY and not self.keeper.followed:
+            raise SettingError(
+                "peers",
+                got=f"{', '.join(map(str, settings.peers))}, which is this node itself",
+                expected="another node, which a standby can follow",
+                where=f"a node that listens at {settings.grpc_address}",
+            )
 
     def _own_addresses(self) -> set[Address]:
         settings = self.settings
@@ -376,7 +389,9 @@ class Node:
 
     async def _start_control(self) -> Address:
         """Start the server for those who operate the node, at an address of its own."""
-        service = ControlService(self.keeper, self.ledger, self._control_facts)
+        service = ControlService(
+            self.keeper, self.ledger, self._control_facts, self.following.is_itself, self._instance
+        )
 
         def add_control(server: aio.Server) -> None:
             control_pb2_grpc.add_NodeControlServicer_to_server(service, server)
@@ -429,6 +444,7 @@ class Node:
     def _facts(self) -> dict[str, object]:
         """What `sluice status` shows beside the blocks."""
         return {
+            INSTANCE_KEY: self._instance,
             "role": self.keeper.phase.value,
             "verification_mode": self.settings.verification_mode,
             "ready": not self.readiness(),
@@ -448,6 +464,8 @@ class Node:
         limits = SubscribeLimits(
             future_blocks_max=settings.subscriber_max_future_blocks,
             streams_max=settings.subscriber_max_streams,
+            streams_per_address_max=settings.subscriber_max_streams_per_address,
+            write_timeout_seconds=settings.subscriber_write_timeout_seconds,
             item_set_bytes=settings.subscriber_item_set_bytes,
             message_bytes_max=settings.grpc_max_message_bytes,
         )

@@ -25,7 +25,7 @@ from gateway.api import block_pb2, node_pb2, node_pb2_grpc
 from gateway.ledger import Ledger
 from gateway.logs import fields
 
-__all__ = ["STATUS_KEY", "BlockAccessService", "BlockNodeService", "Facts"]
+__all__ = ["INSTANCE_KEY", "STATUS_KEY", "BlockAccessService", "BlockNodeService", "Facts", "read_facts"]
 
 log = logging.getLogger(__name__)
 
@@ -33,6 +33,9 @@ U64_MAX = (1 << 64) - 1
 ACCESS_SERVICE_NAME = "org.hiero.block.api.BlockAccessService"
 STATUS_KEY = "sluice-status"
 """The metadata that asks for facts, and that carries them."""
+
+INSTANCE_KEY = "instance"
+"""The fact that is another one for every process: by it a node knows itself behind another address."""
 
 Facts = Callable[[], dict[str, object]]
 """Gives what `sluice status` shows beside the blocks: role, verification_mode, ready, publishers, …"""
@@ -91,6 +94,15 @@ class BlockNodeService(node_pb2_grpc.BlockNodeServiceServicer):
             available_ranges=ranges,
             stored_ranges=ranges,
         )
+
+
+def read_facts(text: str | bytes) -> dict[str, Any]:
+    """Read the facts of an answer; what is not the object that it should be is as good as nothing."""
+    try:
+        facts = json.loads(text)
+    except ValueError:
+        return {}
+    return facts if isinstance(facts, dict) else {}
 
 
 class BlockAccessService:

@@ -12,7 +12,6 @@ their root hash is computed from the block.
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,7 +22,7 @@ from gateway.api import node_pb2, node_pb2_grpc
 from gateway.channels import ClientTls, open_channel
 from gateway.errors import BlockRefused, TlsError
 from gateway.limits import PEER_STATUS_SECONDS_MAX
-from gateway.node_service import STATUS_KEY
+from gateway.node_service import INSTANCE_KEY, STATUS_KEY, read_facts
 from gateway.root_hash import BlockHasher
 from gateway.subscription import U64_MAX
 from gateway.table_lines import table_lines
@@ -184,17 +183,9 @@ async def _status(report: NodeReport, channel: aio.Channel, asked: str) -> node_
     status: node_pb2.ServerStatusResponse = await call
     for key, value in await call.trailing_metadata() or ():
         if key == STATUS_KEY:
-            report.facts = _facts(value)
+            report.facts = read_facts(value)
+            report.facts.pop(INSTANCE_KEY, None)  # says nothing to people
     return status
-
-
-def _facts(text: str) -> dict[str, Any]:
-    """Read the facts; what is not the object that it should be is as good as nothing."""
-    try:
-        facts = json.loads(text)
-    except ValueError:
-        return {}
-    return facts if isinstance(facts, dict) else {}
 
 
 def _reason(error: aio.AioRpcError | TlsError) -> str:

@@ -291,6 +291,10 @@ class Arbiter(RaceSteps):
             self._fail(block, Failure.TIMED_OUT, f"not complete after {seconds:g} s")
         return self._settle()
 
+    def forget_catch_up_target(self) -> None:
+        """The target was wrong, as far as anybody can tell: the next one is told, though it be lower."""
+        self.catch_up_target = None
+
     def hold_back(self, publisher_id: PublisherId) -> None:
         """The shell does not read this publisher, because `may_read` says no: no time limit runs for it."""
         self.stream(publisher_id).held_back = True

@@ -22,10 +22,9 @@ Invariants
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from gateway.addresses import Address
 from gateway.limits import ADDRESS_BOOK_NODES_MAX
@@ -38,7 +37,6 @@ from gateway.setting_kinds import (
     FirstBlock,
     Folder,
     HostPort,
-    Kind,
     Listed,
     Seconds,
     Size,
@@ -47,79 +45,12 @@ from gateway.setting_kinds import (
     Text,
     WholeNumber,
 )
+from gateway.setting_rows import NODE_SECTION, Derived, Setting, row
 
 __all__ = ["NODE_SECTION", "SETTINGS", "Derived", "Setting", "Settings", "markdown"]
 
-NODE_SECTION = "node"
-"""The heading of the settings that are in no section of the file."""
-
 _U64_MAX = 2**64 - 1
 _DAY_SECONDS = 86_400.0
-
-
-@dataclass(frozen=True, slots=True)
-class Derived:
-    """A default that follows from other settings."""
-
-    words: str
-    """How it follows, for the help: `3 x block_time_seconds`."""
-    compute: Callable[[Settings], object]
-    """Gives the value from the settings that have plain defaults."""
-
-
-@dataclass(frozen=True, slots=True)
-class Setting:
-    """One row of the table."""
-
-    name: str
-    """Dotted name, `section.key`, or `key` for those in no section."""
-    kind: Kind
-    """How the value is read and written."""
-    default: object
-    """A value of the kind, a `Derived`, or None for "unset"."""
-    unit: str
-    """What the number counts, or "" where it is no number."""
-    help: str
-    """One or two sentences for people."""
-    flag: str
-    """The command line's long option, `--publish-max-block-bytes`."""
-
-    @property
-    def attribute(self) -> str:
-        """The name of the field in `Settings`."""
-        return self.name.replace(".", "_")
-
-    @property
-    def environment(self) -> str:
-        """The name of the environment variable."""
-        return "SLUICE_" + self.attribute.upper()
-
-    @property
-    def section(self) -> str:
-        """The table in the TOML file, or `NODE_SECTION` for the file's top."""
-        return self.name.rpartition(".")[0] or NODE_SECTION
-
-    @property
-    def is_list(self) -> bool:
-        """Whether the flag may be repeated."""
-        return isinstance(self.kind, Listed)
-
-    @property
-    def default_text(self) -> str:
-        """The default for people: as it would stand in the file, in words, or `unset`."""
-        if isinstance(self.default, Derived):
-            return self.default.words
-        if self.default is None or self.default == ():
-            return "unset"
-        return self.kind.to_toml(self.default).strip('"')
-
-
-def _row(name: str, kind: Kind, default: object, help: str, *, unit: str = "", flag: str = "") -> Any:
-    """Make the dataclass field of one row; typed `Any`, so that the annotation of the field is its type."""
-    setting = Setting(
-        name, kind, default, unit, help, flag or "--" + name.replace(".", "-").replace("_", "-")
-    )
-    return field(default=default, metadata={"setting": setting})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,23 +58,23 @@ class Settings:
     """Everything an operator can set, typed. Made by `setting_sources.resolve`, or by keyword in tests."""
 
     # --- node: the file's top -------------------------------------------------------------------------------
-    data_dir: Path = _row(
+    data_dir: Path = row(
         "data_dir",
         Folder(),
         Path("sluice-data"),
         "Folder of the stream file and its bookmarks; one node each.",
     )
-    role: Literal["active", "standby"] = _row(
+    role: Literal["active", "standby"] = row(
         "role", Choice(("active", "standby")), "active", "Whether publishers are accepted or sent elsewhere."
     )
-    peers: tuple[Address, ...] = _row(
+    peers: tuple[Address, ...] = row(
         "peers",
         Listed(HostPort(port_min=1)),
         (),
         "Address where another node serves subscribers; missing blocks are taken from there. Repeatable.",
         flag="--peer",
     )
-    ledger_keys: tuple[str, ...] = _row(
+    ledger_keys: tuple[str, ...] = row(
         "ledger_keys",
         Listed(Text("KIND:KEY")),
         (),
@@ -151,7 +82,7 @@ class Settings:
         "rsa:ADDRESS_BOOK.json. Repeatable; none at all means tss:block0.",
         flag="--ledger-key",
     )
-    block_time_seconds: float = _row(
+    block_time_seconds: float = row(
         "block_time_seconds",
         Seconds(3600, none_allowed=False),
         2.0,
@@ -159,7 +90,7 @@ class Settings:
         unit="seconds",
         flag="--block-time",
     )
-    first_block: int | Literal["any"] | None = _row(
+    first_block: int | Literal["any"] | None = row(
         "first_block",
         FirstBlock(),
         None,
@@ -169,14 +100,14 @@ class Settings:
     )
 
     # --- verification ---------------------------------------------------------------------------------------
-    verification_mode: Literal["full", "hash"] = _row(
+    verification_mode: Literal["full", "hash"] = row(
         "verification.mode",
         Choice(("full", "hash")),
         "full",
         "What is checked of a block: full is root hash, links and proof; hash leaves the signature out.",
         flag="--verify",
     )
-    verification_root_layout: Literal["auto", 8, 16] = _row(
+    verification_root_layout: Literal["auto", 8, 16] = row(
         "verification.root_layout",
         Choice(("auto", 8, 16)),
         "auto",
@@ -184,7 +115,7 @@ class Settings:
         unit="leaves",
     )
 
-    verification_rsa_threshold: int = _row(
+    verification_rsa_threshold: int = row(
         "verification.rsa_threshold",
         WholeNumber(0, ADDRESS_BOOK_NODES_MAX),
         0,
@@ -193,35 +124,35 @@ class Settings:
     )
 
     # --- stream ---------------------------------------------------------------------------------------------
-    stream_type: int = _row(
+    stream_type: int = row(
         "stream.type",
         WholeNumber(0, _U64_MAX),
         1,
         "Stream type in the stream file's header; clients name it.",
     )
-    stream_system_id: int = _row(
+    stream_system_id: int = row(
         "stream.system_id", WholeNumber(0, _U64_MAX), 137, "System id in the stream file's header."
     )
-    stream_version: int = _row(
+    stream_version: int = row(
         "stream.version", WholeNumber(0, 255), 1, "Stream version in the stream file's header."
     )
 
     # --- publish --------------------------------------------------------------------------------------------
-    publish_max_block_bytes: int = _row(
+    publish_max_block_bytes: int = row(
         "publish.max_block_bytes",
         Size(64 * KIB, 512 * MIB),  # with its entries' heads it must fit in one group of the data streamer
         256 * MIB,
         "Most bytes of items in one block; a longer block is refused with INVALID_REQUEST.",
         unit="bytes",
     )
-    publish_max_inflight_bytes: int = _row(
+    publish_max_inflight_bytes: int = row(
         "publish.max_inflight_bytes",
         Size(64 * KIB, 1024 * GIB),
         GIB,
         "Most bytes of blocks not yet committed, over all publishers; beyond it publishers are slowed down.",
         unit="bytes",
     )
-    publish_max_publisher_inflight_bytes: int = _row(
+    publish_max_publisher_inflight_bytes: int = row(
         "publish.max_publisher_inflight_bytes",
         Size(64 * KIB, 1024 * GIB),
         Derived(
@@ -231,21 +162,21 @@ class Settings:
         "publisher is slowed down, but for the block that all wait for.",
         unit="bytes",
     )
-    publish_max_address_inflight_bytes: int = _row(
+    publish_max_address_inflight_bytes: int = row(
         "publish.max_address_inflight_bytes",
         Size(64 * KIB, 1024 * GIB),
         Derived("publish.max_inflight_bytes", lambda settings: settings.publish_max_inflight_bytes),
         "The same for all publishers of one network address; they may share one behind a proxy.",
         unit="bytes",
     )
-    publish_proof_idle_ms: int = _row(
+    publish_proof_idle_ms: int = row(
         "publish.proof_idle_ms",
         WholeNumber(1, 60_000),
         100,
         "A block without end_of_block is complete when nothing follows its proof for this long.",
         unit="milliseconds",
     )
-    publish_block_timeout_seconds: float = _row(
+    publish_block_timeout_seconds: float = row(
         "publish.block_timeout_seconds",
         Seconds(_DAY_SECONDS),
         Derived("3 x block_time_seconds", lambda settings: 3 * settings.block_time_seconds),
@@ -253,28 +184,28 @@ class Settings:
         "because gathering a block's signatures may take that long.",
         unit="seconds",
     )
-    publish_stall_blocks: int = _row(
+    publish_stall_blocks: int = row(
         "publish.stall_blocks",
         WholeNumber(1, 10_000),
         3,
         "The winner of a block is timed out when another publisher has completed a block this far ahead.",
         unit="blocks",
     )
-    publish_idle_timeout_seconds: float = _row(
+    publish_idle_timeout_seconds: float = row(
         "publish.idle_timeout_seconds",
         Seconds(_DAY_SECONDS),
         300.0,
         "A publisher that never sends a block header is closed after this long.",
         unit="seconds",
     )
-    publish_duplicate_skip_window: int = _row(
+    publish_duplicate_skip_window: int = row(
         "publish.duplicate_skip_window",
         WholeNumber(0, 1_000_000),
         0,
         "A block at most this far behind the last is answered with SkipBlock in place of DUPLICATE_BLOCK.",
         unit="blocks",
     )
-    publish_send_queue_max: int = _row(
+    publish_send_queue_max: int = row(
         "publish.send_queue_max",
         WholeNumber(1, 1_000_000),
         4096,
@@ -282,28 +213,28 @@ class Settings:
         unit="responses",
     )
 
-    publish_allowed_subjects: tuple[str, ...] = _row(
+    publish_allowed_subjects: tuple[str, ...] = row(
         "publish.allowed_subjects",
         Listed(Subject(), separator=";"),
         (),
         "Subject of a client certificate that may publish, whole (O=Net,CN=alice) or CN=alice; unset admits "
         "every client. Needs grpc.tls_client_ca. Repeatable; in the environment with semicolons between.",
     )
-    publish_max_streams_per_publisher: int = _row(
+    publish_max_streams_per_publisher: int = row(
         "publish.max_streams_per_publisher",
         WholeNumber(1, 100_000),
         8,
         "Streams that one publisher may have open; one more is refused with RESOURCE_EXHAUSTED.",
         unit="streams",
     )
-    publish_max_streams_per_address: int = _row(
+    publish_max_streams_per_address: int = row(
         "publish.max_streams_per_address",
         WholeNumber(1, 1_000_000),
         256,
         "Streams that one network address may have open; one more is refused with RESOURCE_EXHAUSTED.",
         unit="streams",
     )
-    publish_max_messages_per_second: int = _row(
+    publish_max_messages_per_second: int = row(
         "publish.max_messages_per_second",
         WholeNumber(0, 10_000_000),
         0,
@@ -311,7 +242,7 @@ class Settings:
         "slowed down. 0: no limit.",
         unit="messages",
     )
-    publish_max_messages_per_second_per_address: int = _row(
+    publish_max_messages_per_second_per_address: int = row(
         "publish.max_messages_per_second_per_address",
         WholeNumber(0, 10_000_000),
         0,
@@ -320,27 +251,27 @@ class Settings:
     )
 
     # --- grpc -----------------------------------------------------------------------------------------------
-    grpc_address: Address = _row(
+    grpc_address: Address = row(
         "grpc.address",
         HostPort(),
         Address("127.0.0.1", 40840),
         "Where publishers, subscribers and status requests connect; port 0 takes a free one.",
         flag="--grpc",
     )
-    grpc_advertised_address: Address = _row(
+    grpc_advertised_address: Address = row(
         "grpc.advertised_address",
         HostPort(),
         Derived("grpc.address", lambda settings: settings.grpc_address),
         "Where other nodes find grpc.address, when that is 0.0.0.0 or behind something.",
     )
-    grpc_max_message_bytes: int = _row(
+    grpc_max_message_bytes: int = row(
         "grpc.max_message_bytes",
         Size(64 * KIB, GIB),
         8 * MIB,
         "Longest message, either way; publishers send up to 6 MB and 1 KB.",
         unit="bytes",
     )
-    grpc_reflection: bool = _row(
+    grpc_reflection: bool = row(
         "grpc.reflection",
         Switch(),
         Derived(
@@ -349,23 +280,23 @@ class Settings:
         "Whether gRPC tools may ask the node for its services.",
     )
 
-    grpc_keepalive_seconds: float = _row(
+    grpc_keepalive_seconds: float = row(
         "grpc.keepalive_seconds",
         Seconds(_DAY_SECONDS),
         30.0,
         "Quiet time after which a client is asked whether it is still there; without an answer it is closed.",
         unit="seconds",
     )
-    grpc_tls_certificate: Path | None = _row(
+    grpc_tls_certificate: Path | None = row(
         "grpc.tls_certificate",
         File(),
         None,
         "PEM file of the certificate for grpc.address; unset means no TLS. Read anew when it changes.",
     )
-    grpc_tls_key: Path | None = _row(
+    grpc_tls_key: Path | None = row(
         "grpc.tls_key", File(), None, "PEM file of the private key of grpc.tls_certificate."
     )
-    grpc_tls_client_ca: Path | None = _row(
+    grpc_tls_client_ca: Path | None = row(
         "grpc.tls_client_ca",
         File(),
         None,
@@ -373,30 +304,45 @@ class Settings:
     )
 
     # --- subscriber -----------------------------------------------------------------------------------------
-    subscriber_address: Address | None = _row(
+    subscriber_address: Address | None = row(
         "subscriber.address",
         HostPort(),
         None,
         "Where subscribers and block requests connect; unset is grpc.address. If set, grpc.address is for "
         "publishers and status requests alone.",
     )
-    subscriber_tls_certificate: Path | None = _row(
+    subscriber_tls_certificate: Path | None = row(
         "subscriber.tls_certificate", File(), None, "As grpc.tls_certificate, for subscriber.address."
     )
-    subscriber_tls_key: Path | None = _row(
+    subscriber_tls_key: Path | None = row(
         "subscriber.tls_key", File(), None, "As grpc.tls_key, for subscriber.address."
     )
-    subscriber_tls_client_ca: Path | None = _row(
+    subscriber_tls_client_ca: Path | None = row(
         "subscriber.tls_client_ca", File(), None, "As grpc.tls_client_ca, for subscriber.address."
     )
-    subscriber_max_streams: int = _row(
+    subscriber_max_streams: int = row(
         "subscriber.max_streams",
         WholeNumber(1, 100_000),
         1_000,
         "Subscribers at once; one more is refused with gRPC status RESOURCE_EXHAUSTED.",
         unit="streams",
     )
-    subscriber_max_future_blocks: int = _row(
+    subscriber_max_streams_per_address: int = row(
+        "subscriber.max_streams_per_address",
+        WholeNumber(1, 100_000),
+        256,
+        "Subscribers at once from one network address; one more is refused with gRPC status "
+        "RESOURCE_EXHAUSTED.",
+        unit="streams",
+    )
+    subscriber_write_timeout_seconds: float = row(
+        "subscriber.write_timeout_seconds",
+        Seconds(_DAY_SECONDS),
+        300.0,
+        "A subscriber that takes nothing of what is sent to it for this long has its connection closed.",
+        unit="seconds",
+    )
+    subscriber_max_future_blocks: int = row(
         "subscriber.max_future_blocks",
         WholeNumber(0, 1_000_000_000),
         4_000,
@@ -404,7 +350,7 @@ class Settings:
         "others wait for it.",
         unit="blocks",
     )
-    subscriber_item_set_bytes: int = _row(
+    subscriber_item_set_bytes: int = row(
         "subscriber.item_set_bytes",
         Size(KIB, 64 * MIB),
         MIB,
@@ -414,7 +360,7 @@ class Settings:
     )
 
     # --- catchup --------------------------------------------------------------------------------------------
-    catchup_max_stalled_attempts: int = _row(
+    catchup_max_stalled_attempts: int = row(
         "catchup.max_stalled_attempts",
         WholeNumber(1, 1_000_000),
         5,
@@ -422,33 +368,41 @@ class Settings:
         "its metrics and /readyz. It keeps trying.",
         unit="attempts",
     )
-    catchup_stall_seconds: float = _row(
+    catchup_stall_seconds: float = row(
         "catchup.stall_seconds",
         Seconds(3600, none_allowed=False),
         10.0,
         "A peer that has more blocks and sends nothing for this long is left for another.",
         unit="seconds",
     )
-    catchup_rest_seconds: float = _row(
+    catchup_rest_seconds: float = row(
         "catchup.rest_seconds",
         Seconds(3600, none_allowed=False),
         1.0,
         "Rest of a peer after a first failure; doubled with each further one.",
         unit="seconds",
     )
-    catchup_tls_ca: Path | None = _row(
+    catchup_unconfirmed_seconds: float = row(
+        "catchup.unconfirmed_seconds",
+        Seconds(_DAY_SECONDS),
+        60.0,
+        "How long /readyz says that the node stands still for a block that only publishers have told of, "
+        "while no peer has even the next one; then it is given up, in the log and the metrics. 0: never.",
+        unit="seconds",
+    )
+    catchup_tls_ca: Path | None = row(
         "catchup.tls_ca",
         File(),
         None,
         "PEM file of the authorities of peers' certificates; unset connects to peers without TLS.",
     )
-    catchup_tls_certificate: Path | None = _row(
+    catchup_tls_certificate: Path | None = row(
         "catchup.tls_certificate", File(), None, "PEM file of the certificate that peers are shown."
     )
-    catchup_tls_key: Path | None = _row(
+    catchup_tls_key: Path | None = row(
         "catchup.tls_key", File(), None, "PEM file of the private key of catchup.tls_certificate."
     )
-    catchup_max_rest_seconds: float = _row(
+    catchup_max_rest_seconds: float = row(
         "catchup.max_rest_seconds",
         Seconds(_DAY_SECONDS, none_allowed=False),
         60.0,
@@ -457,7 +411,7 @@ class Settings:
     )
 
     # --- control --------------------------------------------------------------------------------------------
-    control_address: Address = _row(
+    control_address: Address = row(
         "control.address",
         HostPort(),
         Address("127.0.0.1", 40841),
@@ -465,46 +419,46 @@ class Settings:
         "Port 0 takes a free one.",
         flag="--control",
     )
-    control_tls_certificate: Path | None = _row(
+    control_tls_certificate: Path | None = row(
         "control.tls_certificate", File(), None, "As grpc.tls_certificate, for control.address."
     )
-    control_tls_key: Path | None = _row(
+    control_tls_key: Path | None = row(
         "control.tls_key", File(), None, "As grpc.tls_key, for control.address."
     )
-    control_tls_client_ca: Path | None = _row(
+    control_tls_client_ca: Path | None = row(
         "control.tls_client_ca", File(), None, "As grpc.tls_client_ca, for control.address."
     )
 
     # --- tcp ------------------------------------------------------------------------------------------------
-    tcp_address: Address = _row(
+    tcp_address: Address = row(
         "tcp.address",
         HostPort(),
         Address("127.0.0.1", 6900),
         "Where data-streamer clients connect; port 0 takes a free one.",
         flag="--tcp",
     )
-    tcp_max_connections: int = _row(
+    tcp_max_connections: int = row(
         "tcp.max_connections",
         WholeNumber(1, 1_000_000),
         10_000,
         "Clients connected at once; one more is closed at once.",
         unit="connections",
     )
-    tcp_write_timeout_seconds: float = _row(
+    tcp_write_timeout_seconds: float = row(
         "tcp.write_timeout_seconds",
         Seconds(_DAY_SECONDS),
         3.0,
         "A client that takes no byte of what is sent to it is closed after this long.",
         unit="seconds",
     )
-    tcp_inactivity_timeout_seconds: float = _row(
+    tcp_inactivity_timeout_seconds: float = row(
         "tcp.inactivity_timeout_seconds",
         Seconds(_DAY_SECONDS),
         120.0,
         "A client that neither sends a command nor streams is closed after this long.",
         unit="seconds",
     )
-    tcp_on_command_error: Literal["close", "keep"] = _row(
+    tcp_on_command_error: Literal["close", "keep"] = row(
         "tcp.on_command_error",
         Choice(("close", "keep")),
         "close",
@@ -512,7 +466,7 @@ class Settings:
     )
 
     # --- http -----------------------------------------------------------------------------------------------
-    http_address: Address = _row(
+    http_address: Address = row(
         "http.address",
         HostPort(),
         Address("127.0.0.1", 16007),
@@ -521,7 +475,7 @@ class Settings:
     )
 
     # --- commit ---------------------------------------------------------------------------------------------
-    commit_max_blocks_per_group: int = _row(
+    commit_max_blocks_per_group: int = row(
         "commit.max_blocks_per_group",
         WholeNumber(1, 10_000),
         64,
@@ -530,18 +484,18 @@ class Settings:
     )
 
     # --- log ------------------------------------------------------------------------------------------------
-    log_level: Literal["debug", "info", "warning", "error"] = _row(
+    log_level: Literal["debug", "info", "warning", "error"] = row(
         "log.level",
         Choice(("debug", "info", "warning", "error")),
         "info",
         "Least severe line that is logged.",
     )
-    log_format: Literal["text", "json"] = _row(
+    log_format: Literal["text", "json"] = row(
         "log.format", Choice(("text", "json")), "text", "Lines for people, or one JSON object per line."
     )
 
     # --- shutdown -------------------------------------------------------------------------------------------
-    shutdown_grace_seconds: float = _row(
+    shutdown_grace_seconds: float = row(
         "shutdown.grace_seconds",
         Seconds(3600, none_allowed=False),
         10.0,
@@ -577,10 +531,10 @@ def markdown() -> str:
         place = "the top of the file" if section == NODE_SECTION else f"`[{section}]`"
         lines += ["", f"## {section}", "", f"In the TOML file: {place}.", ""]
         lines += ["| setting | flag | environment | default | unit | |", "|---|---|---|---|---|---|"]
-        for row in SETTINGS:
-            if row.section == section:
-                flag = f"`{row.flag} {row.kind.metavar}`".replace("|", "\\|")
-                cells = (f"`{row.name}`", flag, f"`{row.environment}`", row.default_text, row.unit, row.help)
+        for one in SETTINGS:
+            if one.section == section:
+                flag = f"`{one.flag} {one.kind.metavar}`".replace("|", "\\|")
+                cells = (f"`{one.name}`", flag, f"`{one.environment}`", one.default_text, one.unit, one.help)
                 lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
 

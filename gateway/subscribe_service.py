@@ -7,8 +7,9 @@ A shell around `gateway.subscriber` and `gateway.block_reader`. For each stream:
     step End      write the status, close
 
 History and live are one path: everything is read from the stream file, committed entries only. A write waits
-until gRPC has taken the message, so a slow subscriber holds one batch, and its own place in the file. It may
-be as slow as it likes: it holds up nobody, and gRPC could end its stream only behind what it does not read.
+until gRPC has taken the message, so a slow subscriber holds one batch, and its own place in the file. It
+holds up nobody. One that takes nothing at all for `subscriber.write_timeout_seconds` has its connection cut,
+since gRPC could end its stream only behind what it does not read.
 Source: wire.md section 6.
 """
 
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,8 +26,10 @@ from google.protobuf.message import DecodeError
 from grpc import aio
 
 from datastream.errors import DatastreamError
+from gateway.admission import address_of
 from gateway.api import subscribe_pb2
 from gateway.block_reader import BlockReader, Position
+from gateway.connections import cut_off
 from gateway.errors import StoredDataError
 from gateway.ledger import Ledger
 from gateway.limits import SUBSCRIBE_REQUEST_BYTES_MAX
@@ -54,6 +58,10 @@ class SubscribeLimits:
     """How far above the last block a start may lie."""
     streams_max: int = 1_000
     """Streams at once."""
+    streams_per_address_max: int = 256
+    """Streams at once from one network address."""
+    write_timeout_seconds: float = 300.0
+    """A subscriber may take nothing for so long; 0: for ever."""
     item_set_bytes: int = 1 << 20
     """Bytes of items after which an item set is full."""
     message_bytes_max: int = 8 << 20
@@ -67,6 +75,9 @@ class _Stream:
     subscriber: Subscriber
     name: str
     blocks_sent: int = 0
+    writing_since: float | None = None
+    """Since when a message waits for it to be taken, on the event loop's clock; None: none waits."""
+    is_cut_off: bool = False
 
 
 class SubscribeService:
@@ -88,6 +99,8 @@ class SubscribeService:
         self._limits = limits
         self._reader = BlockReader(ledger.streamer, limits.item_set_bytes, limits.message_bytes_max)
         self._streams: set[_Stream] = set()
+        self._by_address: Counter[str] = Counter()
+        self._watching: asyncio.Task[None] | None = None
         self._changed = asyncio.Event()
         self._closing = False
         self._empty = asyncio.Event()
@@ -134,6 +147,8 @@ class SubscribeService:
     def release(self) -> None:
         """Let go of the ledger and the threads, when no stream can be open any more."""
         self._unlisten()
+        if self._watching is not None:
+            self._watching.cancel()
         self._reader.close()
 
     def held(self) -> Held:
@@ -161,16 +176,18 @@ class SubscribeService:
         if request is None:
             await context.write(_Response(status=_Code.INVALID_REQUEST).SerializeToString())
             return
-        if len(self._streams) >= self._limits.streams_max:
-            most = self._limits.streams_max
-            text = f"got another subscriber, expected at most {most} (subscriber.max_streams)"
-            log.warning("subscriber refused", extra=fields(subscriber=context.peer(), reason=text))
-            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, text)
+        address = address_of(context.peer())
+        too_many = self._too_many(address)
+        if too_many is not None:
+            log.warning("subscriber refused", extra=fields(subscriber=context.peer(), reason=too_many))
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, too_many)
         start, end = request.start_block_number, request.end_block_number
         stream = _Stream(Subscriber(start, end, self._limits.future_blocks_max), context.peer())
         if self._closing:
             stream.subscriber.shut_down(self.held())
         self._streams.add(stream)
+        self._by_address[address] += 1
+        self._watch()
         self._empty.clear()
         log.info(
             "subscriber connected",
@@ -179,8 +196,14 @@ class SubscribeService:
         ended = End(_Code.UNKNOWN, "cancelled, or the connection was lost")
         try:
             ended = await self._serve(stream, context)
+        except Exception:
+            if not stream.is_cut_off:  # else it is the write that came to its end
+                raise
         finally:
+            if stream.is_cut_off:
+                ended = End(_Code.UNKNOWN, "it took nothing of what was sent to it")
             self._streams.discard(stream)
+            self._by_address -= Counter((address,))  # one that comes to 0 is forgotten
             if not self._streams:
                 self._empty.set()
             log.info(
@@ -192,6 +215,39 @@ class SubscribeService:
                     blocks=stream.blocks_sent,
                 ),
             )
+
+    def _too_many(self, address: str) -> str | None:
+        """Say why there is no place for another subscriber from an address; None: there is."""
+        limits = self._limits
+        if len(self._streams) >= limits.streams_max:
+            return f"got another subscriber, expected at most {limits.streams_max} (subscriber.max_streams)"
+        if self._by_address[address] >= limits.streams_per_address_max:
+            return (
+                f"got another subscriber of this address, expected at most {limits.streams_per_address_max} "
+                "(subscriber.max_streams_per_address)"
+            )
+        return None
+
+    def _watch(self) -> None:
+        """See to it that somebody looks for subscribers that take nothing."""
+        if self._limits.write_timeout_seconds and (self._watching is None or self._watching.done()):
+            self._watching = asyncio.ensure_future(self._cut_off_idle())
+
+    async def _cut_off_idle(self) -> None:
+        """Cut off who takes nothing for too long, as long as there are subscribers."""
+        most_seconds, loop = self._limits.write_timeout_seconds, asyncio.get_running_loop()
+        while self._streams:
+            await asyncio.sleep(most_seconds / 4)
+            for stream in tuple(self._streams):
+                since = stream.writing_since
+                if since is None or loop.time() - since < most_seconds or stream.is_cut_off:
+                    continue
+                stream.is_cut_off = True
+                found = await asyncio.to_thread(cut_off, stream.name)
+                log.warning(
+                    "subscriber takes nothing" + (", and is cut off" if found else ""),
+                    extra=fields(subscriber=stream.name, seconds=most_seconds, blocks=stream.blocks_sent),
+                )
 
     async def _serve(self, stream: _Stream, context: aio.ServicerContext[Any, Any]) -> End:
         """Do what the subscriber's steps say, up to its last word."""
@@ -218,13 +274,15 @@ class SubscribeService:
         self, stream: _Stream, context: aio.ServicerContext[Any, Any], position: Position | None
     ) -> Position:
         """Read once and send what was read; return where to go on."""
-        subscriber = stream.subscriber
+        subscriber, loop = stream.subscriber, asyncio.get_running_loop()
         if position is None:
             assert subscriber.next_number is not None
             position = await self._reader.find(subscriber.next_number)
         batch = await self._reader.read(position, subscriber.last_wanted)
         for message in batch.messages:
+            stream.writing_since = loop.time()
             await context.write(message.data)
+            stream.writing_since = None
             self._metrics.subscriber_sent_bytes.inc(len(message.data))
             if message.ended is not None:
                 stream.blocks_sent += 1

@@ -51,13 +51,20 @@ class NodeProcess:
         log_path: where its log goes; appended to.
         arguments: further words for `sluice serve`.
         module: what is run; one that does more than `gateway.cli` (benchmarks).
+        prefix: what the command begins with, where something else is to start it.
 
     Raises:
         NodeNotStarted: it ended, or did not say that it listens in time.
     """
 
     def __init__(
-        self, data_dir: Path, log_path: Path, arguments: Sequence[str] = (), module: str = "gateway.cli"
+        self,
+        data_dir: Path,
+        log_path: Path,
+        arguments: Sequence[str] = (),
+        module: str = "gateway.cli",
+        *,
+        prefix: Sequence[str] = (),
     ) -> None:
         self.data_dir = data_dir
         self.log_path = log_path
@@ -68,7 +75,7 @@ class NodeProcess:
         with log_path.open("ab") as log:
             log_start = log.tell()
             self._process = subprocess.Popen(
-                [sys.executable, "-m", module, *words, *arguments],
+                [*prefix, sys.executable, "-m", module, *words, *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

@@ -69,6 +69,7 @@ class NodeState(_message.Message):
     FOLLOWED_FIELD_NUMBER: _builtins.int
     VERIFICATION_MODE_FIELD_NUMBER: _builtins.int
     PROBLEMS_FIELD_NUMBER: _builtins.int
+    INSTANCE_FIELD_NUMBER: _builtins.int
     phase: Global___Phase.ValueType
     last_block_number: _builtins.int
     """2^64 - 1: the node holds no block."""
@@ -79,6 +80,8 @@ class NodeState(_message.Message):
     followed: _builtins.str
     """The node that a standby follows, host:port; empty if none."""
     verification_mode: _builtins.str
+    instance: _builtins.str
+    """Another one for every process: two addresses that give the same lead to one node."""
     @_builtins.property
     def problems(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Why the node is not ready; empty if it is."""
@@ -94,10 +97,11 @@ class NodeState(_message.Message):
         followed: _builtins.str = ...,
         verification_mode: _builtins.str = ...,
         problems: _abc.Iterable[_builtins.str] | None = ...,
+        instance: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["followed", b"followed", "grpc_address", b"grpc_address", "last_block_number", b"last_block_number", "last_root_hash", b"last_root_hash", "phase", b"phase", "problems", b"problems", "publisher_count", b"publisher_count", "verification_mode", b"verification_mode"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["followed", b"followed", "grpc_address", b"grpc_address", "instance", b"instance", "last_block_number", b"last_block_number", "last_root_hash", b"last_root_hash", "phase", b"phase", "problems", b"problems", "publisher_count", b"publisher_count", "verification_mode", b"verification_mode"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -14,6 +14,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from tests.chaos.network import enter, why_not_namespaces
 from tests.chaos.run import Options, run
 from tests.chaos.script import FaultKind, draw
 
@@ -31,7 +32,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--subscribers", type=int, default=5)
     parser.add_argument("--publishers", type=int, default=3)
     parser.add_argument("--folder", type=Path, help="an empty folder for data and logs")
+    parser.add_argument(
+        "--network",
+        choices=("auto", "namespaces", "ports"),
+        default="auto",
+        help="each node in a network namespace of its own, where that is possible, or on ports",
+    )
     given = parser.parse_args(arguments)
+    network, why = _network(given.network)
+    if network == "namespaces":
+        enter("tests.chaos", sys.argv[1:] if arguments is None else arguments)
     kinds = [FaultKind(word) for word in given.kinds.split(",")]
     fault_count = given.blocks // 40 if given.faults is None else given.faults
     script = draw(given.seed, given.blocks, fault_count, kinds, seconds_max=given.seconds)
@@ -47,12 +57,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for line in script.lines():
         say(line)
     say(f"    {options}, logs in {folder}")
+    say(f"    network: {network}{why}")
     wrong = run(script, options, folder, lambda line: say(f"{time.monotonic() - began:7.2f} s  {line}"))
     took = time.monotonic() - began
     for line in wrong:
         say(f"WRONG: {line}")
     say(f"seed {given.seed}: {'failed' if wrong else 'clean'}, {took:.1f} s")
     return 1 if wrong else 0
+
+
+def _network(wanted: str) -> tuple[str, str]:
+    """Choose the network; and say why it is no better one."""
+    reason = None if wanted == "ports" else why_not_namespaces()
+    if wanted == "namespaces" and reason is not None:
+        raise SystemExit(f"--network namespaces: {reason}")
+    if wanted == "ports":
+        return "ports", ""
+    return ("namespaces", "") if reason is None else ("ports", f" (no namespaces: {reason})")
 
 
 if __name__ == "__main__":

@@ -1,13 +1,11 @@
-"""The nodes of a run of chaos: processes on fixed ports, each with a link for the others and a small disk."""
+"""The nodes of a run of chaos: processes at fixed addresses, each with a small disk."""
 
 from __future__ import annotations
 
 import asyncio
 import os
-import random
 import resource
 import shutil
-import socket
 import subprocess
 from collections.abc import Sequence
 from contextlib import suppress
@@ -20,31 +18,17 @@ from gateway.control_client import ControlClient
 from gateway.errors import NodeCallFailed
 from gateway.failover import NodeStatus
 from publishers.node_process import NodeProcess
-from tests.chaos.link import Link
+from tests.chaos.network import Place, make_places
 from tests.nodes import ledger_key
 
-__all__ = ["ChaosNode", "free_ports", "make_nodes"]
+__all__ = ["ChaosNode", "make_nodes"]
 
 _DISK_BYTES = 64 << 20
 _LOG_ROOM_BYTES = 1 << 20
-_PORTS = range(20_000, 32_000)
-"""Below those that the kernel gives to connections: a client that calls a dead node must not reach itself."""
 _STEADY = (
     *("--block-time", "1", "--catchup-stall-seconds", "2", "--catchup-rest-seconds", "0.2"),
     *("--catchup-max-rest-seconds", "1", "--shutdown-grace-seconds", "5"),
 )
-
-
-def free_ports(count: int) -> list[int]:
-    """Find ports that are free now."""
-    found: list[int] = []
-    for port in random.sample(_PORTS, len(_PORTS)):
-        with socket.socket() as probe, suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            found.append(port)
-        if len(found) == count:
-            break
-    return found
 
 
 class ChaosNode:
@@ -54,13 +38,13 @@ class ChaosNode:
         name: of its folder and its log.
         folder: of the run.
         role: what it is at first.
-        ports: gRPC, TCP, HTTP, control, link.
+        place: its addresses, and the way to it.
     """
 
-    def __init__(self, name: str, folder: Path, role: str, ports: Sequence[int]) -> None:
+    def __init__(self, name: str, folder: Path, role: str, place: Place) -> None:
         self.name = name
-        self.grpc, self.tcp, self.http, self.control, link = (Address("127.0.0.1", port) for port in ports)
-        self.link = Link(link, self.grpc)
+        self.place = place
+        self.grpc, self.tcp, self.http, self.control = place.grpc, place.tcp, place.http, place.control
         self.data_dir = folder / name
         self.log_path = folder / f"{name}.log"
         self.process: NodeProcess | None = None
@@ -120,7 +104,7 @@ class ChaosNode:
     async def start(self) -> None:
         """Start it, and wait until it listens."""
         words = [*("--ledger-key", ledger_key()), *("--role", self._role), *_STEADY]
-        words += ["--grpc-advertised-address", str(self.link.address)]
+        words += ["--grpc-advertised-address", str(self.place.for_peers)]
         for flag, address in zip(
             ("--grpc", "--tcp", "--http", "--control"),
             (self.grpc, self.tcp, self.http, self.control),
@@ -129,7 +113,9 @@ class ChaosNode:
             words += [flag, str(address)]
         for peer in self.peers:
             words += ["--peer", str(peer)]
-        self.process = await asyncio.to_thread(NodeProcess, self.data_dir, self.log_path, words)
+        self.process = await asyncio.to_thread(
+            NodeProcess, self.data_dir, self.log_path, words, prefix=self.place.prefix
+        )
 
     async def stop(self) -> int:
         """SIGTERM; give the exit status."""
@@ -173,13 +159,12 @@ class ChaosNode:
 
 
 def make_nodes(folder: Path, roles: Sequence[str]) -> list[ChaosNode]:
-    """Make nodes that know each other by their links; none is started."""
-    ports = free_ports(5 * len(roles))
+    """Make nodes that know each other; none is started."""
     nodes = [
-        ChaosNode(f"node-{'abc'[index]}", folder, role, ports[5 * index : 5 * index + 5])
-        for index, role in enumerate(roles)
+        ChaosNode(f"node-{'abc'[index]}", folder, role, place)
+        for index, (role, place) in enumerate(zip(roles, make_places(len(roles)), strict=True))
     ]
     for node in nodes:
-        node.peers = tuple(other.link.address for other in nodes if other is not node)
+        node.peers = tuple(other.place.for_peers for other in nodes if other is not node)
         node.mount()
     return nodes

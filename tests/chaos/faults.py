@@ -194,11 +194,10 @@ class Faults:
             await self.fail_over(victim, successor)
 
     async def _cut(self, fault: Fault) -> None:
-        victim, refuse = choose(self.nodes, fault.hits), fault.also < 0.5
-        self._say(f"{victim} cannot be reached by the others, {'refused' if refuse else 'in silence'}")
-        victim.link.cut(refuse=refuse)
-        await asyncio.sleep(fault.seconds)
-        victim.link.heal()
+        victim = choose(self.nodes, fault.hits)
+        self._say(f"{victim} is cut off: {victim.place.cut(fault.also)}")
+        await asyncio.sleep(fault.seconds * victim.place.cut_factor)
+        victim.place.heal()
 
     async def _fill(self, fault: Fault) -> None:
         victim = choose(self.nodes, fault.hits)

@@ -95,7 +95,7 @@ class _Run:
     async def run(self) -> list[str]:
         """Do everything; give what did not hold."""
         for node in self._nodes:
-            await node.link.open()
+            await node.place.open()
         await asyncio.gather(*(node.start() for node in self._nodes))
         publishing = [self._begin(one.publish(self._network.source())) for one in self._publishers]
         subscribed = [self._begin(one.run()) for one in self._subscribers]
@@ -113,7 +113,7 @@ class _Run:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
             for node in self._nodes:
-                await node.link.close()
+                await node.place.close()
 
     def _begin(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         task = asyncio.ensure_future(work)

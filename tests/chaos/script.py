@@ -6,7 +6,7 @@ something whatever the nodes are by then; `choose` turns it into one of those th
     fail over      the load moves from an active node to another one
     lost           a node is killed in the middle of a failover
     kill           SIGKILL; if no other node is active, a standby takes over with --force; it comes back later
-    cut            other nodes cannot reach a node, in silence or refused
+    cut            a node cannot be reached: by nobody, or by the other nodes (see `tests.chaos.network`)
     fill           a node's disk is full for a while
     restart        SIGTERM, and again
 """

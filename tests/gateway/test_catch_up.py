@@ -117,6 +117,7 @@ def test_a_follower_goes_back_to_the_peer_that_it_prefers() -> None:
         (Outcome.BROKE_OFF, [100, 200, 400, 800, 1_000, 1_000]),
         (Outcome.STALLED, [100, 200, 400, 800, 1_000, 1_000]),
         (Outcome.LIED, [1_000] * 3),
+        (Outcome.ITSELF, [1_000] * 3),
         (Outcome.NOTHING, [100] * 3),
         (Outcome.NODE, [100] * 3),
         (Outcome.OUTRUN, [100] * 3),
@@ -293,3 +294,118 @@ def test_who_else_may_be_asked_how_far_it_is() -> None:
     machine.ended(A, Outcome.LIED, "", 0, 0)
     assert machine.others(B, RULES.rest_max_ns - 1) == []
     assert machine.others(B, RULES.rest_max_ns) == [A]
+
+
+# --- a target that no peer confirms -------------------------------------------------------------------------
+
+DOUBTING = CatchUpRules(stalled_attempts_max=3, rest_ns=100, rest_max_ns=1_000, unconfirmed_ns=5_000)
+FAR = 2**64 - 1
+
+
+def stand_still(machine: CatchUp, now_ns: int, last: int | None = 4) -> int:
+    """Three attempts with a peer that has nothing further; give the time of the last one."""
+    for count in range(3):
+        step = machine.step(5, now_ns + count * 100)
+        assert isinstance(step, Try)
+        machine.told(step.address, 0, last, 5)
+        machine.ended(step.address, Outcome.NOTHING, "it ends with block 4", 5, now_ns + count * 100)
+    return now_ns + 200
+
+
+def test_a_target_that_no_peer_confirms_is_given_up_after_its_time() -> None:
+    machine = CatchUp((A,), DOUBTING)
+    machine.aim(FAR)
+    stalled_ns = stand_still(machine, 0)
+    assert machine.problem is not None
+    assert machine.step(5, stalled_ns) == Pause(stalled_ns + 100)
+    assert machine.take_given_up() is None
+    assert machine.step(5, stalled_ns + 5_000) is DONE
+    assert machine.take_given_up() == FAR
+    assert machine.take_given_up() is None
+    assert machine.problem is None
+    assert machine.distance(5) == 0
+
+
+def test_it_is_given_up_in_time_though_every_peer_rests() -> None:
+    machine = CatchUp((A,), DOUBTING)
+    machine.aim(FAR)
+    for now_ns in (0, 100, 4_000):
+        machine.step(5, now_ns)
+        machine.ended(A, Outcome.LIED, "it lies", 5, now_ns)
+    machine.rules = CatchUpRules(stalled_attempts_max=3, rest_max_ns=1_000, unconfirmed_ns=500)
+    assert machine.step(5, 4_100) == Pause(4_500)
+    assert machine.step(5, 4_500) is DONE
+
+
+def test_given_up_once_it_is_no_problem_again_before_a_block_has_come() -> None:
+    machine = CatchUp((A,), DOUBTING)
+    machine.aim(FAR)
+    machine.step(5, stand_still(machine, 0) + 5_000)
+    machine.aim(FAR - 1)
+    stand_still(machine, 10_000)
+    assert machine.problem is None, "though somebody told of it again"
+    assert machine.step(5, 20_000) is DONE
+    machine.aim(FAR)
+    assert machine.step(6, 30_000) == Try(A)
+    for count in range(3):
+        machine.ended(A, Outcome.NOTHING, "it ends with block 5", 6, 30_000 + count * 100)
+    assert machine.problem is not None, "a block has come: this is something new"
+
+
+def test_what_a_peer_confirms_is_not_given_up() -> None:
+    machine = CatchUp((A,), DOUBTING)
+    machine.aim(FAR)
+    for count in range(3):
+        machine.step(5, count * 1_000)
+        machine.told(A, 0, 9, 5)
+        machine.ended(A, Outcome.BROKE_OFF, "it broke off", 5, count * 1_000)
+    assert machine.step(5, 100_000) == Try(A)
+    assert machine.take_given_up() is None
+    assert machine.problem is not None
+
+
+def test_what_a_peer_shows_after_a_target_was_given_up_is_a_problem_if_it_does_not_come() -> None:
+    machine = CatchUp((A,), DOUBTING)
+    machine.aim(FAR)
+    machine.step(5, stand_still(machine, 0) + 5_000)
+    machine.aim(9)
+    for count in range(3):
+        machine.step(5, 10_000 + count * 1_000)
+        machine.told(A, 0, 9, 5)
+        machine.ended(A, Outcome.BROKE_OFF, "it broke off", 5, 10_000 + count * 1_000)
+    assert machine.problem is not None
+
+
+def test_without_a_time_limit_it_is_never_given_up() -> None:
+    machine = CatchUp((A,), CatchUpRules(stalled_attempts_max=3, rest_ns=100, unconfirmed_ns=0))
+    machine.aim(FAR)
+    stand_still(machine, 0)
+    assert machine.step(5, 10**15) == Try(A)
+
+
+def test_a_peer_that_is_followed_may_correct_what_it_said() -> None:
+    machine = CatchUp((A,), RULES, live=True)
+    machine.told(A, 0, FAR, 5)
+    machine.heard(A, 9)
+    assert machine.distance(5) == 5
+
+
+# --- a peer that is the node itself -------------------------------------------------------------------------
+
+
+def test_a_standby_whose_only_peer_is_itself_says_so_at_once() -> None:
+    machine = CatchUp((A,), RULES, live=True)
+    assert machine.step(5, 0) == Try(A)
+    machine.ended(A, Outcome.ITSELF, "its address leads to this node itself", 5, 0)
+    assert machine.problem == "the node has nobody to follow: a:1 leads to the node itself"
+    assert machine.step(5, 999) == Pause(1_000)
+    machine.ended(A, Outcome.COMPLETE, "", 5, 1_000)
+    assert machine.problem is None, "the address leads elsewhere by now"
+
+
+def test_a_peer_that_is_the_node_itself_is_passed_over() -> None:
+    machine = CatchUp((A, B), RULES, live=True)
+    machine.ended(A, Outcome.ITSELF, "", 5, 0)
+    assert machine.problem is None
+    assert machine.step(5, 0) == Try(B)
+    assert machine.stalled_count == 0

@@ -19,12 +19,21 @@ from gateway.roles import Phase
 from tests.gateway.conducting import Stage
 from tests.gateway.test_role_keeper import BLOCKS, PEER, keep, play
 
+ITSELF = "itself:40840"
+
 
 @asynccontextmanager
 async def controlled(stage: Stage, keeper: RoleKeeper) -> AsyncIterator[ControlClient]:
     """The control service on a port, and a client of it."""
     server = aio.server()
-    service = ControlService(keeper, stage.ledger, lambda: ("127.0.0.1:40840", 2, "full", ["a problem"]))
+
+    async def is_itself(address: str) -> bool:
+        return address == ITSELF
+
+    def facts() -> tuple[str, int, str, list[str]]:
+        return "127.0.0.1:40840", 2, "full", ["a problem"]
+
+    service = ControlService(keeper, stage.ledger, facts, is_itself, "feed")
     control_pb2_grpc.add_NodeControlServicer_to_server(service, server)
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
@@ -49,6 +58,7 @@ def test_the_state_of_a_node_is_told(tmp_path: Path) -> None:
             assert status.last_root_hash == stage.ledger.root_hash_at(1)
             assert (status.grpc_address, status.publisher_count) == ("127.0.0.1:40840", 2)
             assert status.problems == ("a problem",)
+            assert status.instance == "feed"
 
     play(tmp_path, scene)
 
@@ -74,6 +84,24 @@ def test_control_calls_change_the_role_and_refusals_say_why(tmp_path: Path) -> N
             assert (status.phase, status.followed) == (Phase.STANDBY, PEER)
             assert (await client.activate()).phase is Phase.ACTIVE
             assert (await client.resume()).phase is Phase.ACTIVE
+
+    play(tmp_path, scene)
+
+
+def test_a_node_is_not_told_to_follow_itself(tmp_path: Path) -> None:
+    async def scene(stage: Stage) -> None:
+        keeper, _ = keep(stage)
+        reason = f"got {ITSELF}, which leads to this node itself, expected another node"
+        async with controlled(stage, keeper) as client:
+            with pytest.raises(NodeCallFailed) as caught:
+                await client.drain(1.0, ITSELF)
+            assert caught.value.reason == f"INVALID_ARGUMENT: successor: {reason}"
+            assert keeper.phase is Phase.ACTIVE
+            await client.drain(1.0, PEER)
+            with pytest.raises(NodeCallFailed) as caught:
+                await client.stand_by(ITSELF)
+            assert caught.value.reason == f"INVALID_ARGUMENT: followed: {reason}"
+            assert (keeper.phase, keeper.followed) == (Phase.DRAINED, PEER)
 
     play(tmp_path, scene)
 

@@ -23,6 +23,7 @@ class FakeNode:
     last_number: int | None = 41
     root_hash: bytes = ROOT
     problems: tuple[str, ...] = ()
+    instance: str = ""
     refuse: set[str] = field(default_factory=set)
     """Calls that fail and change nothing."""
     lose: set[str] = field(default_factory=set)
@@ -40,6 +41,7 @@ class FakeNode:
             f"grpc-of-{self.address}",
             followed=self.role.followed or "",
             problems=self.problems,
+            instance=self.instance,
         )
 
     def _call(self, name: str, *events: RoleEvent, followed: str | None = None) -> NodeStatus:
@@ -252,3 +254,22 @@ def test_force_is_refused_while_the_other_node_answers(pair: Pair, phase: str) -
 def test_force_needs_a_standby_that_answers(pair: Pair) -> None:
     pair.a.is_dead = pair.b.is_dead = True
     assert pair.failure(force=True) == "failover: B cannot be activated: UNAVAILABLE: no answer"
+
+
+@pytest.mark.parametrize("force", [False, True])
+@pytest.mark.parametrize("role", ["active", "standby"])
+def test_a_node_does_not_hand_over_to_itself_under_another_name(pair: Pair, role: str, force: bool) -> None:
+    pair.a.role, pair.a.instance, pair.b.instance = RoleState(pair.b.role.record()), "feed", "feed"
+    if role == "active":
+        pair.a.role, pair.b.role = (RoleState(RoleRecord("active")) for _ in range(2))
+    expected = "A and B are the same node; nothing has changed"
+    if force and role == "active":
+        expected = "A answers and is active; leave --force out, or stop that node first"
+    assert pair.failure(force=force) == f"failover: {expected}"
+    assert set(pair.a.calls + pair.b.calls) == {"state"}
+
+
+def test_by_force_after_a_node_that_answers_as_a_standby_the_other_one_must_answer(pair: Pair) -> None:
+    pair.a.role = RoleState(RoleRecord("standby", "grpc-of-B"))
+    pair.b.is_dead = True
+    assert pair.failure(force=True) == "failover: B: UNAVAILABLE: no answer; nothing has changed"

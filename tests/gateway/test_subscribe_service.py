@@ -255,6 +255,57 @@ def test_one_subscriber_more_than_there_may_be(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
+def test_subscribers_of_one_address_have_their_number(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with serving(tmp_path, streams_per_address_max=1) as node:
+            await node.commit(*BLOCKS[:1])
+            first = await node.subscribe(0)
+            assert await first.next() == BLOCKS[0]
+            stub = subscribe_pb2_grpc.BlockStreamSubscribeServiceStub(node.wire.channel())
+            with pytest.raises(aio.AioRpcError) as caught:
+                await stub.subscribeBlockStream(subscribe_pb2.SubscribeStreamRequest()).read()
+            assert caught.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+            assert caught.value.details() == (
+                "got another subscriber of this address, expected at most 1 "
+                "(subscriber.max_streams_per_address)"
+            )
+            first.call.cancel()
+            async with asyncio.timeout(ANSWER_SECONDS):
+                while node.service.stream_count:  # noqa: ASYNC110 - no event: the service is not ours
+                    await asyncio.sleep(0.005)
+            assert node.service._by_address == {}
+            assert await (await node.subscribe(0, 0)).numbers() == [0, "SUCCESS"]
+
+    asyncio.run(scenario())
+
+
+def test_a_subscriber_that_takes_nothing_is_cut_off_and_the_others_are_not(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    blocks = [big_block(number, *[100_000] * 30) for number in range(4)]
+
+    async def scenario() -> None:
+        async with serving(tmp_path, write_timeout_seconds=0.4) as node:
+            await node.commit(*blocks)
+            stuck = await node.subscribe(0, 3)
+            waits = await node.subscribe(4, 4)  # nothing to take is not taking nothing
+            async with asyncio.timeout(ANSWER_SECONDS):
+                while node.service.stream_count > 1:  # noqa: ASYNC110 - no event: the service is not ours
+                    await asyncio.sleep(0.005)
+            with pytest.raises(aio.AioRpcError) as caught:
+                await stuck.rest()
+            assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+            await node.commit(big_block(4, 100))
+            assert await waits.numbers() == [4, "SUCCESS"]
+
+    caplog.set_level(logging.INFO)
+    asyncio.run(scenario())
+    assert [line["seconds"] for line in logged(caplog, "subscriber takes nothing, and is cut off")] == [0.4]
+    assert "it took nothing of what was sent to it" in {
+        line["reason"] for line in logged(caplog, "subscriber left")
+    }
+
+
 def test_those_who_wait_for_the_same_block_share_its_reading(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with serving(tmp_path) as node:

@@ -23,7 +23,8 @@ from gateway.roles import Phase, RoleRecord
 from publishers.client import ClientOptions, PublishClient
 from publishers.machine import MachineLimits
 from publishers.report import PublishReport
-from tests.nodes import ANSWER_SECONDS, make_blocks, running_node, wire_to
+from tests.nodes import ANSWER_SECONDS, ledger_key, make_blocks, running_node, wire_to
+from tests.serving import ANYWHERE, SLUICE, free_port, refused
 
 BLOCKS = make_blocks(60)
 OPTIONS = ClientOptions(wait=wait_fixed(0.05), machine=MachineLimits(deadline_ns=60 * 10**9))
@@ -201,5 +202,42 @@ def test_a_failover_that_cannot_become_level_is_undone(
             again = await wire.publisher("alice")
             await again.block(BLOCKS[1])
             await again.expect("ack 1")
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("name", ["127.0.0.1", "localhost"])
+def test_a_standby_of_itself_does_not_start(tmp_path: Path, name: str) -> None:
+    """Whatever name the node has in its own configuration; exit status 2, as for any wrong setting."""
+    port = free_port()
+    status, text = refused(
+        *("--data-dir", tmp_path, "--ledger-key", ledger_key(), "--role", "standby", *ANYWHERE[2:]),
+        *("--grpc", f"127.0.0.1:{port}", "--peer", f"{name}:{port}"),
+    )
+    assert status == 2
+    assert text == (
+        f"sluice: peers: got {name}:{port}, which is this node itself, expected another node, which a "
+        f"standby can follow (a node that listens at 127.0.0.1:{port})\n"
+    )
+
+
+def test_a_node_does_not_hand_over_to_itself(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with running_node(tmp_path) as node:
+            port = node.control_address.port
+            for options in ((), ("--force",)):
+                command = [*SLUICE, "failover", "--from", f"127.0.0.1:{port}", "--to", f"localhost:{port}"]
+                process = await asyncio.create_subprocess_exec(
+                    *command, *options, stderr=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
+                )
+                _, error = await process.communicate()
+                assert process.returncode == 1
+                reason = f"127.0.0.1:{port} and localhost:{port} are the same node; nothing has changed"
+                if options:
+                    reason = (
+                        f"127.0.0.1:{port} answers and is active; leave --force out, or stop that node first"
+                    )
+                assert error.decode() == f"sluice: failover: {reason}\n"
+            assert node.keeper.phase is Phase.ACTIVE
 
     asyncio.run(main())

@@ -20,7 +20,7 @@ from gateway.failover import Failover
 from gateway.node import Node
 from publishers.client import ClientOptions, PublishClient
 from publishers.machine import SECOND_NS, MachineLimits
-from tests.chaos.cluster import free_ports
+from tests.chaos.network import free_ports
 from tests.nodes import ANSWER_SECONDS, make_blocks, running_node
 
 CONFIGURATION = Path(__file__).resolve().parents[2] / "deploy" / "haproxy" / "haproxy.cfg"

@@ -1,0 +1,47 @@
+"""A connection is ended at its socket: that one, and no other."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+
+from gateway.connections import cut_off
+
+
+def connected(host: str, family: socket.AddressFamily) -> tuple[socket.socket, socket.socket]:
+    """A client's socket, and the server's."""
+    with socket.socket(family, socket.SOCK_STREAM) as listener:
+        listener.bind((host, 0))
+        listener.listen()
+        client = socket.create_connection(listener.getsockname()[:2])
+        server, _ = listener.accept()
+        return client, server
+
+
+@pytest.mark.parametrize(
+    ("host", "family", "form"),
+    [
+        ("127.0.0.1", socket.AF_INET, "ipv4:127.0.0.1:{}"),
+        ("::1", socket.AF_INET6, "ipv6:%5B::1%5D:{}"),
+        ("::1", socket.AF_INET6, "ipv6:[::1]:{}"),
+    ],
+)
+def test_the_connection_of_a_client_is_ended_and_no_other(
+    host: str, family: socket.AddressFamily, form: str
+) -> None:
+    client, server = connected(host, family)
+    other, its_server = connected(host, family)
+    with client, server, other, its_server:
+        assert cut_off(form.format(client.getsockname()[1]))
+        assert client.recv(1) == b""
+        assert server.recv(1) == b""
+        its_server.sendall(b"x")
+        assert other.recv(1) == b"x"
+
+
+@pytest.mark.parametrize(
+    "peer", ["unix:socket", "ipv4:127.0.0.1:1", "ipv4:nonsense:5", "ipv4:127.0.0.1:many", ""]
+)
+def test_who_is_not_connected_is_not_found(peer: str) -> None:
+    assert not cut_off(peer)

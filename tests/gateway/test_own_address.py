@@ -1,0 +1,36 @@
+"""Whether a peer is the node itself, under the names that one machine has."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from gateway.addresses import parse_address
+from gateway.own_address import leads_here
+
+
+@pytest.mark.parametrize(
+    ("peer", "listens_at", "expected"),
+    [
+        ("127.0.0.1:40840", "127.0.0.1:40840", True),
+        ("localhost:40840", "127.0.0.1:40840", True),
+        ("127.0.0.1:40840", "localhost:40840", True),
+        ("localhost:40840", "0.0.0.0:40840", True),
+        ("127.0.0.1:40840", "0.0.0.0:40840", True),
+        ("127.0.0.2:40840", "0.0.0.0:40840", True),
+        ("no-such-host.invalid:40840", "no-such-host.invalid:40840", True),
+        ("127.0.0.1:40842", "127.0.0.1:40840", False),
+        ("127.0.0.2:40840", "127.0.0.1:40840", False),
+        ("192.0.2.1:40840", "0.0.0.0:40840", False),
+        ("no-such-host.invalid:40840", "0.0.0.0:40840", False),
+    ],
+)
+def test_what_leads_here(peer: str, listens_at: str, expected: bool) -> None:
+    assert asyncio.run(leads_here(parse_address(peer), [parse_address(listens_at)])) is expected
+
+
+def test_one_of_several_addresses_is_enough() -> None:
+    listens_at = [parse_address("192.0.2.1:1"), parse_address("127.0.0.1:2")]
+    assert asyncio.run(leads_here(parse_address("localhost:2"), listens_at))
+    assert not asyncio.run(leads_here(parse_address("localhost:2"), []))

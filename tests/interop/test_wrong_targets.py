@@ -1,0 +1,81 @@
+"""What nodes make of a target that nobody has, and of a peer that is the node itself."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+
+from gateway.addresses import Address
+from tests.chaos.link import Link
+from tests.gateway.fake_peer import fake_peer
+from tests.gateway.test_following import BLOCKS, FAST, peers, readiness_of, until, until_block
+from tests.gateway.test_ledger import logged
+from tests.nodes import Request, running_node, wire_to
+from tests.serving import free_port
+
+
+def test_a_block_in_the_far_future_does_not_keep_a_node_out_of_service(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A publisher tells of a block that nobody has; the next one's target is looked for all the same."""
+    far = 2**64 - 2
+
+    async def scenario() -> None:
+        async with AsyncExitStack() as stack:
+            peer = await stack.enter_async_context(fake_peer(BLOCKS[:3]))
+            settings = FAST | {"catchup_max_stalled_attempts": 3, "catchup_unconfirmed_seconds": 0.3}
+            settings |= {"catchup_stall_seconds": 30.0}  # by itself it asks its peers only then
+            node = await stack.enter_async_context(
+                running_node(tmp_path, **settings, peers=peers(peer.address))
+            )
+            wire = await stack.enter_async_context(wire_to(node))
+            await until_block(node, 2)
+            liar = await wire.publisher()
+            await liar.end_stream(Request.EndStream.Code.TOO_FAR_BEHIND, 12, far)
+            await until(lambda: node.following.problem is not None)
+            assert (await asyncio.to_thread(readiness_of, node))[0] == 503
+            await until(lambda: node.following.problem is None)
+            assert (node.readiness(), node.following.distance) == ([], 0)
+            assert node.conductor.catch_up_target is None
+            assert "sluice_catch_up_targets_given_up_total 1.0" in node.metrics.exposition().decode()
+            another = await wire.publisher()
+            await another.end_stream(Request.EndStream.Code.TOO_FAR_BEHIND, 12, far)
+            await until(lambda: node.metrics.catch_up_targets_given_up._value.get() == 2)
+            assert node.following._was_problem is False, "said once, and not again before a block comes"
+            peer.blocks, peer.last = BLOCKS[:8], 7
+            honest = await wire.publisher()
+            await honest.block(BLOCKS[7])
+            await honest.expect("behind 2")
+            await until_block(node, 7)
+
+    caplog.set_level(logging.WARNING)
+    asyncio.run(scenario())
+    given_up = logged(
+        caplog,
+        "a block that publishers told of is not looked for any more: no peer has it, or one before it",
+    )
+    assert [(line["target"], line["next"]) for line in given_up] == [(far, 3), (far, 3)]
+    assert len(logged(caplog, "catch-up stands still")) == 1
+
+
+def test_a_standby_that_is_led_back_to_itself_says_so(tmp_path: Path) -> None:
+    """As where its peer is a load balancer that has no other node left."""
+
+    async def scenario() -> None:
+        async with AsyncExitStack() as stack:
+            itself, way = (Address("127.0.0.1", free_port()) for _ in range(2))
+            link = Link(way, itself)
+            await link.open()
+            settings = FAST | {"grpc_address": itself, "peers": (way,), "role": "standby"}
+            node = await stack.enter_async_context(running_node(tmp_path, **settings))
+            expected = f"the node has nobody to follow: {way} leads to the node itself"
+            await until(lambda: node.readiness() == [expected])
+            assert await node.following.is_itself(str(way))
+            await link.close()
+            assert not await node.following.is_itself(str(way))
+
+    asyncio.run(scenario())
