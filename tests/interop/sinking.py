@@ -21,7 +21,7 @@ from publishers.block_files import write_block_file
 from publishers.block_gateways import BlockGateways
 from publishers.node_process import NodeProcess, environment_without_settings
 from publishers.report import PublishReport
-from tests.chaos.cluster import free_ports
+from tests.chaos.network import free_ports
 from tests.nodes import ledger_key
 from tests.serving import SLUICE
 
