@@ -12,6 +12,7 @@ others work. Anything else that goes wrong is a bug of ours and shows its traceb
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Sequence
@@ -31,6 +32,8 @@ STATUS_FAILED = 1
 STATUS_USAGE = 2
 STATUS_INTERRUPTED = 130
 
+_NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO})
+"""A full or broken disk behind `>` or a file: not a bug, wherever it shows."""
 _OUR_PACKAGES = frozenset({"datastream", "gateway", "publishers"})
 _EXTRA_OF_MODULE = {"pandas": "spark", "py4j": "spark", "pyarrow": "spark", "pyspark": "spark"}
 
@@ -123,6 +126,10 @@ def main(args: Sequence[str] | None = None) -> int:
         return _fail(f"sluice: this command {_what_to_install(error)}", STATUS_FAILED)
     except Exception as error:
         if not _is_ours(error):
+            if isinstance(error, OSError) and error.errno in _NO_ROOM:
+                where = error.filename or "what is written"
+                line = f"sluice: {where}: got {error.strerror}, expected room for it"
+                return _fail(line, STATUS_FAILED)
             raise
         return _fail(f"sluice: {error}", getattr(error, "exit_status", STATUS_FAILED))
     return status if isinstance(status, int) else 0

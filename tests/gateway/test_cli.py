@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import subprocess
@@ -103,6 +104,11 @@ ENDS: list[tuple[BaseException, int, str]] = [
         2,
         "sluice: role: got 'x', expected y (flag --role)\n",
     ),
+    (
+        OSError(errno.ENOSPC, "No space left on device", "/x/y"),
+        1,
+        "sluice: /x/y: got No space left on device, expected room for it\n",
+    ),
     (click.UsageError("no"), 2, "sluice work: no (see: sluice work --help)\n"),
     (click.ClickException("could not"), 1, "sluice: could not\n"),
     (KeyboardInterrupt(), 130, "\n"),
@@ -145,6 +151,20 @@ def test_no_command_and_an_unknown_one(
     assert "Commands:" in capsys.readouterr().err
     assert cli.main(["wrok"]) == 2
     assert capsys.readouterr().err.startswith("sluice: No such command 'wrok'")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
+def test_output_that_nobody_can_take_is_one_line() -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "gateway.cli", "serve", "--print-config"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    line = "sluice: what is written: got No space left on device, expected room for it\n"
+    assert (done.returncode, done.stderr) == (1, line)
 
 
 def test_asserts_must_be_on() -> None:
