@@ -144,14 +144,14 @@ class BookmarkIndex:
             self._remove_files()
             self._open_after_removal()
         except (plyvel.Error, OSError) as error:
-            raise BookmarksUnavailable(self.folder, str(error)) from error
+            raise BookmarksUnavailable(self.folder, error) from error
 
     def _open_after_removal(self) -> None:
         try:
             self._lock.renew()
             self._database = self._open_database(str(self.folder))
         except (plyvel.Error, OSError) as error:
-            raise BookmarksUnavailable(self.folder, str(error)) from error
+            raise BookmarksUnavailable(self.folder, error) from error
 
     def _remove_files(self) -> None:
         """Delete LevelDB's files, all but LOCK, which we hold."""
@@ -187,7 +187,7 @@ class BookmarkIndex:
             try:
                 value: bytes | None = self._database.get(key)
             except (plyvel.Error, RuntimeError) as error:
-                raise BookmarksUnavailable(self.folder, str(error)) from error
+                raise BookmarksUnavailable(self.folder, error) from error
         return value
 
     def _get_number(self, key: bytes) -> int | None:
@@ -224,7 +224,7 @@ class BookmarkIndex:
                         number = _U64.unpack(value)[0]
                         highest = number if highest is None else max(highest, number)
         except (plyvel.Error, RuntimeError) as error:
-            raise BookmarksUnavailable(self.folder, str(error)) from error
+            raise BookmarksUnavailable(self.folder, error) from error
         return highest
 
     def items(self) -> Iterator[tuple[bytes, int]]:
@@ -239,7 +239,7 @@ class BookmarkIndex:
                     if len(key) <= BOOKMARK_SIZE_MAX and len(value) == _U64.size:
                         yield key, _U64.unpack(value)[0]
         except (plyvel.Error, RuntimeError) as error:
-            raise BookmarksUnavailable(self.folder, str(error)) from error
+            raise BookmarksUnavailable(self.folder, error) from error
 
     # --- writing: one thread -----------------------------------------------------------------------------
 
@@ -322,7 +322,7 @@ class BookmarkIndex:
             batch = self._database.write_batch(sync=self._sync_next)
         except (plyvel.Error, RuntimeError) as error:
             self.failed = True
-            raise BookmarksUnavailable(self.folder, str(error)) from error
+            raise BookmarksUnavailable(self.folder, error) from error
         put, pack = batch.put, _U64.pack
         kept = self._pending
         if _GONE in kept.values():  # only after a truncation or an update
@@ -375,7 +375,7 @@ class BookmarkIndex:
             self._pending_tables = {**self._writing_tables, **self._pending_tables}
         self._writing = {}
         self.failed = True
-        raise BookmarksUnavailable(self.folder, str(error)) from error
+        raise BookmarksUnavailable(self.folder, error) from error
 
     def put_update_record(self, record: bytes | None) -> None:
         """Write the record of an update in place, or, with None, delete it; it is on disk on return.
@@ -391,7 +391,7 @@ class BookmarkIndex:
                 self._database.put(UPDATE_KEY, record, sync=True)
         except (plyvel.Error, OSError, RuntimeError) as error:
             self.failed = True
-            raise BookmarksUnavailable(self.folder, str(error)) from error
+            raise BookmarksUnavailable(self.folder, error) from error
 
     def recover(self) -> None:
         """Open the DB again after a failed write, and write what is pending.
@@ -407,7 +407,7 @@ class BookmarkIndex:
                 self._lock.renew()
                 self._database = self._open_database(str(self.folder))
             except (plyvel.Error, OSError) as error:
-                raise BookmarksUnavailable(self.folder, str(error)) from error
+                raise BookmarksUnavailable(self.folder, error) from error
         self.write_pending()
         self.failed = False
 

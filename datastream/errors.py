@@ -400,10 +400,12 @@ class StreamInUse(EnvironmentFault):
 class BookmarksUnavailable(EnvironmentFault):
     """The bookmark DB cannot be opened, read or written."""
 
-    def __init__(self, folder: Path | str, reason: str) -> None:
-        super().__init__(f"{folder}: bookmark DB: {reason}")
+    def __init__(self, folder: Path | str, reason: str | Exception) -> None:
+        words = reason.args[0] if isinstance(reason, Exception) and reason.args else reason
+        # LevelDB says what is wrong in bytes.
+        self.reason = words.decode("utf-8", "replace") if isinstance(words, bytes) else str(reason)
+        super().__init__(f"{folder}: bookmark DB: {self.reason}")
         self.folder = folder
-        self.reason = reason
 
 
 class CommitFailed(EnvironmentFault):

@@ -74,6 +74,8 @@ CASES: list[tuple[DatastreamError, str]] = [
         "s.bin: the stream is in use by another program or opener (lock s.db/LOCK)",
     ),
     (errors.BookmarksUnavailable("s.db", "broken"), "s.db: bookmark DB: broken"),
+    (errors.BookmarksUnavailable("s.db", OSError(b"IO error: \xff")), "s.db: bookmark DB: IO error: \ufffd"),
+    (errors.BookmarksUnavailable("s.db", OSError(28, "full")), "s.db: bookmark DB: [Errno 28] full"),
     (
         errors.CommitFailed(PATH, "1 entries", FULL),
         "s.bin: commit failed at step 1 entries: No space left on device",
