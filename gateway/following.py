@@ -80,6 +80,8 @@ class Following:
         self._task: asyncio.Task[None] | None = None
         self._changed = asyncio.Event()
         self._was_problem = False
+        self._given_up: tuple[int | None, int] = None, 0
+        """The target that was given up last, and the block that was needed then."""
         self._failure: str | None = None
         """Why the loop has ended, which would be our bug."""
         self._offered_next = 0
@@ -125,6 +127,12 @@ class Following:
         """How many blocks the node knows of and does not have; None while it does not follow anybody."""
         machine = self._machine
         return None if machine is None else machine.distance(self._conductor.arbiter.next_number)
+
+    @property
+    def given_up_target(self) -> int | None:
+        """The target that was given up when the node needed the block that it still needs; None: none was."""
+        target, needed = self._given_up
+        return target if needed == self._conductor.arbiter.next_number else None
 
     @property
     def problem(self) -> str | None:
@@ -197,6 +205,7 @@ class Following:
             return
         arbiter = self._conductor.arbiter
         arbiter.forget_catch_up_target()
+        self._given_up = target, arbiter.next_number
         self._metrics.catch_up_targets_given_up.inc()
         log.warning(
             "a block that publishers told of is not looked for any more: no peer has it, or one before it",

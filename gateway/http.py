@@ -6,6 +6,7 @@
     GET /metrics    the Prometheus text format
     GET /           the status page, for people
     GET /status.json    the same facts
+    GET /operations     what to do about what the page says: docs/operations.md
 
 A health check must not fail because of what it checks: if asking the node goes wrong, that is a reason not
 to be ready, not an error page.
@@ -13,8 +14,10 @@ to be ready, not an error page.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
+from pathlib import Path
 from typing import Protocol
 
 from aiohttp import web
@@ -23,6 +26,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from gateway.addresses import Address
 from gateway.errors import Fatal
 from gateway.metrics import Metrics
+from gateway.operations_page import render_operations
 from gateway.status_page import Status, as_json, render
 
 __all__ = ["HttpServer", "NodeView", "make_app", "start_http"]
@@ -31,6 +35,8 @@ log = logging.getLogger(__name__)
 
 _NODE: web.AppKey[NodeView] = web.AppKey("node")
 _NO_STORE = {"Cache-Control": "no-store"}
+_PAGE_HEADERS = {**_NO_STORE, "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'"}
+_OPERATIONS = Path(__file__).with_name("operations.md")
 
 
 class NodeView(Protocol):
@@ -73,6 +79,7 @@ def make_app(node: NodeView) -> web.Application:
     app.router.add_get("/metrics", _metrics)
     app.router.add_get("/", _page)
     app.router.add_get("/status.json", _status)
+    app.router.add_get("/operations", _operations)
     return app
 
 
@@ -130,9 +137,14 @@ def _readiness(request: web.Request, reasons: list[str]) -> web.Response:
 
 async def _page(request: web.Request) -> web.Response:
     """Write the status page."""
-    headers = {**_NO_STORE, "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'"}
     page = render(request.app[_NODE].status())
-    return web.Response(text=page, content_type="text/html", headers=headers)
+    return web.Response(text=page, content_type="text/html", headers=_PAGE_HEADERS)
+
+
+async def _operations(_: web.Request) -> web.Response:
+    """Write the page about operations; it comes with the code."""
+    text = await asyncio.to_thread(_OPERATIONS.read_text, "utf-8")
+    return web.Response(text=render_operations(text), content_type="text/html", headers=_PAGE_HEADERS)
 
 
 async def _status(request: web.Request) -> web.Response:

@@ -43,6 +43,8 @@ __all__ = [
     "PROOF_CHECK_SECONDS_MAX",
     "PUBLICATION_FILE_BYTES_MAX",
     "PUBLISHER_NAME_CHARACTERS_MAX",
+    "QUIET_BLOCK_TIMES",
+    "QUIET_SECONDS_MIN",
     "RACE_HISTORY_BLOCKS",
     "RECORD_FILE_FIELDS_MAX",
     "RECORD_FILE_SIGNATURES_MAX",
@@ -109,6 +111,12 @@ FIELD_CHARACTERS_MAX: Final = 2_000
 
 HEALTH_CHECK_SECONDS: Final = 0.25
 """Time between two looks at the node's readiness for the gRPC health service."""
+
+QUIET_BLOCK_TIMES: Final = 10
+"""So many times `block_time_seconds` without a block are worth a note on the status page..."""
+
+QUIET_SECONDS_MIN: Final = 30.0
+"""...but no shorter time than this."""
 
 RACE_HISTORY_BLOCKS: Final = 100
 """Blocks whose winners the status page shows."""

@@ -16,6 +16,7 @@ import logging
 import secrets
 import signal
 import sys
+import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from functools import partial
@@ -37,6 +38,7 @@ from gateway.channels import ClientTls
 from gateway.conductor import Conductor
 from gateway.control_service import ControlService
 from gateway.errors import Fatal, SettingError
+from gateway.findings import ADVICE, Facts, Finding, FindingBook, look
 from gateway.following import Following
 from gateway.grpc_server import ServerPlan, not_free, start_server
 from gateway.http import start_http
@@ -109,6 +111,8 @@ class Node:
         self._stopping = False
         self._instance = secrets.token_hex(8)
         self._cut_off_at = 0.0
+        self._started_at = time.monotonic()
+        self._finding_book = FindingBook()
         self._health = health.aio.HealthServicer()
         self._cleanup = AsyncExitStack()
 
@@ -119,17 +123,26 @@ class Node:
 
     def readiness(self) -> list[str]:
         """Say why the node does not take or serve blocks now; nothing to say means ready."""
-        reasons = []
-        if self._stopping:
-            reasons.append("the node is stopping")
-        failed = self.conductor.arbiter.persistence_failed
-        if failed is not None:
-            reasons.append(f"blocks cannot be written: {failed}")
-        if self.broken.done():
-            reasons.append("the publish race has stopped on an internal error, see the log")
-        if self.following.problem is not None:
-            reasons.append(self.following.problem)
-        return reasons
+        return [text for kind, text in look(self._look_facts()) if ADVICE[kind].is_problem]
+
+    def _look_facts(self) -> Facts:
+        arbiter, conductor = self.conductor.arbiter, self.conductor
+        quiet_since = self._started_at if conductor.acknowledged_at is None else conductor.acknowledged_at
+        return Facts(
+            is_stopping=self._stopping,
+            disk_failure=arbiter.persistence_failed,
+            is_broken=self.broken.done(),
+            catch_up_problem=self.following.problem,
+            given_up_target=self.following.given_up_target,
+            takes_publishers=arbiter.retired is None,
+            publisher_count=arbiter.publisher_count - arbiter.peer_count,
+            quiet_seconds=time.monotonic() - quiet_since,
+            block_time_seconds=self.settings.block_time_seconds,
+        )
+
+    def _findings(self) -> tuple[Finding, ...]:
+        """Say what is wrong, and since when; asked often enough that "since" is right."""
+        return self._finding_book.note(look(self._look_facts()), time.time())
 
     def status(self) -> Status:
         """Say what the node knows of itself, for the status page."""
@@ -140,7 +153,7 @@ class Node:
             phase=self.keeper.phase.value,
             followed=self.following.followed,
             distance_blocks=self.following.distance,
-            problems=self.readiness(),
+            findings=self._findings(),
             addresses=(
                 ("gRPC", str(self.grpc_address)),
                 ("subscribers", str(self.subscriber_address)),
@@ -502,7 +515,7 @@ class Node:
             sent_before_bytes, sent_bytes = sent_bytes, self._tcp_server.bytes_sent
             self.metrics.tcp_sent_bytes.inc(sent_bytes - sent_before_bytes)
             self.metrics.show_role(self.keeper.phase.value)
-            ready = not self.readiness()
+            ready = not any(finding.is_problem for finding in self._findings())
             if ready != serving:
                 serving = ready
                 status = (

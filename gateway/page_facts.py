@@ -10,6 +10,7 @@ from collections.abc import Iterable
 
 from gateway import __version__
 from gateway.conductor import Conductor
+from gateway.findings import Finding
 from gateway.ledger import Ledger
 from gateway.race_facts import GONE, StreamFacts
 from gateway.race_tables import StreamState
@@ -27,7 +28,7 @@ def gather_status(
     phase: str,
     followed: str | None,
     distance_blocks: int | None,
-    problems: Iterable[str],
+    findings: Iterable[Finding],
     addresses: Iterable[tuple[str, str]],
     tcp_clients: int,
     tcp_slowest_bytes: int,
@@ -36,6 +37,7 @@ def gather_status(
 ) -> Status:
     """Gather a `Status`; what the race and the ledger do not know comes as arguments of the same names."""
     arbiter, history, chain = conductor.arbiter, conductor.history, ledger.chain
+    findings = tuple(findings)
     age_seconds = None
     if conductor.acknowledged_at is not None:
         age_seconds = time.monotonic() - conductor.acknowledged_at
@@ -44,7 +46,9 @@ def gather_status(
         phase=phase,
         verification_mode=settings.verification_mode,
         addresses=tuple(addresses),
-        problems=tuple(problems),
+        problems=tuple(finding.text for finding in findings if finding.is_problem),
+        findings=findings,
+        now_unix_seconds=time.time(),
         first_block=ledger.first_number,
         last_block=chain.last_number,
         last_root_hash=(chain.last_root_hash or b"").hex(),

@@ -2,7 +2,8 @@
 
 Pure: a `Status` in, HTML out. No script and nothing from elsewhere; the browser asks again by itself.
 
-    problems        in words, first and in red; none: one green line
+    findings        what is wrong, since when, and what to do, first and in red; none: one green line;
+                    what is only worth a look in yellow
     chain           first and last block, root hash, age of the last block
     race            the last 100 blocks, a coloured cell each, by who won them
     publishers      who is connected, and what each is doing
@@ -18,8 +19,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from html import escape
 
+from gateway.findings import Finding, slug
 from gateway.race_history import Won
 
 __all__ = ["PublisherStatus", "Status", "as_json", "render"]
@@ -35,11 +38,12 @@ td{overflow-wrap:anywhere}
 th{font-weight:600;color:#555}code{font-size:.9em}.quiet{color:#777}
 .ok{background:#e6f4e6;border-left:4px solid #2e7d32;padding:.4rem .7rem}
 .bad{background:#fdeaea;border-left:4px solid #c62828;padding:.4rem .7rem}
-.bad ul{margin:.2rem 0;padding-left:1.2rem}
+.note{background:#fff8e1;border-left:4px solid #f9a825;padding:.4rem .7rem;margin-top:.6rem}
+.bad ul,.note ul{margin:.2rem 0;padding-left:1.2rem}
 .race{display:flex;flex-wrap:wrap;gap:2px;max-width:48rem}.race i{width:14px;height:14px;border-radius:2px}
 .key{display:inline-block;width:12px;height:12px;border-radius:2px;margin-right:.4rem}
 @media (prefers-color-scheme:dark){body{color:#ddd;background:#181818}th,.quiet{color:#999}
-.ok{background:#1c2f1c}.bad{background:#3a1c1c}}
+.ok{background:#1c2f1c}.bad{background:#3a1c1c}.note{background:#332b10}}
 """.strip()
 
 
@@ -67,6 +71,10 @@ class Status:
     """Name and address of each server."""
     problems: tuple[str, ...]
     """Why the node is not ready; empty if it is."""
+    findings: tuple[Finding, ...]
+    """The same with what to do, and what else is worth a look."""
+    now_unix_seconds: float
+    """When this was gathered."""
     first_block: int | None
     """First block held; None for an empty node."""
     last_block: int | None
@@ -113,7 +121,8 @@ def render(status: Status) -> str:
     body = "\n".join(
         (
             _heading(status),
-            _problems(status.problems),
+            _problems(status),
+            _notes(status),
             _section("Chain", _chain(status)),
             _section("Race", _race(status)),
             _section("Publishers", _publishers(status)),
@@ -139,11 +148,31 @@ def _section(title: str, content: str) -> str:
     return f"<section><h2>{escape(title)}</h2>\n{content}</section>"
 
 
-def _problems(problems: tuple[str, ...]) -> str:
-    if not problems:
+def _problems(status: Status) -> str:
+    if not status.problems:
         return "<p class=ok>Ready: no problem is known.</p>"
-    listed = "".join(f"<li>{escape(problem)}</li>" for problem in problems)
-    return f"<div class=bad>Not ready:<ul>{listed}</ul></div>"
+    return f"<div class=bad>Not ready:{_findings(status, are_problems=True)}</div>"
+
+
+def _notes(status: Status) -> str:
+    if all(finding.is_problem for finding in status.findings):
+        return ""
+    return f"<div class=note>Worth a look:{_findings(status, are_problems=False)}</div>"
+
+
+def _findings(status: Status, *, are_problems: bool) -> str:
+    listed = ""
+    for finding in status.findings:
+        if finding.is_problem is not are_problems:
+            continue
+        began = datetime.fromtimestamp(finding.since_unix_seconds, UTC)
+        lasts = _duration(max(0.0, status.now_unix_seconds - finding.since_unix_seconds))
+        more = f'<a href="/operations#{escape(slug(finding.section))}">{escape(finding.section)}</a>'
+        listed += (
+            f"<li><b>{escape(finding.text)}</b><br>since {began:%Y-%m-%d %H:%M:%S} UTC ({lasts})<br>"
+            f"{escape(finding.advice)} More: {more}</li>"
+        )
+    return f"<ul>{listed}</ul>"
 
 
 def _chain(status: Status) -> str:

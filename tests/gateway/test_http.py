@@ -153,6 +153,16 @@ def test_a_standby_is_ready_but_not_for_publishers() -> None:
     asyncio.run(main())
 
 
+def test_what_to_do_is_a_page_too() -> None:
+    async def main() -> None:
+        async with serving(FakeNode()) as get:
+            status, kind, page = await get("/operations")
+            assert (status, kind) == (200, "text/html; charset=utf-8")
+            assert '<h2 id="a-node-is-behind">A node is behind</h2>' in page
+
+    asyncio.run(main())
+
+
 def test_the_status_is_a_page_and_json() -> None:
     async def main() -> None:
         async with serving(FakeNode()) as get:

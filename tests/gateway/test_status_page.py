@@ -8,6 +8,7 @@ from html.parser import HTMLParser
 
 import pytest
 
+from gateway.findings import Finding, FindingBook, Kind
 from gateway.race_history import Won
 from gateway.status_page import PublisherStatus, Status, as_json, render
 
@@ -18,6 +19,8 @@ EMPTY = Status(
     verification_mode="full",
     addresses=(("gRPC", "127.0.0.1:40840"),),
     problems=(),
+    findings=(),
+    now_unix_seconds=1_700_000_000.0,
     first_block=None,
     last_block=None,
     last_root_hash="",
@@ -54,6 +57,11 @@ BUSY = replace(
     followed="192.0.2.7:40840",
     distance_blocks=4,
 )
+
+
+def problem(text: str) -> Finding:
+    """A problem of this moment."""
+    return Finding(text, 1_700_000_000.0, "Do something.", "A node is not ready", is_problem=True)
 
 
 class Page(HTMLParser):
@@ -102,6 +110,28 @@ def test_an_empty_node_says_so() -> None:
         assert words in text
 
 
+def test_what_is_wrong_since_when_and_what_to_do() -> None:
+    book, now = FindingBook(), 1_700_000_000.0
+    book.note([(Kind.DISK, "blocks cannot be written: <no> space")], now - 754)
+    seen = [(Kind.DISK, "blocks cannot be written: <no> space"), (Kind.ONE_PUBLISHER, "only one publisher")]
+    findings = book.note(seen, now)
+    html = render(replace(EMPTY, problems=("blocks cannot be written",), findings=findings))
+    text = Page(html).text
+    assert text.index("Not ready:") < text.index("Worth a look:") < text.index("Chain")
+    assert (
+        "blocks cannot be written: <no> space | since 2023-11-14 22:00:46 UTC (12 min) | Make room, or mend"
+    ) in text
+    assert "only one publisher | since 2023-11-14 22:13:20 UTC (0.0 ms)" in text
+    assert '<a href="/operations#the-disk-is-slow-or-full">The disk is slow or full</a>' in html
+    assert '<a href="/operations#publishers-are-missing">Publishers are missing</a>' in html
+
+
+def test_a_note_alone_leaves_the_node_ready() -> None:
+    findings = FindingBook().note([(Kind.NO_PUBLISHERS, "no publisher is connected")], 1_700_000_000.0)
+    text = Page(render(replace(EMPTY, findings=findings))).text
+    assert "Ready: no problem is known. | Worth a look: | no publisher is connected" in text
+
+
 def test_a_busy_node_shows_its_head_race_publishers_readers_and_peers() -> None:
     page = Page(render(BUSY))
     for words in (
@@ -119,9 +149,11 @@ def test_a_busy_node_shows_its_head_race_publishers_readers_and_peers() -> None:
 
 
 def test_problems_come_first_and_in_words() -> None:
-    page = Page(render(replace(BUSY, problems=("the disk is full", "the node is stopping"))))
+    texts = ("the disk is full", "the node is stopping")
+    page = Page(render(replace(BUSY, problems=texts, findings=tuple(map(problem, texts)))))
     assert page.text.startswith("Sluice: 2 problems | Sluice")
-    assert "Not ready: | the disk is full | the node is stopping | Chain" in page.text
+    assert page.text.index("Not ready:") < page.text.index(texts[0]) < page.text.index(texts[1])
+    assert page.text.index(texts[1]) < page.text.index("Chain")
     assert "no problem is known" not in page.text
 
 
@@ -135,6 +167,7 @@ def test_names_of_peers_are_never_markup() -> None:
         peers=(evil,),
         followed=evil,
         problems=(evil,),
+        findings=(problem(evil),),
     )
     html = render(status)
     page = Page(html)

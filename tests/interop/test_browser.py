@@ -39,5 +39,7 @@ def test_chromium_shows_the_status_page(tmp_path: Path) -> None:
 
     document = asyncio.run(main())
     assert "Ready: no problem is known." in document
+    assert "only one publisher is connected" in document
+    assert 'href="/operations#publishers-are-missing"' in document
     assert "&lt;b&gt;alice&lt;/b&gt;" in document
     assert picture.read_bytes().startswith(b"\x89PNG")

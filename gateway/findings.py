@@ -1,0 +1,185 @@
+"""What is wrong with a node, since when, and what to do: for the person who looks at it at night.
+
+Pure. `look` tells the findings of a moment from plain facts; `FindingBook` remembers since when each is
+there. A *problem* is a reason of `/readyz`; a *note* is worth a look, and leaves the node ready.
+
+Each kind names the paragraph of docs/operations.md that goes on from there: `/operations` of the HTTP side.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from gateway.limits import QUIET_BLOCK_TIMES, QUIET_SECONDS_MIN
+
+__all__ = ["ADVICE", "Advice", "Facts", "Finding", "FindingBook", "Kind", "Seen", "look", "slug"]
+
+
+class Kind(Enum):
+    """The class of a finding."""
+
+    STOPPING = "stopping"
+    DISK = "disk"
+    BROKEN = "broken"
+    BEHIND = "behind"
+    NO_PUBLISHERS = "no publishers"
+    ONE_PUBLISHER = "one publisher"
+    NO_BLOCKS = "no blocks"
+    UNCONFIRMED = "unconfirmed"
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """What to do about a kind of finding."""
+
+    words: str
+    """The first thing to do."""
+    section: str
+    """The heading in docs/operations.md."""
+    is_problem: bool
+    """It keeps the node from being ready."""
+
+
+ADVICE: Final[dict[Kind, Advice]] = {
+    Kind.STOPPING: Advice(
+        "Nothing: it finishes its blocks and ends.", "A node is not ready", is_problem=True
+    ),
+    Kind.DISK: Advice(
+        "Make room, or mend the disk of data_dir: the node tries again twice a second and goes on by itself. "
+        "Publishers with another address are there already.",
+        "The disk is slow or full",
+        is_problem=True,
+    ),
+    Kind.BROKEN: Advice(
+        "Keep the log, restart the node, and report the bug.", "A node is not ready", is_problem=True
+    ),
+    Kind.BEHIND: Advice(
+        "See whether the peers below answer and hold the next block: sluice status NODE PEER.",
+        "A node is behind",
+        is_problem=True,
+    ),
+    Kind.NO_PUBLISHERS: Advice(
+        "Ask the publishers whether they reach this address, and with which certificate.",
+        "No blocks come",
+        is_problem=False,
+    ),
+    Kind.ONE_PUBLISHER: Advice(
+        "Find out where the others are: nobody takes over if this one fails.",
+        "Publishers are missing",
+        is_problem=False,
+    ),
+    Kind.NO_BLOCKS: Advice(
+        "See below what each publisher does, and in the log whether blocks are refused.",
+        "No blocks come",
+        is_problem=False,
+    ),
+    Kind.UNCONFIRMED: Advice(
+        "Find out which publisher is wrong, or which node has that block and make it a peer of this one.",
+        "A node is behind",
+        is_problem=False,
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What a node is asked."""
+
+    is_stopping: bool
+    disk_failure: str | None
+    """Why blocks cannot be written."""
+    is_broken: bool
+    """The publish race has ended on a bug."""
+    catch_up_problem: str | None
+    """Why the node does not come closer to its peers."""
+    given_up_target: int | None
+    """The block that publishers told of and no peer confirmed, while the node still needs the same block."""
+    takes_publishers: bool
+    """It is active."""
+    publisher_count: int
+    """Publishers connected, without the node's own subscriptions."""
+    quiet_seconds: float
+    """Since a block was acknowledged, or since the node started."""
+    block_time_seconds: float
+    """The network's time between blocks."""
+
+
+Seen = tuple[Kind, str]
+"""A finding of a moment, and its text."""
+
+
+def look(facts: Facts) -> list[Seen]:
+    """Tell what is wrong at this moment: problems first."""
+    seen: list[Seen] = []
+    if facts.is_stopping:
+        seen.append((Kind.STOPPING, "the node is stopping"))
+    if facts.disk_failure is not None:
+        seen.append((Kind.DISK, f"blocks cannot be written: {facts.disk_failure}"))
+    if facts.is_broken:
+        seen.append((Kind.BROKEN, "the publish race has stopped on an internal error, see the log"))
+    if facts.catch_up_problem is not None:
+        seen.append((Kind.BEHIND, facts.catch_up_problem))
+    return seen if facts.is_stopping else seen + _notes(facts)
+
+
+def _notes(facts: Facts) -> list[Seen]:
+    seen: list[Seen] = []
+    if facts.takes_publishers:
+        if facts.publisher_count == 0:
+            seen.append((Kind.NO_PUBLISHERS, "no publisher is connected"))
+        elif facts.publisher_count == 1:
+            seen.append((Kind.ONE_PUBLISHER, "only one publisher is connected"))
+        quiet_seconds = max(QUIET_SECONDS_MIN, QUIET_BLOCK_TIMES * facts.block_time_seconds)
+        if facts.quiet_seconds > quiet_seconds:
+            seen.append((Kind.NO_BLOCKS, f"no block was acknowledged for more than {quiet_seconds:g} s"))
+    if facts.given_up_target is not None:
+        text = f"publishers told of block {facts.given_up_target}, and no peer has it or one before it"
+        seen.append((Kind.UNCONFIRMED, text))
+    return seen
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something that is wrong, for a while."""
+
+    text: str
+    """What."""
+    since_unix_seconds: float
+    """When it was seen first."""
+    advice: str
+    """What to do."""
+    section: str
+    """Where docs/operations.md goes on, a heading."""
+    is_problem: bool
+    """The node is not ready because of it."""
+
+
+class FindingBook:
+    """Remembers since when each kind of finding is there."""
+
+    def __init__(self) -> None:
+        self._since: dict[Kind, float] = {}
+
+    def note(self, seen: Iterable[Seen], now_unix_seconds: float) -> tuple[Finding, ...]:
+        """Take note of what is wrong now; what is not among it is over."""
+        seen = tuple(seen)
+        self._since = {kind: self._since.get(kind, now_unix_seconds) for kind, _ in seen}
+        return tuple(
+            Finding(
+                text,
+                self._since[kind],
+                ADVICE[kind].words,
+                ADVICE[kind].section,
+                ADVICE[kind].is_problem,
+            )
+            for kind, text in seen
+        )
+
+
+def slug(heading: str) -> str:
+    """Give the anchor of a heading, as Markdown readers make it: lower case, hyphens for blanks."""
+    kept = "".join(letter for letter in heading.lower() if letter.isalnum() or letter in " -_")
+    return kept.replace(" ", "-")

@@ -1,0 +1,107 @@
+"""What is found wrong with a node, since when, and that everything found has its advice and its paragraph."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gateway.findings import ADVICE, Facts, FindingBook, Kind, look, slug
+
+FINE = Facts(
+    is_stopping=False,
+    disk_failure=None,
+    is_broken=False,
+    catch_up_problem=None,
+    given_up_target=None,
+    takes_publishers=True,
+    publisher_count=3,
+    quiet_seconds=1.0,
+    block_time_seconds=2.0,
+)
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "operations.md"
+
+
+def kinds(facts: Facts) -> list[Kind]:
+    return [kind for kind, _ in look(facts)]
+
+
+def test_nothing_is_wrong_with_a_node_that_is_fine() -> None:
+    assert look(FINE) == []
+
+
+@pytest.mark.parametrize(
+    ("facts", "kind", "text"),
+    [
+        (replace(FINE, is_stopping=True), Kind.STOPPING, "the node is stopping"),
+        (replace(FINE, disk_failure="no space"), Kind.DISK, "blocks cannot be written: no space"),
+        (
+            replace(FINE, is_broken=True),
+            Kind.BROKEN,
+            "the publish race has stopped on an internal error, see the log",
+        ),
+        (replace(FINE, catch_up_problem="stands still"), Kind.BEHIND, "stands still"),
+        (replace(FINE, publisher_count=0), Kind.NO_PUBLISHERS, "no publisher is connected"),
+        (replace(FINE, publisher_count=1), Kind.ONE_PUBLISHER, "only one publisher is connected"),
+        (
+            replace(FINE, quiet_seconds=30.1),
+            Kind.NO_BLOCKS,
+            "no block was acknowledged for more than 30 s",
+        ),
+        (
+            replace(FINE, quiet_seconds=101, block_time_seconds=10),
+            Kind.NO_BLOCKS,
+            "no block was acknowledged for more than 100 s",
+        ),
+        (
+            replace(FINE, given_up_target=99),
+            Kind.UNCONFIRMED,
+            "publishers told of block 99, and no peer has it or one before it",
+        ),
+    ],
+)
+def test_what_is_found(facts: Facts, kind: Kind, text: str) -> None:
+    assert look(facts) == [(kind, text)]
+
+
+def test_a_standby_needs_no_publishers_and_no_blocks_of_theirs() -> None:
+    assert look(replace(FINE, takes_publishers=False, publisher_count=0, quiet_seconds=999)) == []
+
+
+def test_a_node_that_stops_is_not_said_to_lack_anything() -> None:
+    assert kinds(replace(FINE, is_stopping=True, publisher_count=0, quiet_seconds=999)) == [Kind.STOPPING]
+
+
+def test_problems_come_before_notes() -> None:
+    facts = replace(FINE, disk_failure="no space", catch_up_problem="stands still", publisher_count=0)
+    assert kinds(facts) == [Kind.DISK, Kind.BEHIND, Kind.NO_PUBLISHERS]
+
+
+def test_since_when_is_remembered_as_long_as_it_lasts() -> None:
+    book = FindingBook()
+    assert book.note([(Kind.DISK, "no space")], 100.0)[0].since_unix_seconds == 100.0
+    [finding] = book.note([(Kind.DISK, "no space, still")], 160.0)
+    assert (finding.text, finding.since_unix_seconds, finding.is_problem) == ("no space, still", 100.0, True)
+    assert book.note([], 200.0) == ()
+    assert book.note([(Kind.DISK, "no space")], 300.0)[0].since_unix_seconds == 300.0
+
+
+@pytest.mark.parametrize("kind", Kind)
+def test_every_finding_has_advice_and_a_paragraph_of_the_page(kind: Kind) -> None:
+    headings = re.findall(r"^## (.+)$", PAGE.read_text("utf-8"), re.MULTILINE)
+    assert ADVICE[kind].section in headings
+    assert ADVICE[kind].words.endswith(".")
+
+
+@pytest.mark.parametrize(
+    ("heading", "anchor"),
+    [
+        ("A node is behind", "a-node-is-behind"),
+        ("The disk is slow or full", "the-disk-is-slow-or-full"),
+        ("Back up, and restore!", "back-up-and-restore"),
+    ],
+)
+def test_an_anchor(heading: str, anchor: str) -> None:
+    assert slug(heading) == anchor
