@@ -32,7 +32,9 @@ FAULTS = (
         "publisher returns",
     ),
     *("publisher loses its cache", "publisher stops", "source fails", "end of process in shutdown"),
-    *("trouble at the start", "role change"),
+    *("trouble at the start", "role change", "the node stands still"),
+    *("a publisher goes to another node",),
+    *("only the node notices a break", "only the publisher notices a break"),
 )
 
 

@@ -22,6 +22,9 @@ from tests.simulation.world import World
 POISON = b"\xffpoison"
 """A message whose handling fails in our own code."""
 
+NOTICE_NS = 20_000_000
+"""Within which both sides notice that a connection is gone, where nothing hides it."""
+
 
 @dataclass(frozen=True, slots=True)
 class LinkOptions:
@@ -103,6 +106,12 @@ class Connection:
         self.is_reading = True
         self._consume()
 
+    def improve(self, options: LinkOptions) -> None:
+        """Be another line from now on."""
+        self.options = options
+        if self.context is not None:
+            self.context.has_room()
+
     def open(self, accept: Callable[[Connection], None]) -> None:
         """Have the node take the stream, before any message of it."""
         self._up(accept, self)
@@ -153,21 +162,52 @@ class Connection:
 
     # --- the end -------------------------------------------------------------------------------------------
 
-    def break_off(self, reason: str) -> None:
-        """Break the connection: what is on its way is lost, and both sides will notice."""
+    def break_off(self, reason: str, *, here_ns: int = NOTICE_NS, there_ns: int = NOTICE_NS) -> None:
+        """Break the connection: what is on its way is lost, and both sides will notice.
+
+        Args:
+            reason: for the publisher.
+            here_ns: within which the publisher notices.
+            there_ns: within which the node does; a node that hears nothing takes the stream for alive.
+        """
         if self.broken:
             return
         self.broken = True
         world = self.world
-        world.at(world.between(0, 20_000_000), self._end, reason)
+        world.at(world.between(0, here_ns), self._end, reason)
         if self.context is not None:
-            world.at(world.between(0, 20_000_000), self.context.lose)
+            world.at(world.between(0, there_ns), self.context.lose)
 
     def _end(self, reason: str) -> None:
         self.broken = True
         client, self.client = self.client, None
         if client is not None:
             client.on_end(reason)
+
+
+class Elsewhere(Connection):
+    """A stream to another node, which takes no blocks: it answers nothing, and ends after a while.
+
+    Args:
+        world: time and chance.
+        client: the publisher's side.
+    """
+
+    def __init__(self, world: World, client: Client) -> None:
+        super().__init__(world, client, LinkOptions((0, 0), 1 << 30), (None, None, "elsewhere"))
+        kind = publish_pb2.PublishStreamResponse.EndOfStream
+        end = kind(status=kind.Code.SUCCESS, block_number=(1 << 64) - 1)
+        if world.chance(0.5):
+            self.deliver(publish_pb2.PublishStreamResponse(end_stream=end).SerializeToString())
+        world.at(world.between(0, 4_000_000_000), self._end, "the other node went away")
+
+    def send(self, message: bytes) -> None:
+        """Take a message, and forget it."""
+
+    def half_close(self) -> None:
+        """End the stream."""
+        self.half_closed = True
+        self.deliver("OK")
 
 
 class ServerContext:
@@ -179,6 +219,8 @@ class ServerContext:
         parse: the service's deserializer.
         on_write: told of each response as the service writes it.
         on_read: told of each message as the service reads it, and of what it was parsed to.
+        on_half_close: told when the service has read the end of them.
+        on_over: told when the service has ended the call in order.
     """
 
     def __init__(
@@ -188,6 +230,8 @@ class ServerContext:
         parse: Callable[[bytes], Any],
         on_write: Callable[[ServerContext, publish_pb2.PublishStreamResponse], None],
         on_read: Callable[[bytes, Any], None],
+        on_half_close: Callable[[ServerContext], None],
+        on_over: Callable[[ServerContext], None],
     ) -> None:
         self.connection = connection
         self.task: asyncio.Task[Any] | None = None
@@ -195,11 +239,19 @@ class ServerContext:
         self._parse = parse
         self._on_write = on_write
         self._on_read = on_read
+        self._on_half_close = on_half_close
+        self._on_over = on_over
         self._inbox: deque[bytes | None] = deque()
         self._reader: asyncio.Future[None] | None = None
         self._writer: asyncio.Future[None] | None = None
         self._unread_count = 0
         self._lost = False
+
+    @property
+    def can_write(self) -> bool:
+        """Whether a response can be written at once."""
+        is_over = self._lost or self.task is None or self.task.done()
+        return not is_over and self._unread_count < self.connection.options.window
 
     # --- what the service asks -----------------------------------------------------------------------------
 
@@ -224,6 +276,8 @@ class ServerContext:
             await self._reader
         message = None if self._lost else self._inbox[0]
         if message is None:
+            if not self._lost:
+                self._on_half_close(self)
             return aio.EOF
         self._inbox.popleft()
         self.connection.taken()
@@ -258,6 +312,10 @@ class ServerContext:
     def consumed(self) -> None:
         """The publisher has read a response."""
         self._unread_count -= 1
+        self.has_room()
+
+    def has_room(self) -> None:
+        """Hear that more may be written."""
         _wake(self._writer)
 
     def lose(self) -> None:
@@ -277,6 +335,7 @@ class ServerContext:
                 self.connection.world.break_rule("No error in our own code", f"a stream died of {error!r}")
             return
         if not task.cancelled():
+            self._on_over(self)
             self.connection.deliver("OK")
 
 

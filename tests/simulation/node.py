@@ -10,8 +10,8 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from gateway.api import publish_pb2
 from gateway.conductor import Conductor
+from gateway.following import Following
 from gateway.ledger import Ledger
 from gateway.ledger_keys import LedgerKeys
 from gateway.metrics import Metrics
@@ -20,13 +20,15 @@ from gateway.proof_checks import ProofChecks
 from gateway.proofs import ProofVerifier
 from gateway.publish_service import PublishService
 from gateway.race_facts import RaceRules
-from gateway.root_hash import BlockSummary
+from gateway.root_hash import BlockHasher, BlockSummary
 from gateway.verification import BlockVerifier, Verdict
 from tests.nodes import ledger_key
+from tests.simulation.conductor_checks import ConductorChecks, WatchedHasher
 from tests.simulation.coverage import Coverage
 from tests.simulation.network import Connection, Poison, ServerContext
 from tests.simulation.options import Options
 from tests.simulation.oracle import Oracle
+from tests.simulation.peers import STALL_SECONDS, Peers
 from tests.simulation.picture import held_bytes
 from tests.simulation.storage import Storage
 from tests.simulation.watched import WatchedArbiter
@@ -56,6 +58,10 @@ class SimChecks(ProofChecks):
     def __init__(self, verifier: BlockVerifier, world: World, options: Options) -> None:
         super().__init__(verifier)
         self._world, self._options = world, options
+
+    def hasher(self) -> BlockHasher:
+        """See `ProofChecks.hasher`."""
+        return WatchedHasher()
 
     def at_once(self, summary: BlockSummary) -> bool:
         """See `ProofChecks.at_once`."""
@@ -93,22 +99,36 @@ class SimNode:
         options: its settings.
         coverage: counts what is reached.
         malformed: messages that break the rules of form.
+        peers: other nodes.
     """
 
     def __init__(
-        self, world: World, storage: Storage, options: Options, coverage: Coverage, malformed: set[bytes]
+        self,
+        world: World,
+        storage: Storage,
+        options: Options,
+        coverage: Coverage,
+        malformed: set[bytes],
+        peers: Peers,
     ) -> None:
         self.world, self.storage, self.options = world, storage, options
         self.power_lost = False
         self.stopping = False
         self.stopped = False
+        self._changes_role = False
         self.malformed: dict[int, Any] = {}
         self._malformed_messages = malformed
         self.loop = SimLoop(world, options.job_ns, self._lose_power)  # type: ignore[abstract]
         self.contexts: list[ServerContext] = []
         self.ledger = self._open_ledger()
         self.oracle = Oracle(world, options, storage, self.ledger)
+        self.conductor_checks = ConductorChecks(world, self.oracle)
         self.conductor: Conductor = self.loop.run(lambda: self._make_conductor(coverage))
+        self.conductor_checks.listen(self.conductor)
+        self.following = Following(self.conductor, _shared()[1], stall_seconds=STALL_SECONDS)
+        self._peers = peers.addresses
+        if self._peers:
+            self.loop.run(lambda: self.following.catch_up(self._peers))
         self.service = SimService(self, self.conductor, options.message_bytes_max)
         self._checked_length = 0
         self._checked_events = self._checked_jobs = 0
@@ -152,7 +172,16 @@ class SimNode:
 
     def accept(self, connection: Connection) -> None:
         """Take a new stream."""
-        context = ServerContext(connection, self.loop, self.service._parse, self._on_write, self._on_read)
+        checks = self.conductor_checks
+        context = ServerContext(
+            connection,
+            self.loop,
+            self.service._parse,
+            checks.written,
+            self._on_read,
+            checks.half_closed,
+            checks.over,
+        )
         connection.context = context
 
         async def serve() -> None:
@@ -166,9 +195,6 @@ class SimNode:
     def _on_read(self, message: bytes, request: Any) -> None:
         if message in self._malformed_messages:
             self.malformed[id(request)] = request
-
-    def _on_write(self, context: ServerContext, response: publish_pb2.PublishStreamResponse) -> None:
-        self.oracle.written(context, response)
 
     def step(self) -> None:
         """Run one callback and check what must hold between any two."""
@@ -189,6 +215,8 @@ class SimNode:
         if self.loop.job_count != self._checked_jobs:
             self._checked_jobs = self.loop.job_count
             self._check_visible()
+        if not self.loop.ready and not self.conductor.broken.done():
+            self.conductor_checks.check_done(self.conductor)
         if self.conductor.broken.done():
             world.break_rule(
                 "No error in our own code", f"the race broke: {self.conductor.broken.exception()!r}"
@@ -229,18 +257,28 @@ class SimNode:
         """Send publishers elsewhere for a while."""
 
         async def change_role() -> None:
+            await self.following.stop()
             await self.conductor.retire("a role change")
             self.world.expect(not self.oracle.blocks, "Retired means that nothing is in flight", "blocks")
+            if self._peers and not self.stopping:
+                self.following.follow(self._peers)  # a standby
             await asyncio.sleep(for_ns / 1e9)
             if not self.stopping:
+                await self.following.stop()
+            if not self.stopping:
                 self.conductor.reinstate()
+                if self._peers:
+                    self.following.catch_up(self._peers)
+            self._changes_role = False
 
-        if not self.stopping and self.conductor.arbiter.retired is None:
+        if not self.stopping and not self._changes_role:
+            self._changes_role = True
             self.loop.run(lambda: self.loop.create_task(change_role()))
 
     async def _stop(self) -> None:
         grace_seconds = 2.0
         started_ns = self.world.now_ns
+        await self.following.stop()
         await self.conductor.stop(grace_seconds)
         took_ns = self.world.now_ns - started_ns
         self.world.expect(took_ns <= 30 * SECOND_NS, "A shutdown ends", f"it took {took_ns} ns")

@@ -63,6 +63,16 @@ class Options:
     """Spells of an ill disk."""
     breaks: int = 2
     """Connections that break."""
+    pauses: int = 0
+    """Times that the node stands still."""
+    busy: float = 0.0
+    """Probability that something happens outside before the node's next callback."""
+    peers: int = 0
+    """Other nodes that blocks can be taken from."""
+    elsewhere: bool = False
+    """Publishers have a second node to go to, which is not there, or does not want them."""
+    twins: bool = False
+    """The last publisher says that it is the first."""
     stalls: int = 1
     """Publishers that stand still for a while."""
     restarts: int = 0
@@ -108,7 +118,7 @@ class Options:
             elif isinstance(named[name], bool):
                 values[name] = text not in ("0", "False", "false")
             else:
-                values[name] = int(text)
+                values[name] = float(text) if isinstance(named[name], float) else int(text)
         return replace(self, **values)  # type: ignore[arg-type]
 
 
@@ -152,6 +162,11 @@ def draw(seed: int, steps: int | None = None) -> Options:
         retirements=some(0.15, 2),
         disk_faults=some(0.3, 2),
         breaks=some(0.6, 6),
+        pauses=some(0.2, 2),
+        busy=dice.choice([0.0, 0.0, 0.1, 0.5]),
+        peers=some(0.3, 2),
+        elsewhere=dice.random() < 0.25,
+        twins=dice.random() < 0.15,
         stalls=some(0.4, 4),
         restarts=some(0.4, 4),
         same_name=dice.random() < 0.15,

@@ -10,50 +10,33 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from gateway.ledger import Ledger
-from gateway.publish_service import to_wire
 from gateway.race_actions import (
-    Acknowledgement,
     Action,
     Append,
     Begin,
-    Behind,
+    CatchUp,
     Close,
     Drop,
-    EndOfStream,
     Idle,
-    Resend,
     Send,
-    Skip,
+    SourceError,
     Verify,
 )
 from gateway.race_facts import RaceRules
 from gateway.race_tables import EndStatus, Failure
-from tests.simulation.disk_checks import DiskChecks
+from tests.simulation.answer_rules import AnswerRules, Moment
 from tests.simulation.options import Options
-from tests.simulation.picture import SLACK_NS, Block, Picture, Stream, held_bytes
+from tests.simulation.picture import SLACK_NS, Block, Stream, held_bytes
 from tests.simulation.storage import Storage
 from tests.simulation.texts import brief, text_of
 from tests.simulation.true_chain import true_blocks
 from tests.simulation.world import World
 
 
-@dataclass(frozen=True, slots=True)
-class Moment:
-    """An event of the arbiter, and what it gave back."""
-
-    name: str
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-    actions: Sequence[Action]
-    sender: Stream | None
-    """The stream that it is about, when a publisher caused it."""
-
-
-class Oracle(Picture):
+class Oracle(AnswerRules):
     """See the module's docstring.
 
     Args:
@@ -64,31 +47,20 @@ class Oracle(Picture):
     """
 
     def __init__(self, world: World, options: Options, storage: Storage, ledger: Ledger) -> None:
-        super().__init__(options)
-        self.world, self.storage, self.ledger = world, storage, ledger
-        self.disk = DiskChecks(world, options, storage, ledger)
+        super().__init__(world, options, storage, ledger)
         self.dead = False
         self.serving: object = None
         self.event_count = 0
+        self.to_tell: list[object] = []
+        """What other parts of the node are to be told."""
         self._largest_bytes = 0
         """Of one message so far."""
         self._malformed = self._poisoned = False
-        self._answered = False
-        self._before = ""
-        """What the state of the sender's stream was before the event."""
         self._by_context: dict[int, Stream] = {}
-        self._now = Moment("", (), {}, (), None)
 
     def begin(self, rules: RaceRules, first: int | None, last: int | None) -> None:
         """Learn what the arbiter was made with."""
         self._rules, self.first, self.last = rules, first, last
-
-    def _wrong(self, rule: str, got: str) -> None:
-        self.world.break_rule(rule, got)
-
-    def _expect(self, is_right: bool, rule: str, got: str) -> None:
-        if not is_right:
-            self.world.break_rule(rule, got)
 
     # --- the events ----------------------------------------------------------------------------------------
 
@@ -145,7 +117,7 @@ class Oracle(Picture):
             led_to = ", ".join(map(text_of, actions)) or "nothing"
             self.world.note(f"  {name} {brief(args, kwargs)} -> {led_to}")
         if name == "connected":
-            self._connected(args[0], args[1])
+            self._connected(args[0], args[1], is_peer=bool(kwargs.get("is_peer")))
         sender = self.streams.get(subject) if name in _FROM_PUBLISHERS and isinstance(subject, int) else None
         self._now = Moment(name, args, kwargs, actions, sender)
         self._answered, self._before = False, ""
@@ -161,18 +133,26 @@ class Oracle(Picture):
             self._after_message(sender, must_refuse)
         if name == "left":
             self.streams.pop(args[0]).closed = True
+        self.slack_ns = SLACK_NS + self.world.late_ns
         for rule, got in self.faults(self.world.now_ns):
             self._wrong(rule, got)
 
-    def _connected(self, publisher_id: int, name: str) -> None:
+    def _connected(self, publisher_id: int, name: str, *, is_peer: bool) -> None:
         hears_from = 0 if self.is_unsettled else self.next_number
-        stream = Stream(publisher_id, name, self.world.now_ns, hears_from, self.serving)
-        self.streams[publisher_id] = self._by_context[id(self.serving)] = stream
+        context = None if is_peer else self.serving
+        stream = Stream(publisher_id, name, self.world.now_ns, hears_from, context, is_peer=is_peer)
+        self.streams[publisher_id] = stream
+        if context is not None:
+            self._by_context[id(context)] = stream
 
     def _take_in(self, subject: Any) -> None:
         """Bring the picture up to date with what happened, before what the arbiter made of it."""
         name, args = self._now.name, self._now.args
-        if name == "connected" and (self.disk_failed or self.shutting_down or self.retired):
+        # A standby still takes what other nodes have.
+        is_unwelcome = self.shutting_down or (
+            self.retired and (self.is_closing or not self._now.kwargs.get("is_peer"))
+        )
+        if name == "connected" and (self.disk_failed or is_unwelcome):
             status = EndStatus.PERSISTENCE_FAILED if self.disk_failed else EndStatus.SUCCESS
             self._must_end(args[0], status)
         elif name == "committed":
@@ -273,6 +253,22 @@ class Oracle(Picture):
                         f"{stream.name} is {stream.state}",
                     )
                     stream.state, stream.closed, stream.close_by_ns = "ended", True, None
+            case CatchUp():
+                self._expect(
+                    self._catch_up_due() == action.target_number,
+                    "Rule 1: the highest block offered is the target of catch-up, told once",
+                    f"{action.target_number} on {name}, before {self.target}",
+                )
+                self.target = action.target_number
+                self.to_tell.append(action.target_number)
+            case SourceError():
+                sender = self._now.sender
+                self._expect(
+                    name == "end_stream" and self._is_last_source(sender),
+                    "Rule 8: subscribers are told when the last publisher says ERROR",
+                    f"{action} on {name}",
+                )
+                self.to_tell.append("source error")
             case Idle():
                 self._expect(self.is_closing, "Idle only when the node closes", name)
                 self._expect(
@@ -310,17 +306,6 @@ class Oracle(Picture):
         sender.state = "sending"
         sender.offers(number, self.next_number)
 
-    def _answer(self, stream: Stream, number: int, got: str) -> None:
-        expected = self.expected_answer(stream, number)
-        self._expect(
-            got == expected,
-            "Rule 1: the answer to a header",
-            f"{stream.name} offers {number}: got {got}, expected {expected} "
-            f"(L + 1 = {self.next_number}, in flight {sorted(self.blocks)})",
-        )
-        self._expect(not self._answered, "One answer for a header", f"{stream.name} offers {number}")
-        self._answered = True
-
     def _completed(self, action: Verify) -> None:
         now = self._now
         name, sender = now.name, now.sender
@@ -354,6 +339,13 @@ class Oracle(Picture):
             self._may_drop(block, failure, is_own),
             "A block is dropped only for a reason",
             f"block {block.number} of {block.winner_name}: {failure.name} on {name}",
+        )
+        self._expect(
+            not (failure is Failure.NODE and self.is_closing and block.complete)
+            or block.number != self.next_number
+            or name == "commit_failed",
+            "Rule 9: blocks that are complete are finished before the node closes",
+            f"block {block.number} of {block.winner_name}",
         )
         del self.blocks[block.number]
         for above in self.blocks.values():
@@ -405,137 +397,6 @@ class Oracle(Picture):
                 return name == "commit_failed" or self.is_closing or self.is_unsettled
         return False
 
-    def _must_end(self, publisher_id: int, status: EndStatus, proximate: int | None = None) -> None:
-        actions = self._now.actions
-        for action in actions:
-            if isinstance(action, Send) and action.publisher_id == publisher_id:
-                response = action.response
-                is_it = isinstance(response, EndOfStream) and response.status is status
-                if is_it and proximate in (None, getattr(response, "proximate_number", None)):
-                    return
-        self._wrong(f"It hears EndOfStream({status.name})", f"stream {publisher_id}, block {proximate}")
-
-    # --- answers -------------------------------------------------------------------------------------------
-
-    def _sent(self, action: Send) -> None:
-        now = self._now
-        name, args = now.name, now.args
-        stream = self.streams.get(action.publisher_id)
-        if stream is None or stream.state == "ended":
-            self._wrong("Nothing is said on a stream after its end", f"{text_of(action)} on {name}")
-            return
-        stream.said.append(action.response)
-        match action.response:
-            case Acknowledgement(number):
-                self._acknowledged(stream, number)
-            case Skip(number):
-                self._header_answer(stream, number, "skip")
-                stream.skipped_old |= number < stream.hears_from
-            case Behind(last):
-                self._header_answer(stream, args[1], "behind")
-                self._expect(
-                    last == self.reported_last, "Behind tells L", f"{last}, not {self.reported_last}"
-                )
-                stream.next_offer = 0 if last is None else last + 1
-            case Resend(number):
-                self._resent(stream, number)
-            case EndOfStream() as end:
-                self._ended(stream, end)
-
-    def _header_answer(self, stream: Stream, number: int, got: str) -> None:
-        now = self._now
-        name, args, sender = now.name, now.args, now.sender
-        if name != "header" or sender is not stream or args[1] != number:
-            self._wrong("Skip and Behind answer a header", f"{got} {number} to {stream.name} on {name}")
-            return
-        self._answer(stream, number, got)
-        stream.state = "dropping"
-        stream.offers(number, self.next_number)
-
-    def _acknowledged(self, stream: Stream, number: int) -> None:
-        name = self._now.name
-        late = name == "tick" and stream.skipped_old and number == stream.hears_from - 1
-        self._expect(
-            name == "committed" or (late and stream.acknowledged is None),
-            "Rule 5: an acknowledgement follows a commit",
-            f"block {number} to {stream.name} on {name}",
-        )
-        if stream.acknowledged is not None:
-            is_next = number == stream.acknowledged + 1
-        else:
-            anywhere = self.options.first_block == "any" and stream.hears_from == 0
-            is_next = late or number == stream.hears_from or anywhere
-        self._expect(
-            is_next,
-            "Rule 5: acknowledgements in order and once, none of before the connection",
-            f"block {number} to {stream.name} after {stream.acknowledged}, connected at {stream.hears_from}",
-        )
-        stream.acknowledged = number
-        self._expect(
-            number <= self.disk.durable_through(),
-            "Acknowledged means on disk",
-            f"block {number}, on disk up to {self.disk.durable_through()}",
-        )
-
-    def _resent(self, stream: Stream, number: int) -> None:
-        offered = stream.next_offer
-        wanted = number == self.next_number or self.is_unsettled
-        self._expect(wanted, "Rule 6: ResendBlock(N) only for N = L + 1", f"{number}")
-        self._expect(number not in self.blocks, "ResendBlock only for a block that is open", f"{number}")
-        self._expect(self.may_send(stream.name, number), "Not to the one that failed it", stream.name)
-        self._expect(stream.is_ready, "ResendBlock to one that still sends", f"{stream.name} {stream.state}")
-        self._expect(
-            offered is not None and offered > number,
-            "Rule 6: only to those that have come beyond it, and once",
-            f"block {number} to {stream.name}, which comes to {offered}",
-        )
-        stream.next_offer, stream.sent_back = number, True
-
-    def _ended(self, stream: Stream, end: EndOfStream) -> None:
-        now = self._now
-        name, args, sender, actions = now.name, now.args, now.sender, now.actions
-        now_ns = self.world.now_ns
-        drops = [action for action in actions if isinstance(action, Drop)]
-        self._expect(
-            end.last_number == self.reported_last,
-            "EndOfStream tells L",
-            f"{end.last_number} {self.reported_last}",
-        )
-        match end.status:
-            case EndStatus.SUCCESS:
-                right = self.shutting_down or self.retired
-            case EndStatus.INVALID_REQUEST:
-                right = sender is stream and name in ("bad_request", "header", "items", "block_end")
-            case EndStatus.ERROR:
-                right = name == "publisher_failed" and sender is stream
-            case EndStatus.TIMEOUT:
-                idle_ns = self._rules.idle_timeout_ns
-                idle = stream.state == "fresh" and bool(idle_ns) and now_ns >= stream.since_ns + idle_ns
-                timed_out = any(
-                    drop.block_number == end.proximate_number
-                    and drop.failure in (Failure.TIMED_OUT, Failure.STALLED)
-                    for drop in drops
-                )
-                right = idle or timed_out
-            case EndStatus.DUPLICATE_BLOCK:
-                right = name == "header" and sender is stream
-                if right:
-                    self._answer(stream, args[1], "duplicate")
-            case EndStatus.BAD_BLOCK_PROOF:
-                right = any(
-                    drop.block_number == end.proximate_number and drop.failure is Failure.REFUSED
-                    for drop in drops
-                )
-            case EndStatus.PERSISTENCE_FAILED:
-                right = self.disk_failed
-        self._expect(right, "EndOfStream for a reason", f"{end.status.name} to {stream.name} on {name}")
-        self._expect(
-            any(isinstance(one, Close) and one.publisher_id == stream.publisher_id for one in actions),
-            "A stream that is ended is closed",
-            stream.name,
-        )
-        stream.state = "ended"
-
     # --- after an event ------------------------------------------------------------------------------------
 
     def _after_message(self, stream: Stream, must_refuse: bool) -> None:
@@ -545,6 +406,17 @@ class Oracle(Picture):
         sent_back = any(isinstance(one, Drop) and one.failure is Failure.SENT_BACK for one in actions)
         if must_refuse and not (name == "items" and sent_back):
             self._must_end(stream.publisher_id, EndStatus.INVALID_REQUEST)
+        if name == "end_stream":
+            self._expect(
+                self._is_last_source(stream) == any(isinstance(one, SourceError) for one in actions),
+                "Rule 8: subscribers are told when the last publisher says ERROR",
+                f"{stream.name}, {kwargs}",
+            )
+        if name in ("header", "end_stream"):
+            due = self._catch_up_due()  # what was told is not due any more
+            self._expect(
+                due is None, "Rule 1: the highest block offered is told", f"{due}, not {self.target}"
+            )
         if name == "publisher_failed" and stream.is_ready:
             self._wrong("Rule 9: an error ends the stream", stream.name)
         if name == "header" and stream.state != "finished":
@@ -560,7 +432,7 @@ class Oracle(Picture):
         if name in ("end_stream", "half_closed") and self._before:
             self._expect(stream.block is None, "A goodbye ends the block in progress", stream.name)
             if name == "end_stream" and stream.state == "finished":
-                stream.close_by_ns = self.world.now_ns + self._rules.goodbye_ns + SLACK_NS
+                stream.close_by_ns = self.world.now_ns + self._rules.goodbye_ns
 
     def check_memory(self, held: int) -> None:
         """Rule 10: what is held is bounded, but for the block that frees memory, and a message of each."""
@@ -574,12 +446,9 @@ class Oracle(Picture):
             rule = "The bytes of one publisher in flight are bounded"
             self._expect(its_own <= most, rule, f"{name}: {its_own}, at most {most}")
 
-    def written(self, context: object, response: Any) -> None:
-        """The service writes a response: it must be the next that the arbiter gave for this stream."""
-        stream = self._by_context.get(id(context))
-        expected = stream.said.popleft() if stream is not None and stream.said else None
-        is_right = expected is not None and response == to_wire(expected)
-        self._expect(is_right, "Answers are sent as given, in order", f"{response!r} for {expected!r}")
+    def stream_of(self, context: object) -> Stream | None:
+        """The stream that a call of the service is about."""
+        return self._by_context.get(id(context))
 
 
 _FROM_PUBLISHERS = frozenset(

@@ -12,10 +12,12 @@ from dataclasses import dataclass, field
 from gateway.race_actions import Response
 from gateway.race_facts import RaceRules
 from tests.simulation.options import Options
-from tests.simulation.world import MILLISECOND_NS
+from tests.simulation.world import MILLISECOND_NS, SECOND_NS
 
 SLACK_NS = 50 * MILLISECOND_NS
-"""How late a time limit may be noticed."""
+"""How late a time limit may be noticed by a node that is not busy."""
+HALF_CLOSE_NS = SECOND_NS // 2
+"""A sending side that is closed is told to the race within this."""
 
 
 @dataclass(slots=True)
@@ -45,6 +47,8 @@ class Stream:
     context: object
     state: str = "fresh"
     """fresh, sending, proven, dropping, between, finished, ended."""
+    is_peer: bool = False
+    """It is another node's, which this one has subscribed to."""
     closed: bool = False
     held_back: bool = False
     """It is not read now: too much is in flight."""
@@ -58,6 +62,8 @@ class Stream:
     skipped_old: bool = False
     """It was told to skip a block of before its connection."""
     close_by_ns: int | None = None
+    half_closed_ns: int | None = None
+    """When the service read the end of what the publisher sends."""
     said: deque[Response] = field(default_factory=deque)
     """Answers that the service has not written yet."""
 
@@ -91,16 +97,18 @@ class Picture:
         self.shutting_down = self.retired = self.idle = False
         self.disk_failed = False
         self._rules = RaceRules()
+        self.slack_ns = SLACK_NS
+        """How late a time limit may be noticed at the moment."""
         self._open_since: tuple[int, int] | None = None
         """Block L + 1 while it is open, and since when."""
         self._lowest = (0, 0)
         """The attempt that is the lowest being sent, and since when."""
 
     def held_by_name(self, *, but: int = -1) -> Counter[str]:
-        """Count the bytes that each publisher's blocks hold, but for those of one block."""
+        """Count the bytes that each publisher's blocks hold, but for those of one block, and for peers'."""
         held: Counter[str] = Counter()
         for block in self.blocks.values():
-            if block.number != but:
+            if block.number != but and not self._is_of_peer(block):
                 held[block.winner_name] += held_bytes(block.items)
         return held
 
@@ -161,6 +169,11 @@ class Picture:
         winner = self.streams.get(block.winner)
         return winner is not None and winner.held_back
 
+    def _is_of_peer(self, block: Block) -> bool:
+        """Whether another node sends it: that may take as long as it goes on, where no publisher has it."""
+        winner = self.streams.get(block.winner)
+        return winner is not None and winner.is_peer
+
     def stalled(self) -> Block | None:
         """The block that all wait for, when one begun later is complete far ahead of it."""
         slow, limit = self.lowest_in_flight(), self._rules.stall_blocks
@@ -211,11 +224,11 @@ class Picture:
         for stream in self.streams.values():
             yield from self._stream_faults(stream, now_ns)
         slow, timeout_ns = self.lowest_sent(), self._rules.block_timeout_ns
-        if slow is not None and timeout_ns and not self.is_held_back(slow):
+        if slow is not None and timeout_ns and not self.is_held_back(slow) and not self._is_of_peer(slow):
             if self._lowest[0] != slow.attempt_id:
                 self._lowest = slow.attempt_id, now_ns  # it may be late already, and is noticed from now on
             late_ns = now_ns - max(slow.timed_from_ns + timeout_ns, self._lowest[1])
-            if late_ns > SLACK_NS:
+            if late_ns > self.slack_ns:
                 yield "Rule 7: block timeout", f"block {slow.number} of {slow.winner_name}"
         if (stalled := self.stalled()) is not None:
             yield "Rule 7: a stalled winner is timed out", f"block {stalled.number}"
@@ -228,17 +241,20 @@ class Picture:
             got = f"{stream.name} heard {stream.acknowledged}, L is {self.last}"
             yield "Rule 5: every connected publisher hears of every commit", got
         # A node that shuts down ends all streams, and keeps no other time once its grace is over.
-        is_late = stream.close_by_ns is not None and now_ns > stream.close_by_ns
+        is_late = stream.close_by_ns is not None and now_ns > stream.close_by_ns + self.slack_ns
         if is_late and not self.shutting_down:
             yield "Rule 8: the stream is ended after EndStream", stream.name
         idle_ns = self._rules.idle_timeout_ns
         waits = stream.state == "fresh" and bool(idle_ns) and not stream.held_back
-        if waits and now_ns > stream.since_ns + idle_ns + SLACK_NS:
+        if waits and now_ns > stream.since_ns + idle_ns + self.slack_ns:
             yield "Rule 7: idle timeout", f"{stream.name} since {stream.since_ns}"
 
         silent_ns = now_ns - stream.proof_ns - self._rules.proof_idle_ns
-        if stream.state == "proven" and not stream.held_back and silent_ns > SLACK_NS:
+        if stream.state == "proven" and not stream.held_back and silent_ns > self.slack_ns:
             yield "Rule 4: a proof and silence complete a block", f"{stream.name} since {stream.proof_ns}"
+        eof_ns = stream.half_closed_ns
+        if eof_ns is not None and stream.is_ready and now_ns > eof_ns + HALF_CLOSE_NS + self.slack_ns:
+            yield "Rule 8: a closed sending side is taken as a goodbye", f"{stream.name} since {eof_ns}"
 
     def _open_faults(self, number: int) -> Iterator[tuple[str, str]]:
         """Block L + 1 is open: somebody may send it, and everybody who may comes to it."""

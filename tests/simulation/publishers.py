@@ -30,8 +30,9 @@ from publishers.signals import (
     Writable,
 )
 from publishers.wire import event_of, request_of
+from tests.simulation.answer_checks import AnswerChecks
 from tests.simulation.coverage import Coverage
-from tests.simulation.network import Connection
+from tests.simulation.network import Connection, Elsewhere
 from tests.simulation.options import Options
 from tests.simulation.true_chain import true_blocks
 from tests.simulation.world import MILLISECOND_NS, SECOND_NS, World
@@ -68,6 +69,8 @@ class HonestPublisher:
         # One is known by its certificate, one by its connection alone, the others by their name.
         self.subject = f"CN={self.name}" if index == 1 else None
         self.publisher_id = None if index == 2 else self.name
+        if options.twins and index and index == options.publishers - 1:
+            self.subject, self.publisher_id = None, "P0"
         self._port = 1000 * (index + 1)
         self.set_items = world.random.choice([1, 2, 3, 6])
         self.life = 0
@@ -75,6 +78,8 @@ class HonestPublisher:
         """Whether faults are still made."""
         self.machine: PublisherMachine
         self.connection: Connection | None = None
+        self.checks = AnswerChecks(world, self.name)
+        """Of the present stream."""
         self.outcome: Finish | None = None
         # Where a node may begin anywhere, not all begin with the same block.
         anywhere = options.first_block == "any" and world.chance(0.5)
@@ -90,7 +95,7 @@ class HonestPublisher:
             self.connection = None
         self.machine = PublisherMachine(
             self.name,
-            1,
+            2 if options.elsewhere else 1,
             MachineLimits(
                 cache_bytes_max=options.cache_bytes,
                 window_blocks_max=options.window_blocks,
@@ -151,6 +156,7 @@ class HonestPublisher:
         if event is not None:
             if self.world.is_tracing:
                 self.world.note(f"{self.name} hears {event}")
+            self.checks.heard(event)
             self._hear(event)
             self._pump(self.life)
 
@@ -165,17 +171,31 @@ class HonestPublisher:
         self._hear(Disconnected(reason))
         self._pump(self.life)
 
-    def _open(self, life: int) -> None:
+    def _open(self, life: int, gateway: int) -> None:
         if life != self.life or self.machine.state in FINAL_STATES:
+            return
+        if gateway and self.is_faulty and self.world.chance(0.5):
+            self.coverage.count("fault", "a publisher goes to another node")
+            self.connection = Elsewhere(self.world, self)
+            self._begin_stream(life)
+            return
+        if gateway:
+            self._hear(Disconnected("the other node does not answer"))
+            self._pump(life)
             return
         self._port += 1
         identity = (self.subject, self.publisher_id, f"ipv4:10.0.0.{self.index}:{self._port}")
         self.connection = self._connect(self, identity)
         if self.connection is None:
             self._hear(Disconnected("cannot connect"))
+            self._pump(life)
         else:
-            self._closing = self._writing_over = False
-            self._hear(Connected())
+            self._begin_stream(life)
+
+    def _begin_stream(self, life: int) -> None:
+        self._closing = self._writing_over = False
+        self.checks = AnswerChecks(self.world, self.name)
+        self._hear(Connected())
         self._pump(life)
 
     # --- the machine ---------------------------------------------------------------------------------------
@@ -194,7 +214,7 @@ class HonestPublisher:
         for action in actions:
             match action:
                 case Connect():
-                    self.world.at(self._wait_ns(action.attempt), self._open, self.life)
+                    self.world.at(self._wait_ns(action.attempt), self._open, self.life, action.gateway)
                 case Finish():
                     self._finish(action)
                 case CloseStream():
@@ -282,6 +302,7 @@ class HonestPublisher:
                 self.coverage.count("EndStream", action.code.name)
             if self.world.is_tracing:
                 self.world.note(f"{self.name} sends {_text(action)}")
+            self.checks.sent(action, self.machine.safe_through)
             connection.send(request_of(action).SerializeToString())
             pause_ns = self.world.between(0, self.options.lag_ns if self.is_faulty else 0) + 1
             self._busy_until_ns = self.world.now_ns + pause_ns

@@ -17,12 +17,14 @@ from pathlib import Path
 
 from datastream import DatastreamError
 from gateway import conductor as conductor_module
+from gateway import following as following_module
 from publishers.machine_tables import FINAL_STATES
 from tests.datastream.fake_disk import PowerLost
 from tests.simulation.coverage import Coverage
-from tests.simulation.network import Client, Connection, LinkOptions
+from tests.simulation.network import NOTICE_NS, Client, Connection, LinkOptions
 from tests.simulation.node import SimNode
 from tests.simulation.options import Options
+from tests.simulation.peers import Peers
 from tests.simulation.publishers import HonestPublisher
 from tests.simulation.rogues import Rogue
 from tests.simulation.storage import CRASH_KINDS, PROCESS_ENDS, Storage
@@ -75,7 +77,9 @@ def run(seed: int, options: Options, data_dir: Path, coverage: Coverage, trace_l
         shutil.rmtree(path) if path.is_dir() else path.unlink()
     inline_items_max = vars(conductor_module)["INLINE_HASH_ITEMS_MAX"]
     vars(conductor_module)["INLINE_HASH_ITEMS_MAX"] = options.inline_items_max
+    open_channel = vars(following_module)["open_channel"]
     simulation = Simulation(World(seed, trace_lines), options, data_dir, coverage)
+    vars(following_module)["open_channel"] = simulation.peers.open_channel
     world = simulation.world
     try:
         simulation.play()
@@ -83,6 +87,7 @@ def run(seed: int, options: Options, data_dir: Path, coverage: Coverage, trace_l
         world.violation = world.violation or violation
     finally:
         vars(conductor_module)["INLINE_HASH_ITEMS_MAX"] = inline_items_max
+        vars(following_module)["open_channel"] = open_channel
         simulation.close()
     lines = [f"{at_ns / 1e9:12.6f} {text}" for at_ns, text in world.trace]
     return Result(seed, options, world.step_count, world.now_ns / 1e9, world.violation, lines, world.digest)
@@ -102,7 +107,9 @@ class Simulation:
         self._durable_through = -1
         self._faults_until_ns = 0
         self._handles_to_crash: int | None = None
+        self._behind_since_ns = self._paused_until_ns = 0
         self._link = LinkOptions(options.delay_ns, options.window)
+        self.peers = Peers(world, options, coverage)
         self._start_node()
         self.publishers = [
             HonestPublisher(world, index, options, self.connect, coverage, self._check_safe)
@@ -144,7 +151,7 @@ class Simulation:
         """Let one thing happen; False when nothing is left to happen."""
         world, node = self.world, self.node
         world.step_count += 1
-        if node is not None and node.loop.ready and not node.power_lost:
+        if node is not None and self._runs(node):
             node.step()
             if self._handles_to_crash is not None:
                 self._handles_to_crash -= 1
@@ -164,6 +171,23 @@ class Simulation:
         self._raise()
         return True
 
+    def _runs(self, node: SimNode) -> bool:
+        """Whether the node's next callback comes before what happens outside.
+
+        A busy node takes its time for each callback: messages come, and threads get done, between two. One
+        that stands still takes no step at all: its machine is paused, or its disk keeps it.
+        """
+        world = self.world
+        if not node.loop.ready or node.power_lost:
+            self._behind_since_ns = world.now_ns
+            world.late_ns = 0
+            return False
+        world.late_ns = max(0, world.now_ns - self._behind_since_ns)
+        if world.now_ns < self._paused_until_ns:
+            return False
+        busy = self.options.busy and not self.healing and world.chance(self.options.busy)
+        return not (busy and world.is_near(MILLISECOND_NS))
+
     def _raise(self) -> None:
         if self.world.violation is not None:
             raise self.world.violation
@@ -172,12 +196,14 @@ class Simulation:
         world = self.world
         world.note("the faults stop")
         self.healing = True
+        self.peers.is_faulty = False
         self._handles_to_crash = None
+        self._paused_until_ns = 0
         self.storage.faults.clear()
         self.storage.power_fails_after = None
         self._link = LinkOptions((MILLISECOND_NS, 5 * MILLISECOND_NS), 16)
         for connection in self._connections:
-            connection.options = self._link
+            connection.improve(self._link)
         for rogue in self.rogues:
             rogue.end(self.options.quiet)
         for publisher in self.publishers:
@@ -269,7 +295,9 @@ class Simulation:
         if self.node is not None:
             return
         try:
-            self.node = SimNode(self.world, self.storage, self.options, self.coverage, self.malformed)
+            self.node = SimNode(
+                self.world, self.storage, self.options, self.coverage, self.malformed, self.peers
+            )
         except (PowerLost, DatastreamError) as error:
             is_power = isinstance(error, PowerLost) and not self.storage.only_process_ends
             how = self.world.random.choice(CRASH_KINDS) if is_power else PROCESS_ENDS
@@ -325,6 +353,7 @@ class Simulation:
             (options.retirements, self._retire),
             (options.disk_faults, self._begin_disk_fault),
             (options.breaks, self._break),
+            (options.pauses, self._pause),
             (options.stalls, self._stall),
             (options.restarts, self._restart_publisher),
         ):
@@ -374,15 +403,23 @@ class Simulation:
             self.coverage.count("fault", "bookmark DB error")
         world.note(f"the disk is ill: {errno.errorcode[number]} on {', '.join(steps)}")
         self.storage.faults = dict.fromkeys(steps, number)
-        ill_ns = world.between(MILLISECOND_NS, 3 * SECOND_NS)
+        self.storage.fault_passes = world.random.choice([0, 0, 1, 1, 3, 9])
+        ill_ns = world.between(MILLISECOND_NS, world.random.choice([3, 3, 40]) * SECOND_NS)
         world.at(ill_ns, self._end_disk_fault)
         if world.chance(0.3):
             # What a failed commit left behind, and a crash on top of it.
-            world.at(world.between(0, 2 * ill_ns), self._fault, self._plan_crash)
+            world.at(world.between(0, min(2 * ill_ns, 4 * SECOND_NS)), self._fault, self._plan_crash)
 
     def _end_disk_fault(self) -> None:
         self.world.note("the disk is well")
         self.storage.faults.clear()
+
+    def _pause(self) -> None:
+        self.coverage.count("fault", "the node stands still")
+        for_ns = self.world.between(0, self.world.random.choice([1, 10]) * SECOND_NS)
+        self.world.note(f"the node stands still for {for_ns / 1e9:.3f} s")
+        self._paused_until_ns = max(self._paused_until_ns, self.world.now_ns + for_ns)
+        self.world.at(for_ns, self.world.note, "the node goes on")
 
     def _break(self) -> None:
         live = [one for one in self._connections if not one.broken]
@@ -390,7 +427,16 @@ class Simulation:
             self.coverage.count("fault", "connection broken")
             connection = self.world.random.choice(live)
             self.world.note(f"the connection of {connection.peer} breaks")
-            connection.break_off("the connection broke")
+            # One side may go on for long as if nothing had happened, as with a cable that is pulled out.
+            here_ns = there_ns = NOTICE_NS
+            match self.world.random.randrange(4):
+                case 0:
+                    here_ns = 30 * SECOND_NS
+                    self.coverage.count("fault", "only the node notices a break")
+                case 1:
+                    there_ns = 30 * SECOND_NS
+                    self.coverage.count("fault", "only the publisher notices a break")
+            connection.break_off("the connection broke", here_ns=here_ns, there_ns=there_ns)
 
     def _stall(self) -> None:
         self.coverage.count("fault", "publisher stalls")

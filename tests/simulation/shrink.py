@@ -12,7 +12,7 @@ from tests.simulation.run import Result, run
 
 _COUNTS = (
     *("crashes", "commit_crashes", "shutdowns", "retirements", "disk_faults", "breaks", "stalls", "restarts"),
-    *("rogues", "publishers", "blocks"),
+    *("pauses", "peers", "rogues", "publishers", "blocks"),
 )
 _PLAIN = Options()
 _PLAIN_NAMES = (
@@ -29,6 +29,7 @@ _PLAIN_NAMES = (
     *("duplicate_skip_window", "responses_max", "inflight_bytes_max", "publisher_bytes_max"),
     *("group_blocks_max", "pages"),
     *("same_name", "quiet", "window_blocks", "cache_bytes", "reset_interval_ns", "answer_timeout_ns"),
+    *("busy", "elsewhere", "twins"),
     *("block_time_ns", "stall_blocks", "block_timeout_ns", "idle_timeout_ns"),
 )
 

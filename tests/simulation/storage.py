@@ -133,6 +133,8 @@ class Storage:
         self.database = MemoryDatabase(self)
         self.faults: dict[str, int] = {}
         """Step ("pwrite", "fdatasync", "truncate", "database", "probe") -> errno, while the disk is ill."""
+        self.fault_passes = 0
+        """How many such steps still go well."""
         self.fault_count = 0
         self.power_fails_after: int | None = None
         """Steps until the power fails; None: it does not."""
@@ -185,6 +187,9 @@ class Storage:
             self.power_fails_after -= 1
         number = self.faults.get(name)
         if number is None:
+            return None
+        if self.fault_passes:
+            self.fault_passes -= 1
             return None
         self.fault_count += 1
         return OSError(number, os.strerror(number))

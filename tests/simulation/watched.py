@@ -95,6 +95,8 @@ class WatchedArbiter(Arbiter):
 
     def _move(self, block: BlockFacts, event: BlockEvent) -> None:
         self._coverage.count("BLOCK_TABLE", f"{block.state.name} {event.name}")
+        if event is BlockEvent.COMMITTED and block.winner_name.startswith("peer "):
+            self._coverage.count("peer", "a block of a peer is stored")
         super()._move(block, event)
 
     def _fail(self, block: BlockFacts, failure: Failure, reason: str) -> None:

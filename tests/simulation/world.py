@@ -47,6 +47,8 @@ class World:
         self.violation: Violation | None = None
         """The first one; code under test may swallow exceptions, so it is not only raised."""
         self.trace: deque[tuple[int, str]] = deque(maxlen=trace_lines)
+        self.late_ns = 0
+        """How far behind the node may be just now, because it was busy or stood still."""
         self.folder = ""
         """A name that is another one in every process, and is left out of the trace."""
         self.digest = 0
@@ -67,6 +69,10 @@ class World:
         self.now_ns = max(self.now_ns, at_ns)
         call(*args)
         return True
+
+    def is_near(self, most_ns: int) -> bool:
+        """Whether the next event comes within so much time."""
+        return bool(self._heap) and self._heap[0][0] <= self.now_ns + most_ns
 
     def between(self, least_ns: int, most_ns: int) -> int:
         """Draw a length of time."""

@@ -1,0 +1,229 @@
+"""The rules about what publishers hear: each answer of the arbiter has to be allowed by one of them.
+
+Written from the issue's text, not from the arbiter's tables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gateway.ledger import Ledger
+from gateway.race_actions import (
+    Acknowledgement,
+    Action,
+    Behind,
+    Close,
+    Drop,
+    EndOfStream,
+    Resend,
+    Send,
+    Skip,
+)
+from gateway.race_tables import EndStatus, Failure
+from tests.simulation.disk_checks import DiskChecks
+from tests.simulation.options import Options
+from tests.simulation.picture import Picture, Stream
+from tests.simulation.storage import Storage
+from tests.simulation.texts import text_of
+from tests.simulation.world import World
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """An event of the arbiter, and what it gave back."""
+
+    name: str
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    actions: Sequence[Action]
+    sender: Stream | None
+    """The stream that it is about, when a publisher caused it."""
+
+
+class AnswerRules(Picture):
+    """See the module's docstring.
+
+    Args:
+        world: is told of broken rules.
+        options: of the run.
+        storage: what is on the disk.
+        ledger: of this life of the node.
+    """
+
+    def __init__(self, world: World, options: Options, storage: Storage, ledger: Ledger) -> None:
+        super().__init__(options)
+        self.world, self.storage, self.ledger = world, storage, ledger
+        self.disk = DiskChecks(world, options, storage, ledger)
+        self.target: int | None = None
+        """The highest block that was offered beyond what the node could take."""
+        self._answered = False
+        self._before = ""
+        """What the state of the sender's stream was before the event."""
+        self._now = Moment("", (), {}, (), None)
+
+    def _wrong(self, rule: str, got: str) -> None:
+        self.world.break_rule(rule, got)
+
+    def _expect(self, is_right: bool, rule: str, got: str) -> None:
+        if not is_right:
+            self.world.break_rule(rule, got)
+
+    def _answer(self, stream: Stream, number: int, got: str) -> None:
+        expected = self.expected_answer(stream, number)
+        self._expect(
+            got == expected,
+            "Rule 1: the answer to a header",
+            f"{stream.name} offers {number}: got {got}, expected {expected} "
+            f"(L + 1 = {self.next_number}, in flight {sorted(self.blocks)})",
+        )
+        self._expect(not self._answered, "One answer for a header", f"{stream.name} offers {number}")
+        self._answered = True
+
+    def _must_end(self, publisher_id: int, status: EndStatus, proximate: int | None = None) -> None:
+        actions = self._now.actions
+        for action in actions:
+            if isinstance(action, Send) and action.publisher_id == publisher_id:
+                response = action.response
+                is_it = isinstance(response, EndOfStream) and response.status is status
+                if is_it and proximate in (None, getattr(response, "proximate_number", None)):
+                    return
+        self._wrong(f"It hears EndOfStream({status.name})", f"stream {publisher_id}, block {proximate}")
+
+    def _catch_up_due(self) -> int | None:
+        """The target that the event must raise; None: it must not."""
+        now = self._now
+        number: int | None = None
+        if now.name == "header":
+            if any(isinstance(one, Send) and isinstance(one.response, Behind) for one in now.actions):
+                number = now.args[1]
+        elif now.name == "end_stream" and self._before:
+            latest = now.kwargs.get("latest")
+            number = latest if latest is not None and latest >= self.next_number else None
+        return number if number is not None and (self.target is None or number > self.target) else None
+
+    def _is_last_source(self, sender: Stream | None) -> bool:
+        others = [stream for stream in self.streams.values() if stream is not sender and stream.is_ready]
+        return bool(self._now.kwargs.get("is_error")) and bool(self._before) and not others
+
+    # --- answers -------------------------------------------------------------------------------------------
+
+    def _sent(self, action: Send) -> None:
+        now = self._now
+        name, args = now.name, now.args
+        stream = self.streams.get(action.publisher_id)
+        if stream is None or stream.state == "ended":
+            self._wrong("Nothing is said on a stream after its end", f"{text_of(action)} on {name}")
+            return
+        stream.said.append(action.response)
+        match action.response:
+            case Acknowledgement(number):
+                self._acknowledged(stream, number)
+            case Skip(number):
+                self._header_answer(stream, number, "skip")
+                stream.skipped_old |= number < stream.hears_from
+            case Behind(last):
+                self._header_answer(stream, args[1], "behind")
+                self._expect(
+                    last == self.reported_last, "Behind tells L", f"{last}, not {self.reported_last}"
+                )
+                stream.next_offer = 0 if last is None else last + 1
+            case Resend(number):
+                self._resent(stream, number)
+            case EndOfStream() as end:
+                self._ended(stream, end)
+
+    def _header_answer(self, stream: Stream, number: int, got: str) -> None:
+        now = self._now
+        name, args, sender = now.name, now.args, now.sender
+        if name != "header" or sender is not stream or args[1] != number:
+            self._wrong("Skip and Behind answer a header", f"{got} {number} to {stream.name} on {name}")
+            return
+        self._answer(stream, number, got)
+        stream.state = "dropping"
+        stream.offers(number, self.next_number)
+
+    def _acknowledged(self, stream: Stream, number: int) -> None:
+        name = self._now.name
+        late = name == "tick" and stream.skipped_old and number == stream.hears_from - 1
+        self._expect(
+            name == "committed" or (late and stream.acknowledged is None),
+            "Rule 5: an acknowledgement follows a commit",
+            f"block {number} to {stream.name} on {name}",
+        )
+        if stream.acknowledged is not None:
+            is_next = number == stream.acknowledged + 1
+        else:
+            anywhere = self.options.first_block == "any" and stream.hears_from == 0
+            is_next = late or number == stream.hears_from or anywhere
+        self._expect(
+            is_next,
+            "Rule 5: acknowledgements in order and once, none of before the connection",
+            f"block {number} to {stream.name} after {stream.acknowledged}, connected at {stream.hears_from}",
+        )
+        stream.acknowledged = number
+        self._expect(
+            number <= self.disk.durable_through(),
+            "Acknowledged means on disk",
+            f"block {number}, on disk up to {self.disk.durable_through()}",
+        )
+
+    def _resent(self, stream: Stream, number: int) -> None:
+        offered = stream.next_offer
+        wanted = number == self.next_number or self.is_unsettled
+        self._expect(wanted, "Rule 6: ResendBlock(N) only for N = L + 1", f"{number}")
+        self._expect(number not in self.blocks, "ResendBlock only for a block that is open", f"{number}")
+        self._expect(self.may_send(stream.name, number), "Not to the one that failed it", stream.name)
+        self._expect(stream.is_ready, "ResendBlock to one that still sends", f"{stream.name} {stream.state}")
+        self._expect(
+            offered is not None and offered > number,
+            "Rule 6: only to those that have come beyond it, and once",
+            f"block {number} to {stream.name}, which comes to {offered}",
+        )
+        stream.next_offer, stream.sent_back = number, True
+
+    def _ended(self, stream: Stream, end: EndOfStream) -> None:
+        now = self._now
+        name, args, sender, actions = now.name, now.args, now.sender, now.actions
+        now_ns = self.world.now_ns
+        drops = [action for action in actions if isinstance(action, Drop)]
+        self._expect(
+            end.last_number == self.reported_last,
+            "EndOfStream tells L",
+            f"{end.last_number} {self.reported_last}",
+        )
+        match end.status:
+            case EndStatus.SUCCESS:
+                right = self.shutting_down or self.retired
+            case EndStatus.INVALID_REQUEST:
+                right = sender is stream and name in ("bad_request", "header", "items", "block_end")
+            case EndStatus.ERROR:
+                right = name == "publisher_failed" and sender is stream
+            case EndStatus.TIMEOUT:
+                idle_ns = self._rules.idle_timeout_ns
+                idle = stream.state == "fresh" and bool(idle_ns) and now_ns >= stream.since_ns + idle_ns
+                timed_out = any(
+                    drop.block_number == end.proximate_number
+                    and drop.failure in (Failure.TIMED_OUT, Failure.STALLED)
+                    for drop in drops
+                )
+                right = idle or timed_out
+            case EndStatus.DUPLICATE_BLOCK:
+                right = name == "header" and sender is stream
+                if right:
+                    self._answer(stream, args[1], "duplicate")
+            case EndStatus.BAD_BLOCK_PROOF:
+                right = any(
+                    drop.block_number == end.proximate_number and drop.failure is Failure.REFUSED
+                    for drop in drops
+                )
+            case EndStatus.PERSISTENCE_FAILED:
+                right = self.disk_failed
+        self._expect(right, "EndOfStream for a reason", f"{end.status.name} to {stream.name} on {name}")
+        self._expect(
+            any(isinstance(one, Close) and one.publisher_id == stream.publisher_id for one in actions),
+            "A stream that is ended is closed",
+            stream.name,
+        )
+        stream.state = "ended"

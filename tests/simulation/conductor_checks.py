@@ -1,0 +1,101 @@
+"""Whether the service and the conductor do what the arbiter wants: all of it, once, in order, at once.
+
+The oracle says what the arbiter wanted; here it is compared with what became of it on each stream and in each
+block that is in flight.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from gateway.conductor import Conductor
+from gateway.errors import BlockRefused
+from gateway.publish_service import to_wire
+from gateway.race_actions import PublisherId
+from gateway.root_hash import BlockHasher
+from tests.simulation.network import ServerContext
+from tests.simulation.oracle import Oracle
+from tests.simulation.world import World
+
+
+class WatchedHasher(BlockHasher):
+    """A hasher that remembers that it has refused its block."""
+
+    refused = False
+
+    def add(self, items: Sequence[bytes], kinds: Sequence[int] | None = None) -> None:
+        """See `BlockHasher.add`."""
+        try:
+            super().add(items, kinds)
+        except BlockRefused:
+            self.refused = True
+            raise
+
+
+class ConductorChecks:
+    """Checks of one life of the node.
+
+    Args:
+        world: is told of broken rules.
+        oracle: knows what the arbiter wanted.
+    """
+
+    def __init__(self, world: World, oracle: Oracle) -> None:
+        self._world, self._oracle = world, oracle
+        self.told: list[object] = []
+        """What other parts of the node were told."""
+
+    def listen(self, conductor: Conductor) -> None:
+        """Be the other parts of the node."""
+        conductor.on_catch_up_target(self.told.append)
+        conductor.on_source_error(lambda: self.told.append("source error"))
+
+    def written(self, context: object, response: Any) -> None:
+        """The service writes a response: it must be the next that the arbiter gave for this stream."""
+        stream = self._oracle.stream_of(context)
+        expected = stream.said.popleft() if stream is not None and stream.said else None
+        is_right = expected is not None and response == to_wire(expected)
+        self._world.expect(is_right, "Answers are sent as given, in order", f"{response!r} for {expected!r}")
+
+    def half_closed(self, context: object) -> None:
+        """The service has read the end of what a publisher sends."""
+        stream = self._oracle.stream_of(context)
+        if stream is not None and stream.half_closed_ns is None:
+            stream.half_closed_ns = self._world.now_ns
+
+    def over(self, context: object) -> None:
+        """The service has ended a call in order."""
+        stream = self._oracle.stream_of(context)
+        if stream is not None and stream.said:
+            got = f"{stream.name} did not hear {list(stream.said)}"
+            self._world.break_rule("A stream ends when all is said", got)
+
+    def check_done(self, conductor: Conductor) -> None:
+        """Check what must be so when no callback is left to run."""
+        oracle, expect = self._oracle, self._world.expect
+        for stream in oracle.streams.values():
+            context = stream.context
+            if stream.said and isinstance(context, ServerContext) and context.can_write:
+                expect(False, "An answer is sent at once", f"{stream.name}: {list(stream.said)}")
+            if stream.closed:
+                outbox = conductor._outboxes.get(PublisherId(stream.publisher_id))
+                expect(outbox is None or outbox.closed, "A stream that is closed ends", stream.name)
+        expect(not oracle.idle or conductor.idle.is_set(), "Idle is told", "it is not")
+        expect(self.told == oracle.to_tell, "Others are told, once", f"{self.told}, not {oracle.to_tell}")
+        self._check_attempts(conductor)
+
+    def _check_attempts(self, conductor: Conductor) -> None:
+        expect, attempts = self._world.expect, conductor._attempts
+        wanted = {block.attempt_id: block for block in self._oracle.blocks.values()}
+        if wanted.keys() != attempts.keys():
+            got = f"{sorted(attempts)}, wanted {sorted(wanted)}"
+            expect(False, "What is in flight is what the arbiter began and did not drop", got)
+            return
+        for attempt_id, attempt in attempts.items():
+            block = wanted[attempt_id]
+            same = attempt.number == block.number and attempt.items == block.items
+            expect(same, "What is kept of a block are its items, in order", f"block {block.number}")
+            hasher = attempt.hasher
+            if attempt.hashing is None and isinstance(hasher, WatchedHasher):
+                expect(not hasher.refused, "A block that is refused fails at once", f"block {block.number}")

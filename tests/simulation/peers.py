@@ -1,0 +1,157 @@
+"""Other nodes that hold the true chain: what the real `gateway.following` subscribes to.
+
+A channel in memory in the place of gRPC's. While faults are made, a peer may not answer, break off in
+mid-block, fall silent, or lie; it may also be behind.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import grpc
+from grpc import aio
+
+from gateway.api import block_items_pb2, node_pb2, subscribe_pb2
+from tests.simulation.coverage import EXPECTED, Coverage
+from tests.simulation.options import Options
+from tests.simulation.true_chain import true_blocks, with_broken_proof
+from tests.simulation.world import MILLISECOND_NS, SECOND_NS, World
+
+U64_MAX = (1 << 64) - 1
+STALL_SECONDS = 3.0
+"""A peer that is silent for so long is left."""
+_Response = subscribe_pb2.SubscribeStreamResponse
+
+
+def unavailable(details: str) -> aio.AioRpcError:
+    """Make the error of a call that came to nothing."""
+    nothing = aio.Metadata()
+    return aio.AioRpcError(grpc.StatusCode.UNAVAILABLE, nothing, nothing, details)
+
+
+class Peers:
+    """All peers of a run.
+
+    Args:
+        world: time and chance.
+        options: of the run.
+        coverage: counts what is reached.
+    """
+
+    def __init__(self, world: World, options: Options, coverage: Coverage) -> None:
+        self.world, self.options, self.coverage = world, options, coverage
+        self.is_faulty = True
+        self.addresses = tuple(f"peer-{index}:1" for index in range(options.peers))
+        self._last = {address: world.random.randint(-1, options.blocks - 1) for address in self.addresses}
+
+    def open_channel(self, address: str, *_: object) -> PeerChannel:
+        """Be `gateway.channels.open_channel`."""
+        return PeerChannel(self, address)
+
+    def last_of(self, address: str) -> int:
+        """The last block of a peer, which grows; -1: it is empty."""
+        if self.world.chance(0.3):
+            self._last[address] = min(self._last[address] + 1, self.options.blocks - 1)
+        return self._last[address]
+
+    async def pause(self) -> None:
+        """Take some time."""
+        most_ns = self.world.random.choice([0, MILLISECOND_NS, 50 * MILLISECOND_NS])
+        await asyncio.sleep(self.world.between(0, most_ns) / 1e9)
+
+    def fault(self) -> str:
+        """Draw what goes wrong in an attempt; nothing, when all is well."""
+        if not self.is_faulty or self.world.chance(0.5):
+            return "none"
+        fault = self.world.random.choice(PEER_FAULTS)
+        self.coverage.count("peer", fault)
+        return fault
+
+
+PEER_FAULTS = ("does not answer", "breaks off", "is silent", "lies", "ends too early")
+
+
+class PeerChannel:
+    """A connection to one peer, as far as `Following` uses it."""
+
+    def __init__(self, peers: Peers, address: str) -> None:
+        self._peers, self._address = peers, address
+        self._fault = peers.fault()
+
+    async def __aenter__(self) -> PeerChannel:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Do nothing."""
+
+    def unary_unary(self, path: str, **_: object) -> Callable[..., Any]:
+        """Make the call that asks for the status."""
+
+        async def ask(request: object, **_: object) -> node_pb2.ServerStatusResponse:
+            await self._peers.pause()
+            if self._fault == "does not answer":
+                raise unavailable("nobody listens")
+            last = self._peers.last_of(self._address)
+            return node_pb2.ServerStatusResponse(last_available_block=U64_MAX if last < 0 else last)
+
+        return ask
+
+    def unary_stream(self, path: str, **_: object) -> Callable[..., Any]:
+        """Make the call that subscribes."""
+
+        def subscribe(request: subscribe_pb2.SubscribeStreamRequest) -> PeerCall:
+            last = min(self._peers.last_of(self._address), request.end_block_number)
+            return PeerCall(self._peers, request.start_block_number, last, self._fault)
+
+        return subscribe
+
+
+class PeerCall:
+    """One subscription."""
+
+    def __init__(self, peers: Peers, first: int, last: int, fault: str) -> None:
+        self._peers = peers
+        self._messages = self._send(first, last, fault)
+        self._is_reading = False
+
+    async def read(self) -> Any:
+        """Give the next message, or EOF."""
+        assert not self._is_reading, "one at a time"
+        self._is_reading = True
+        try:
+            return await anext(self._messages, aio.EOF)
+        finally:
+            self._is_reading = False
+
+    def cancel(self) -> None:
+        """Do nothing."""
+
+    async def _send(self, first: int, last: int, fault: str) -> AsyncIterator[_Response]:
+        world = self._peers.world
+        wrong = world.random.randint(first, max(first, last))
+        for number in range(first, last + 1):
+            is_wrong = number == wrong
+            items = true_blocks()[number].items
+            if is_wrong and fault == "lies":
+                items = with_broken_proof(number).items
+            if is_wrong and fault == "ends too early":
+                break
+            for start in range(0, len(items), 2):
+                await self._peers.pause()
+                if is_wrong and start and fault == "breaks off":
+                    raise unavailable("the connection broke")
+                if is_wrong and start and fault == "is silent":
+                    await asyncio.sleep(world.between(0, 20 * SECOND_NS) / 1e9)
+                items_of_set = block_items_pb2.BlockItemSet(block_items=items[start : start + 2])
+                yield _Response(block_items=items_of_set)
+            yield _Response(end_of_block=block_items_pb2.BlockEnd(block_number=number))
+        await self._peers.pause()
+        yield _Response(status=_Response.Code.SUCCESS)
+
+
+EXPECTED["peer"] = [*PEER_FAULTS, "a block of a peer is stored"]
