@@ -91,8 +91,8 @@ class Oracle(AnswerRules):
         """The service does not read a stream."""
         stream = self.streams[publisher_id]
         stream.held_back = True
-        options, held = self.options, self.held_by_name()
-        in_all, its_own = sum(held.values()), held[stream.name]
+        options, in_all = self.options, self.held_in_all()
+        its_own = 0 if stream.is_peer else self.held_by_name()[stream.name]
         self._expect(
             in_all >= options.inflight_bytes_max or its_own >= options.publisher_bytes_max,
             "Only a publisher for whom the node is full is not read",
@@ -302,6 +302,7 @@ class Oracle(AnswerRules):
             self.blamed = {number: self.blamed.get(number, set())}
         now_ns = self.world.now_ns
         block = Block(number, action.attempt_id, sender.publisher_id, sender.name, now_ns, now_ns)
+        block.is_of_peer = sender.is_peer
         self.blocks[number] = sender.block = block
         sender.state = "sending"
         sender.offers(number, self.next_number)

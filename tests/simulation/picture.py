@@ -34,6 +34,8 @@ class Block:
     items: list[bytes] = field(default_factory=list)
     size_bytes: int = 0
     complete: bool = False
+    is_of_peer: bool = False
+    """Another node sends it, which may take as long as it goes on."""
 
 
 @dataclass(slots=True)
@@ -104,11 +106,15 @@ class Picture:
         self._lowest = (0, 0)
         """The attempt that is the lowest being sent, and since when."""
 
+    def held_in_all(self) -> int:
+        """Count the bytes that all blocks hold."""
+        return sum(held_bytes(block.items) for block in self.blocks.values())
+
     def held_by_name(self, *, but: int = -1) -> Counter[str]:
-        """Count the bytes that each publisher's blocks hold, but for those of one block, and for peers'."""
+        """Count the bytes of each publisher's blocks, but for those of one block; peers have no limit."""
         held: Counter[str] = Counter()
         for block in self.blocks.values():
-            if block.number != but and not self._is_of_peer(block):
+            if block.number != but and not block.is_of_peer:
                 held[block.winner_name] += held_bytes(block.items)
         return held
 
@@ -169,11 +175,6 @@ class Picture:
         winner = self.streams.get(block.winner)
         return winner is not None and winner.held_back
 
-    def _is_of_peer(self, block: Block) -> bool:
-        """Whether another node sends it: that may take as long as it goes on, where no publisher has it."""
-        winner = self.streams.get(block.winner)
-        return winner is not None and winner.is_peer
-
     def stalled(self) -> Block | None:
         """The block that all wait for, when one begun later is complete far ahead of it."""
         slow, limit = self.lowest_in_flight(), self._rules.stall_blocks
@@ -224,7 +225,7 @@ class Picture:
         for stream in self.streams.values():
             yield from self._stream_faults(stream, now_ns)
         slow, timeout_ns = self.lowest_sent(), self._rules.block_timeout_ns
-        if slow is not None and timeout_ns and not self.is_held_back(slow) and not self._is_of_peer(slow):
+        if slow is not None and timeout_ns and not self.is_held_back(slow) and not slow.is_of_peer:
             if self._lowest[0] != slow.attempt_id:
                 self._lowest = slow.attempt_id, now_ns  # it may be late already, and is noticed from now on
             late_ns = now_ns - max(slow.timed_from_ns + timeout_ns, self._lowest[1])
