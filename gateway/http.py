@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Protocol
 
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from gateway.addresses import Address
@@ -32,6 +33,9 @@ from gateway.status_page import Status, as_json, render
 __all__ = ["HttpServer", "NodeView", "make_app", "start_http"]
 
 log = logging.getLogger(__name__)
+
+_requests_log = logging.getLogger(f"{__name__}.requests")
+_requests_log.addFilter(lambda record: not _is_about_nonsense(record))
 
 _NODE: web.AppKey[NodeView] = web.AppKey("node")
 _NO_STORE = {"Cache-Control": "no-store"}
@@ -89,7 +93,7 @@ async def start_http(node: NodeView, address: Address) -> HttpServer:
     Raises:
         Fatal: the address cannot be listened at.
     """
-    runner = web.AppRunner(make_app(node), access_log=None, handle_signals=False)
+    runner = web.AppRunner(make_app(node), access_log=None, logger=_requests_log, handle_signals=False)
     await runner.setup()
     try:
         await web.TCPSite(runner, address.host, address.port).start()
@@ -99,6 +103,11 @@ async def start_http(node: NodeView, address: Address) -> HttpServer:
         got = os.strerror(number) if number > 0 else str(error)
         raise Fatal(f"http.address {address}", got=got, expected="an address that is free here") from error
     return HttpServer(runner, Address(address.host, runner.addresses[0][1]))
+
+
+def _is_about_nonsense(record: logging.LogRecord) -> bool:
+    """Whether a request was not HTTP: aiohttp answers 400, and logs a traceback for each."""
+    return record.exc_info is not None and isinstance(record.exc_info[1], HttpProcessingError)
 
 
 def _reasons(node: NodeView) -> list[str]:

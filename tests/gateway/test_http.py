@@ -174,3 +174,21 @@ def test_the_status_is_a_page_and_json() -> None:
             assert '"phase": "active"' in text
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    "request_", [b"GET / HTTP/1.1\r\n\r\n", b"\xff\x00\r\n\r\n", b"GET /%s HTTP/1.1\r\n\r\n" % (b"a" * 9_000)]
+)
+def test_what_is_not_http_is_answered_and_not_logged(
+    request_: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        server = await start_http(FakeNode(), ANY_PORT)
+        reader, writer = await asyncio.open_connection(server.address.host, server.address.port)
+        writer.write(request_)
+        assert await reader.readline() == b"HTTP/1.0 400 Bad Request\r\n"
+        writer.close()
+        await server.close()
+
+    asyncio.run(main())
+    assert caplog.records == []
