@@ -109,6 +109,33 @@ def test_both_links_of_the_footer_are_checked(chain: str, field: int) -> None:
         links.advance(number, summary.root_hash)
 
 
+@pytest.mark.parametrize("number", [0, 1])
+def test_what_is_altered_in_a_record_file_block_is_refused_by_it_or_by_the_next(number: int) -> None:
+    """Its proof covers the contents of the file; file and header agree; all else is fixed by its root hash,
+    which the next block names (proofs.md section 5.4)."""
+    block, verifier = real.block("record-file-chain", number), verifier_of("record-file-chain")
+    following = real.summary("record-file-chain", number + 1)
+    roots, covered, named = [real.summary("record-file-chain", at).root_hash for at in range(number)], 0, 0
+    [file_index] = [index for index, kind in enumerate(kinds_of(block.items)) if kind == ItemKind.RECORD_FILE]
+    file_bits = random.Random(3).sample(range(8 * len(block.items[file_index])), 500 if LONG else 10)
+    for index, bit in [*bits_of(block, 11), *((file_index, bit) for bit in file_bits)]:
+        items = flipped(block.items, index, bit)
+        if not is_accepted(verifier, items):
+            covered += 1
+            continue
+        hasher, links = BlockHasher(), Chain()
+        hasher.add(items)
+        for at, root_hash in enumerate([*roots, hasher.finish().root_hash]):
+            links.advance(at, root_hash)
+        refusal = links.check_links(following)
+        assert refusal is not None, (index, bit)
+        assert refusal.kind is RefusalKind.BAD_ROOT_HASH
+        assert index != file_index
+        named += 1
+    assert covered > len(file_bits)
+    assert named > 0
+
+
 def test_what_a_record_file_proof_does_not_cover_is_held_by_the_next_block() -> None:
     """Another state root: the proof holds, the root hash is another, and block 1 does not link to it."""
     block, verifier = real.block("record-file-chain", 0), verifier_of("record-file-chain")
