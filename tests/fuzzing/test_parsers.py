@@ -14,8 +14,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from datastream.commands import Command, encode_command
 from gateway import limits
+from gateway.api import block_items_pb2, publish_pb2
+from tests.datastream.fuzz_commands import STREAM_TYPE
 from tests.fuzzing.parsers import PARSERS, Parser
+from tests.gateway.blocks import block_items
 from tests.gateway.proofs import real, record_files, state_proofs
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -78,7 +82,13 @@ def costly_inputs() -> list[tuple[Parser, bytes]]:
     records = state_proofs.len_field(3, b"") * (limits.RECORD_FILE_FIELDS_MAX - 3)
     file = record_files.record_file_item(record_files.contents(records=records))
     signatures = record_files.record_file_proof([(7, b"\x01" * 256)] * limits.RECORD_FILE_SIGNATURES_MAX)
+    items = publish_pb2.PublishStreamRequest(
+        block_items=block_items_pb2.BlockItemSet(block_items=[*block_items()[:1], *[b"\x22\x00"] * 50_000])
+    ).SerializeToString()
     return [
+        (PARSERS["publish-message"], items),
+        (PARSERS["subscription"], b"\x00\x00" * 4_096),
+        (PARSERS["tcp-commands"], encode_command(Command.HEADER, STREAM_TYPE) * 256),
         (PARSERS["state-proof"], state_proofs.proof([time, sibling, end])),
         (PARSERS["record-file"], file),
         (PARSERS["record-file-proof"], signatures),
@@ -88,6 +98,41 @@ def costly_inputs() -> list[tuple[Parser, bytes]]:
 @pytest.mark.parametrize(("parser", "data"), costly_inputs(), ids=lambda value: getattr(value, "name", ""))
 def test_the_most_that_a_limit_lets_through_is_read(parser: Parser, data: bytes) -> None:
     parser.run(data)
+
+
+CALLS_MAX = 2_500_000
+"""Calls of functions, in Python and C, that reading one input may take: some 0.4 s where none of them is
+mathematics, of which each proof has a fixed amount."""
+
+
+def calls_of(parser: Parser, data: bytes) -> int:
+    """Count the work of reading an input, the same on every machine."""
+    count = 0
+
+    def note(_: object, event: str, __: object) -> None:
+        nonlocal count
+        count += event in ("call", "c_call")
+
+    sys.setprofile(note)
+    try:
+        parser.run(data)
+    finally:
+        sys.setprofile(None)
+    return count
+
+
+@pytest.mark.parametrize(("parser", "data"), costly_inputs(), ids=lambda value: getattr(value, "name", ""))
+def test_the_work_of_what_a_limit_lets_through_is_bounded(parser: Parser, data: bytes) -> None:
+    assert len(data) // 200 < calls_of(parser, data) < CALLS_MAX
+
+
+@pytest.mark.parametrize("name", PARSERS)
+def test_the_work_of_an_input_is_bounded_by_its_size(name: str) -> None:
+    """Sound inputs take the most: what is wrong ends the reading."""
+    parser = PARSERS[name]
+    parser.run(parser.seeds()[0])  # what is computed once
+    for seed in parser.seeds():
+        assert calls_of(parser, seed) < CALLS_MAX
 
 
 @pytest.mark.skipif(find_spec("atheris") is None, reason="atheris is not installed")
