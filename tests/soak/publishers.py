@@ -34,6 +34,9 @@ from tests.nodes import KEY, SMALL
 __all__ = ["Feed", "Raw", "Visits", "publish_all", "run_client", "run_raw"]
 
 KEPT_BLOCKS = 4_000
+AHEAD_BLOCKS_MAX = KEPT_BLOCKS // 2
+"""How far the chain is made beyond what is stored: a block that is dropped before could never be sent."""
+WAIT_SECONDS = 0.1
 DEAF_PAUSE_SECONDS = 30.0
 _Request = publish_pb2.PublishStreamRequest
 
@@ -50,12 +53,21 @@ class Feed:
         """Blocks made: the number of the next."""
         self.ended = False
         """No further block comes."""
+        self.waited_seconds = 0.0
+        """How long no block was made because too few were stored."""
 
-    async def run(self, count: int) -> None:
-        """Make `count` blocks."""
+    async def run(self, count: int, visits: Visits) -> None:
+        """Make `count` blocks, never too far beyond the last that is stored; fewer where that took time."""
         loop = asyncio.get_running_loop()
         begun = loop.time()
+        end = begun + count * self._seconds_per_block
         for block in self._maker.blocks(count):
+            while block.number > visits.last_number + AHEAD_BLOCKS_MAX:
+                await asyncio.sleep(WAIT_SECONDS)
+                begun += WAIT_SECONDS  # the pace does not rise afterwards
+                self.waited_seconds += WAIT_SECONDS
+            if self.waited_seconds and loop.time() > end:
+                break
             await asyncio.sleep(begun + self.count * self._seconds_per_block - loop.time())
             async with self._more:
                 self._blocks[block.number] = block
@@ -224,12 +236,13 @@ async def publish_all(address: str, count: int, blocks_per_second: float, seed: 
         "deaf": Raw(reads=False),
     }
     async with asyncio.TaskGroup() as group:
-        group.create_task(feed.run(count))
+        group.create_task(feed.run(count, visits))
         group.create_task(_collect_garbage(feed))
         for index in range(1, 5):
             group.create_task(run_client(f"client-{index}", address, feed, visits, Random(rng.random())))
         for name, raw in raws.items():
             group.create_task(run_raw(name, address, feed, visits, Random(rng.random()), raw))
+    visits.counts["seconds without a new block"] = round(feed.waited_seconds)
     return visits
 
 
