@@ -110,7 +110,7 @@ class QueryTotals:
         """Add a batch; the last one again takes the place of what it was.
 
         Args:
-            batch_id: at least that of the last batch.
+            batch_id: Spark's number of it; a query that is begun anew begins with 0 again.
             reports: of its tasks.
         """
         before = self.before if batch_id == self.batch_id else self.publishers

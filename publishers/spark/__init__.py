@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from publishers.linking import ChainStart
+    from publishers.report_totals import by_publisher
+    from publishers.spark.block_sink import read_totals
     from publishers.spark.prepare import (
         chain_start,
         link_and_sign_blocks,
@@ -36,10 +38,12 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ChainStart",
+    "by_publisher",
     "chain_start",
     "link_and_sign_blocks",
     "link_blocks",
     "publish",
+    "read_totals",
     "records_to_blocks",
     "records_to_signed_blocks",
     "register",
@@ -50,10 +54,12 @@ __all__ = [
 
 _HOMES: Final = {
     "ChainStart": "publishers.linking",
+    "by_publisher": "publishers.report_totals",
     "chain_start": "publishers.spark.prepare",
     "link_and_sign_blocks": "publishers.spark.prepare",
     "link_blocks": "publishers.spark.prepare",
     "publish": "publishers.spark.publishing",
+    "read_totals": "publishers.spark.block_sink",
     "root_hashes": "publishers.spark.prepare",
     "sign_blocks": "publishers.spark.prepare",
     "records_to_blocks": "publishers.spark.records",

@@ -257,13 +257,17 @@ def read_reports(folder: Path, publisher_id: str) -> list[PublishReport]:
     return [PublishReport.from_json(json.dumps(fields)) for fields in json.loads(path.read_text())]
 
 
-def read_totals(folder: Path, publisher_id: str) -> QueryTotals:
+def read_totals(report_path: str | Path, publisher_id: str = "spark") -> QueryTotals:
     """Read what a streaming query has published so far: what its `commit` wrote to `report_path`.
+
+    Args:
+        report_path: the option of the sink.
+        publisher_id: the option of the sink. Queries that have both in common are added up.
 
     Returns:
         All batches up to the last; empty when there was none.
     """
-    path = _report_file(folder, f"{publisher_id}-totals")
+    path = _report_file(folder_of(str(report_path)), f"{publisher_id}-totals")
     return QueryTotals.from_json(path.read_text()) if path.exists() else QueryTotals(publisher_id)
 
 

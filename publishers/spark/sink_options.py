@@ -39,11 +39,17 @@ from publishers.spark.options import check_known, flag, positive, whole_number
 
 __all__ = ["SinkOptions"]
 
-_KNOWN: Final = GATEWAY_OPTIONS | {
-    *("publisher_id", "race", "check", "deadline_seconds", "turn_seconds", "answer_seconds"),
-    *("reset_interval_seconds", "set_bytes", "cache_bytes", "window_blocks", "blocks_per_second"),
-    *("first_block", "report_path", "start_gate", "path", "checkpointlocation"),
-}
+SPARK_OPTIONS: Final = frozenset(("path", "checkpointlocation", "queryname"))
+"""What Spark gives along with the options of a sink: of `save(path)`, and of a streaming query."""
+_KNOWN: Final = (
+    GATEWAY_OPTIONS
+    | SPARK_OPTIONS
+    | {
+        *("publisher_id", "race", "check", "deadline_seconds", "turn_seconds", "answer_seconds"),
+        *("reset_interval_seconds", "set_bytes", "cache_bytes", "window_blocks", "blocks_per_second"),
+        *("first_block", "report_path", "start_gate"),
+    }
+)
 _CACHE_BYTES_MAX: Final = 1 << 40
 
 

@@ -24,6 +24,7 @@ from typing import Any
 from pyspark import TaskContext
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.datasource import WriterCommitMessage
+from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
 from gateway.block import Block
@@ -34,7 +35,7 @@ from publishers.spark.block_stream import BlockStreamDataSource
 from publishers.spark.session import build_session
 from publishers.spark.sink_options import SinkOptions
 
-__all__ = ["copy_blocks", "main"]
+__all__ = ["copy_blocks", "main", "start_query"]
 
 _HURT_ATTEMPTS = 3
 """Attempts of a task that something may happen to."""
@@ -116,15 +117,20 @@ def _publish(spark: SparkSession, orders: dict[str, Any]) -> None:
         sys.stdout.write(report.to_json() + "\n")
 
 
-def _follow(spark: SparkSession, orders: dict[str, Any]) -> None:
+def start_query(spark: SparkSession, orders: dict[str, Any]) -> StreamingQuery:
+    """Start the query of `follow`."""
     source = spark.readStream.format("blockfiles").option("blocks_per_batch", orders["blocks_per_batch"])
-    query = (
+    return (
         source.load(orders["chain"])
         .writeStream.format("blockstream")
         .option("gateways", orders["gateways"])
         .option("checkpointLocation", orders["checkpoint"])
         .start()
     )
+
+
+def _follow(spark: SparkSession, orders: dict[str, Any]) -> None:
+    query = start_query(spark, orders)
     sys.stdin.read()
     query.stop()
     error = query.exception()

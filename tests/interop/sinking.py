@@ -147,11 +147,6 @@ class Driver:
         self._process.wait()
 
     @property
-    def process_id(self) -> int:
-        """Its process id."""
-        return self._process.pid
-
-    @property
     def is_running(self) -> bool:
         """Whether it has not ended."""
         return self._process.poll() is None

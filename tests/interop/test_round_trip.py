@@ -17,6 +17,7 @@ pytest.importorskip("pyspark")
 
 from publishers.node_process import NodeProcess
 from publishers.spark import publish
+from tests.gateway.proofs import real
 from tests.interop.sink_driver import copy_blocks
 from tests.interop.sinking import Driver, spark_cluster
 from tests.publishers.data import REAL_BLOCKS, needs_real_blocks, real_chain
@@ -45,16 +46,31 @@ def bytes_of(folder: Path) -> dict[str, bytes]:
     return found
 
 
-@pytest.mark.parametrize("name", list(CHAINS))
-def test_a_real_chain_comes_back_byte_by_byte(spark: SparkSession, tmp_path: Path, name: str) -> None:
-    source, copy = real_chain(name), tmp_path / "copy"
+def round_trip(spark: SparkSession, folder: Path, source: Path, arguments: Sequence[str], first: int) -> Path:
+    """Publish a chain from a block on, and write what the gateway then has into a folder."""
+    copy = folder / "copy"
     copy.mkdir()
-    with NodeProcess(tmp_path / "node", tmp_path / "node.log", CHAINS[name]) as node:
-        blocks = spark.read.format("blockfiles").option("partitions", 2).load(str(source))
-        publish(blocks, node.grpc, race=2, deadline_seconds=60)
+    with NodeProcess(folder / "node", folder / "node.log", arguments) as node:
+        chain = spark.read.format("blockfiles").options(**{"partitions": "2", "from": str(first)})
+        publish(chain.load(str(source)), node.grpc, race=2, deadline_seconds=60)
         back = spark.read.format("blockstream").option("gateways", node.grpc).option("partitions", 2).load()
         copy_blocks(back, copy)
-    assert bytes_of(copy) == bytes_of(source)
+    return copy
+
+
+@pytest.mark.parametrize("name", list(CHAINS))
+def test_a_real_chain_comes_back_byte_by_byte(spark: SparkSession, tmp_path: Path, name: str) -> None:
+    copy = round_trip(spark, tmp_path, real_chain(name), CHAINS[name], 0)
+    assert bytes_of(copy) == bytes_of(real_chain(name))
+
+
+def test_a_block_from_the_middle_of_a_chain_comes_back(spark: SparkSession, tmp_path: Path) -> None:
+    """A TSS signature with a WRAPS proof; the node is given the ledger data of block 0, and begins later."""
+    ledger = tmp_path / "publication"
+    ledger.write_bytes(real.publication("wraps-chain"))
+    arguments = ("--ledger-key", f"tss:{ledger}", "--first-block", "any")
+    copy = round_trip(spark, tmp_path, real_chain("wraps-chain"), arguments, 391)
+    assert bytes_of(copy) == {"391": bytes_of(real_chain("wraps-chain"))["391"]}
 
 
 @pytest.mark.skipif(not LONG, reason="a cluster of five JVMs, for SLUICE_LONG=1")

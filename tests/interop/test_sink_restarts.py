@@ -8,43 +8,44 @@ from __future__ import annotations
 import os
 import random
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 pytest.importorskip("pyspark")
 
+from tests.interop.sink_driver import start_query
 from tests.interop.sinking import Driver, Gateway, check_streams, gateways, wait_until, write_chain
 from tests.nodes import make_blocks, stream_bytes
 from tests.publishers.node_thread import store
 
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
 LONG = os.environ.get("SLUICE_LONG") == "1"
-COUNT = 1500 if LONG else 60
+COUNT = 600 if LONG else 60
 RESTARTS = 10 if LONG else 1
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(1800 if LONG else 300)]
 
 
-def test_a_query_that_is_stopped_and_killed_publishes_each_block_once(tmp_path: Path) -> None:
+def test_a_query_that_is_stopped_and_killed_publishes_each_block_once(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     chance = random.Random(5)
     blocks = make_blocks(COUNT)
     chain = tmp_path / "chain"
     write_chain(chain, blocks[:1])
     with gateways(tmp_path, 1) as (node,):
-
-        def driver() -> Driver:
-            return Driver(
-                tmp_path / "driver.log",
-                do="follow",
-                master="local[2]",
-                chain=str(chain),
-                gateways=node.address,
-                checkpoint=str(tmp_path / "checkpoint"),
-                blocks_per_batch=7,
-            )
-
+        orders = {
+            "chain": str(chain),
+            "gateways": node.address,
+            "checkpoint": str(tmp_path / "checkpoint"),
+            "blocks_per_batch": 17,
+        }
         written = 1
         for restart in range(RESTARTS):
-            with driver() as running:
+            with Driver(tmp_path / "driver.log", do="follow", master="local[2]", **orders) as running:
                 goal = COUNT * (restart + 1) // (RESTARTS + 1)
                 write_chain(chain, blocks[written:goal])
                 written = goal
@@ -54,11 +55,12 @@ def test_a_query_that_is_stopped_and_killed_publishes_each_block_once(tmp_path: 
                     running.stop()
                 else:
                     running.kill()
-        with driver() as running:
-            write_chain(chain, blocks[written:])
-            await_head(running, node, COUNT - 1)
-            running.stop()
+        query = start_query(spark, orders)
+        write_chain(chain, blocks[written:])
+        wait_until(lambda: node.head == COUNT - 1 or not query.isActive, "the last block")
+        query.stop()
         node.stop()
+    assert query.exception() is None
     check_streams(node.data_dir)
     store(tmp_path / "expected", blocks)
     assert stream_bytes(node.data_dir) == stream_bytes(tmp_path / "expected")

@@ -9,7 +9,11 @@ import pytest
 
 pytest.importorskip("pyspark")
 
+from pyspark.sql.functions import count, max
+from pyspark.sql.streaming.listener import StreamingQueryProgress
+
 from publishers.block_files import write_block_file
+from publishers.spark import read_totals
 from tests.nodes import make_blocks
 from tests.publishers.node_thread import node_thread
 
@@ -27,25 +31,39 @@ def test_a_query_goes_on_from_its_checkpoint_and_without_one_passes_over_what_is
     chain = tmp_path / "chain"
     chain.mkdir()
 
-    def follow(gateway: str, checkpoint: str) -> None:
+    def follow(gateway: str, checkpoint: str) -> list[StreamingQueryProgress]:
         blocks = spark.readStream.format("blockfiles").option("blocks_per_batch", 4).load(str(chain))
         query = (
-            blocks.writeStream.format("blockstream")
+            blocks.observe("sent", count("*").alias("blocks"), max("block_number").alias("last"))
+            .writeStream.format("blockstream")
+            .queryName("follow")
             .option("gateways", gateway)
+            .option("report_path", str(tmp_path))
             .option("checkpointLocation", str(tmp_path / checkpoint))
             .trigger(availableNow=True)
             .start()
         )
         query.awaitTermination()
+        return [progress for progress in query.recentProgress if progress.numInputRows]
 
     with node_thread(tmp_path / "node") as node:
         gateway = str(node.grpc_address)
-        for count in (5, 12):
-            for block in BLOCKS[:count]:
+        for block_count in (5, 12):
+            for block in BLOCKS[:block_count]:
                 write_block_file(chain / f"{block.number}.blk", block)
-            follow(gateway, "checkpoint")
-            assert node.ledger.last_number == count - 1
+            batches = follow(gateway, "checkpoint")
+            assert node.ledger.last_number == block_count - 1
+            totals = read_totals(tmp_path)
+            assert (totals.total.acknowledged, totals.total.safe_through) == (block_count, block_count - 1)
+        # What Spark itself knows: the rows that go into the sink, not what comes of them.
+        assert [progress.observedMetrics["sent"].asDict() for progress in batches] == [
+            {"blocks": 4, "last": 8},
+            {"blocks": 3, "last": 11},
+        ]
+        assert [progress.sink.numOutputRows for progress in batches] == [4, 3]
         follow(gateway, "another")
+        total = read_totals(tmp_path).total
+        assert (total.acknowledged, total.duplicate, total.won) == (12, 12, 12)
         assert node.ledger.last_number == 11
         rows = spark.read.format("blockstream").option("gateways", gateway).load().collect()
     read = [(row["block_number"], tuple(bytes(item) for item in row["items"])) for row in rows]

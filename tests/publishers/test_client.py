@@ -166,7 +166,8 @@ def test_a_laggard_passes_over_what_others_brought() -> None:
     node = FakeNode([script])
     report = publish(node, options=replace(TINY_SETS, machine=MachineLimits(window_blocks_max=1)))
     assert node.received == BLOCKS[15:]
-    assert (report.acknowledged, report.won) == (20, 5)
+    assert report.acknowledged == 20
+    assert report.won in (5, 6)  # block 0 may be out whole before the answer is here
 
 
 def test_a_node_that_has_nothing_is_filled_from_the_first_block() -> None:
