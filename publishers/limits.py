@@ -153,7 +153,7 @@ TURN_PATIENCE_SECONDS: Final = 5.0
 blocks."""
 
 TURN_SECONDS_DEFAULT: Final = 600.0
-"""How long `publish` lets a part of a chain wait for its turn without any progress of the gateways."""
+"""How long a part of a chain waits for its turn without any progress of the gateways."""
 
 RACE_MAX: Final = 16
 """Racing publishers in one task of the sink: they share the blocks and one Python process."""

@@ -9,7 +9,7 @@ check              `true`: check structure, root hash and links before offering 
 deadline_seconds   give up after so long without a block becoming safe              never
 reset_interval_seconds  leave the stream in good order after so long, between       never
                    blocks, and go on at the next gateway at once
-turn_seconds       give up waiting for the blocks before this partition after so     never
+turn_seconds       give up waiting for the blocks before this partition after so     600
                    long without any progress of the gateways
 answer_seconds     leave a gateway that is silent for so long                       60
 set_bytes          size of an item set in a message                                 65536
@@ -67,7 +67,8 @@ class SinkOptions:
     """Whether blocks are checked before they are offered."""
     deadline_seconds: float | None
     reset_interval_seconds: float | None
-    turn_seconds: float | None
+    turn_seconds: float
+    """A task that waits holds a slot, which the task that it waits for may need for another try."""
     answer_seconds: float
     set_bytes: int
     cache_bytes: int
@@ -95,7 +96,7 @@ class SinkOptions:
             is_checked=flag(options, "check", default=True),
             deadline_seconds=positive(options, "deadline_seconds", "seconds"),
             reset_interval_seconds=positive(options, "reset_interval_seconds", "seconds"),
-            turn_seconds=positive(options, "turn_seconds", "seconds"),
+            turn_seconds=positive(options, "turn_seconds", "seconds") or limits.TURN_SECONDS_DEFAULT,
             answer_seconds=positive(options, "answer_seconds", "seconds")
             or limits.ANSWER_TIMEOUT_SECONDS_DEFAULT,
             set_bytes=whole_number(

@@ -26,7 +26,7 @@ LONG = os.environ.get("SLUICE_LONG") == "1"
 COUNT = 600 if LONG else 60
 RESTARTS = 10 if LONG else 1
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(1800 if LONG else 300)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(1800 if LONG else 600)]
 
 
 def test_a_query_that_is_stopped_and_killed_publishes_each_block_once(
@@ -41,7 +41,7 @@ def test_a_query_that_is_stopped_and_killed_publishes_each_block_once(
             "chain": str(chain),
             "gateways": node.address,
             "checkpoint": str(tmp_path / "checkpoint"),
-            "blocks_per_batch": 17,
+            "blocks_per_batch": 30,
         }
         written = 1
         for restart in range(RESTARTS):

@@ -47,5 +47,5 @@ def test_every_function_of_the_page_is_there() -> None:
     assert {name for name in named if callable(getattr(spark, name))} == set(named)
     others = set(spark.__all__) - {"ChainStart", "register"} - set(named)
     pages = "".join((DOCS / name).read_text("utf-8") for name in ("spark.md", "verification.md"))
-    assert others == {"publish", "verify_blocks"}
+    assert others == {"by_publisher", "publish", "read_totals", "verify_blocks"}
     assert {name for name in others if f"{name}(" in pages} == others

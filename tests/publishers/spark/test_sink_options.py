@@ -21,7 +21,7 @@ def test_the_defaults() -> None:
         is_checked=True,
         deadline_seconds=None,
         reset_interval_seconds=None,
-        turn_seconds=None,
+        turn_seconds=limits.TURN_SECONDS_DEFAULT,
         answer_seconds=limits.ANSWER_TIMEOUT_SECONDS_DEFAULT,
         set_bytes=limits.ITEM_SET_BYTES_DEFAULT,
         cache_bytes=limits.CACHE_BYTES_DEFAULT,
