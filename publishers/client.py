@@ -159,6 +159,14 @@ class PublishClient:
         """Say what was done so far; for a progress display."""
         return self._machine.report()
 
+    def stop(self) -> None:
+        """Finish the block that is being sent, say goodbye (EndStream RESET), and end; again is harmless.
+
+        `publish` then returns what was done; blocks may be unacknowledged.
+        """
+        if self._finish is None:
+            self._hear(Stop())
+
     async def publish(self, source: AsyncIterable[Block]) -> PublishReport:
         """Publish all blocks of `source`, and return when every one is known to be stored.
 
@@ -168,7 +176,7 @@ class PublishClient:
             source: blocks with consecutive numbers. It is read as far ahead as the cache allows.
 
         Returns:
-            What was done.
+            What was done: everything, but after `stop`.
 
         Raises:
             PublishFailed: a gateway refused a block for good, or the deadline passed; it holds the report.

@@ -218,6 +218,7 @@ def _blocks_won(node: NodeProcess) -> dict[str, int]:
 def _result(
     report: JobReport, read: ReadTotals, won: dict[str, int], mode: str, options: DemoOptions
 ) -> DemoResult:
+    failed = {failure.publisher_id: failure.reason for failure in report.failures}
     shares = [
         PublisherResult(
             one.publisher_id,
@@ -225,15 +226,14 @@ def _result(
             one.skipped,
             one.acknowledged + one.duplicate,
             one.bytes_sent,
-            one.failure,
+            failed.pop(one.publisher_id, one.failure),
         )
         for one in report.publishers
     ]
-    shares += [
-        PublisherResult(one.publisher_id, won.get(one.publisher_id, 0), 0, 0, 0, one.reason)
-        for one in report.failures
-    ]
+    shares += [PublisherResult(name, won.get(name, 0), 0, 0, 0, reason) for name, reason in failed.items()]
     latency_ns = [sample for one in report.publishers for sample in one.latency_ns]
+    assert report.first_block is not None, "a folder of block files has a first one"
+    assert report.last_block is not None
     return DemoResult(
         first_block=report.first_block,
         last_block=report.last_block,

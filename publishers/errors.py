@@ -5,6 +5,7 @@
     ├── BlockFileError          a block file cannot be used: which and why
     ├── BlockListError          a folder's block files do not make one chain: same number twice, one missing
     ├── BlockOrderError         a source gave a block out of order
+    ├── CheckpointError         a checkpoint folder is of something else, or in use
     ├── FrameError              a DataFrame's blocks do not make one chain, or not in this order
     ├── ItemTooLarge            an item does not fit in any message
     ├── MakerOptionError        an option of the block maker makes no sense
@@ -12,6 +13,7 @@
     ├── PrepareError            a block cannot be hashed, linked, signed or made: its number and why
     ├── SchemaError             a DataFrame does not have the columns of blocks
     ├── PublishFailed           a publisher gave up; holds the report
+    ├── PublishStopped          a task was told to stop, and did after the block in flight
     ├── SourceRefused           a source that is read over the network does not have what is wanted
     ├── SourceUnreachable       a source that is read over the network gave nothing in time
     ├── TurnTimeout             the blocks before a part of the chain were not stored in time
@@ -34,6 +36,7 @@ __all__ = [
     "BlockFileError",
     "BlockListError",
     "BlockOrderError",
+    "CheckpointError",
     "FrameError",
     "ItemTooLarge",
     "MachineError",
@@ -41,6 +44,7 @@ __all__ = [
     "OptionError",
     "PrepareError",
     "PublishFailed",
+    "PublishStopped",
     "PublisherError",
     "SchemaError",
     "SourceRefused",
@@ -120,6 +124,21 @@ class BlockOrderError(PublisherError):
             else (f"blocks {self.expected} to {self.got - 1} are")
         )
         return f"{missing} missing: block {self.got} came after block {self.expected - 1}"
+
+
+class CheckpointError(PublisherError):
+    """A checkpoint folder cannot be used.
+
+    Fields: `folder`, `reason` in words.
+    """
+
+    def __init__(self, folder: str, reason: str) -> None:
+        super().__init__(folder, reason)
+        self.folder = folder
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"checkpoint {self.folder}: {self.reason}"
 
 
 class FrameError(PublisherError):
@@ -237,6 +256,20 @@ class PublishFailed(PublisherError):
 
     def __str__(self) -> str:
         return f"publisher {self.report.publisher_id}: {self.reason}"
+
+
+class PublishStopped(PublisherError):
+    """A task was told to stop: it finished the block in flight and ended; what is stored is stored.
+
+    Fields: `task`, its name.
+    """
+
+    def __init__(self, task: str) -> None:
+        super().__init__(task)
+        self.task = task
+
+    def __str__(self) -> str:
+        return f"publisher {self.task} was told to stop"
 
 
 class SourceRefused(PublisherError):

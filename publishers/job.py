@@ -1,95 +1,64 @@
 """What `sluice publish` runs: racing Spark jobs, each publishing the whole chain.
 
-Each publisher is one job with one task that reads the block files in order and publishes them; the jobs run
-at once, from threads of the driver, in one session. The gateway takes each block from whoever is first and
-tells the others to skip it.
+    publisher-1   job, or query with --follow ──┐
+    publisher-2   the same rows, read again   ──┼──► the sink's tasks ──► gateways
+    publisher-3                               ──┘        │
+    watch: ask the gateways, open the gate, stop ◄── steward (how far each task is)
+
+The jobs run at once, from threads of the driver, in one session. The gateway takes each block from whoever is
+first and tells the others to skip it. Publishers with gateways of one priority begin with different ones.
 Source: design.md, "Spark"; publish-block-stream.md, "Multiple Publisher Extension".
 """
 
 from __future__ import annotations
 
-import re
 import tempfile
 import threading
 import time
-import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
-import grpc
-
-from gateway.api import node_pb2, node_pb2_grpc
-from gateway.channels import ClientTls, open_blocking_channel
-from publishers.block_files import check_no_gaps, list_block_files
-from publishers.limits import STATUS_POLL_SECONDS
+from gateway.channels import ClientTls
+from publishers import limits
+from publishers.checkpoint import FollowCheckpoint
+from publishers.head import Head
+from publishers.job_report import Failure, JobProgress, JobReport, rows_of, safe_through_of
+from publishers.number_range import NumberRange
 from publishers.report import PublishReport
-from publishers.signals import NO_BLOCK
-from publishers.spark.gateway_options import tls_gateway_options
-from publishers.spark.start_gate import StartGate
+from publishers.signing_key import KeyPlace
+from publishers.source_names import SourceName, parse_source
+from publishers.spark.chain_sources import ChainFrame, batch_frame, check_before_spark, stream_frame
+from publishers.spark.failures import reason_in
+from publishers.spark.gateway_options import Gateways, gateways_of, rotated, tls_gateway_options
+from publishers.steward import Steward
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["Failure", "Head", "JobProgress", "JobReport", "publish", "reason_in"]
+__all__ = ["Failure", "JobProgress", "JobReport", "publish"]
 
-_STATUS_TIMEOUT_SECONDS: Final = 1.0
 _ABORT_WAIT_SECONDS: Final = 10.0
-_OUR_ERROR: Final = re.compile(r"^(?:publishers|gateway)\.errors\.\w+: (?P<reason>.*)$", re.MULTILINE)
-_STATUS_MARK: Final = re.compile(r"\s*SQLSTATE: \w+\s*$")
-
-
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """A publisher that gave up."""
-
-    publisher_id: str
-    reason: str
-    """One line."""
-
-
-@dataclass(frozen=True, slots=True)
-class JobProgress:
-    """What is known while the jobs run."""
-
-    head: int | None
-    """Last block stored by the first gateway that answers; None: it has none, or none answers."""
-    is_reachable: bool
-    """Whether a gateway answered."""
-    ready: int
-    """Publishers that are ready to send."""
-    running: int
-    """Publishers that are not done."""
-    elapsed_seconds: float
-
-
-@dataclass(frozen=True, slots=True)
-class JobReport:
-    """What the publishers did."""
-
-    first_block: int
-    last_block: int
-    publishers: tuple[PublishReport, ...]
-    """Of the publishers that ended well, in order of their names."""
-    failures: tuple[Failure, ...]
-    elapsed_seconds: float
-    """From the start of the jobs to the end of the last."""
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether every publisher knows that every block is stored."""
-        return not self.failures and all(report.unacknowledged == 0 for report in self.publishers)
+_STOP_WAIT_SECONDS: Final = limits.STOP_TIMEOUT_SECONDS + 2 * limits.CLOSE_TIMEOUT_SECONDS
+_LOCAL_HOST: Final = "127.0.0.1"
 
 
 @dataclass(slots=True)
 class _Job:
-    """One publisher's job and what came of it."""
+    """One publisher's job, or query, and what came of it."""
 
     publisher_id: str
+    gateways: str
     thread: threading.Thread | None = None
-    report: PublishReport | None = None
-    failure: Failure | None = None
+    query: Any = None
+    reports: list[PublishReport] = field(default_factory=list)
+    """Of what is committed."""
+    error: Exception | None = None
+
+    @property
+    def is_running(self) -> bool:
+        return self.thread is not None and self.thread.is_alive()
 
 
 @dataclass(slots=True)
@@ -97,18 +66,57 @@ class _Race:
     """What the threads of one call of `publish` share; they read it only."""
 
     spark: SparkSession
-    source: Path
+    chain: ChainFrame
     options: dict[str, str]
     folder: Path
-    tag: str = field(default_factory=lambda: f"sluice-publish-{uuid.uuid4().hex}")
+    """Where the sink's reports come."""
+    checkpoint: FollowCheckpoint | None
+    """None: a batch, or a stream that ends where it ended when it was begun."""
+    steward: Steward
+    started_at: float = field(default_factory=time.monotonic)
+    opened_at: float | None = None
+    """When the first publisher could send."""
+    acknowledged: int = 0
+    """By the publisher that heard of most."""
+    acknowledged_at: float = 0.0
+    """When that changed last."""
+    is_stopping: bool = False
+
+    @property
+    def tag(self) -> str:
+        """Of the Spark jobs."""
+        return f"sluice-publish-{self.steward.address.token}"
+
+    @property
+    def racers(self) -> int:
+        """Publishers in each task."""
+        return int(self.options.get("race", "1"))
+
+    def rows(self, job: _Job) -> list[PublishReport]:
+        """Add up what is committed and what tasks say."""
+        is_told = bool(job.reports) and not self.chain.is_streaming
+        live = [] if is_told else self.steward.reports(job.publisher_id)
+        return rows_of(job.publisher_id, [*job.reports, *live], self.racers)
+
+    def rate(self, rows: Sequence[PublishReport]) -> float:
+        """Give the blocks per second: every publisher hears of every block, so the most is all."""
+        acknowledged = max((row.acknowledged for row in rows), default=0)
+        if acknowledged != self.acknowledged:
+            self.acknowledged, self.acknowledged_at = acknowledged, time.monotonic()
+        seconds = self.acknowledged_at - (self.opened_at or self.started_at)
+        return acknowledged / seconds if acknowledged and seconds > 0 else 0.0
 
 
 def publish(
     spark: SparkSession,
-    source: Path,
+    source: Path | SourceName,
     gateways: Sequence[str],
     publishers: int = 1,
     *,
+    numbers: NumberRange | None = None,
+    shards: int = 1,
+    key: KeyPlace | None = None,
+    checkpoint: FollowCheckpoint | None = None,
     publisher_prefix: str = "publisher",
     deadline_seconds: float | None = None,
     reset_interval_seconds: float | None = None,
@@ -116,14 +124,20 @@ def publish(
     tls: ClientTls | None = None,
     sink_options: dict[str, str] | None = None,
     on_progress: Callable[[JobProgress], None] | None = None,
+    stop: threading.Event | None = None,
 ) -> JobReport:
-    """Publish a folder of block files by racing Spark jobs.
+    """Publish a chain by racing Spark jobs.
 
     Args:
-        spark: a session with at least as many task slots as publishers (`build_session`).
-        source: the folder; under the same path on every worker.
-        gateways: `host:port` each, the preferred one first.
+        spark: a session with at least publishers times shards task slots (`build_session`).
+        source: a folder of block files, or another source; under the same path on every worker.
+        gateways: `host:port` or `host:port/priority` each, the preferred one first.
         publishers: how many race.
+        numbers: blocks that are wanted; None: all that there are.
+        shards: consecutive parts of the chain that each publisher prepares at once, and sends in order.
+        key: where a worker finds the key that blocks are signed with; None: they are signed.
+        checkpoint: follow the source without end, and go on from here when begun again; None: publish what
+            is there.
         publisher_prefix: they are called prefix-1, prefix-2, …
         deadline_seconds: a publisher gives up after so long without a block becoming safe; None: never.
         reset_interval_seconds: time after which a publisher goes on at the next gateway; None: never.
@@ -131,98 +145,230 @@ def publish(
         tls: how gateways are connected to, with absolute paths; None: without TLS.
         sink_options: further options of `blockstream`.
         on_progress: called several times a second from this thread.
+        stop: once set, publishers finish the block in flight, and the report says that it was interrupted.
 
     Returns:
         The reports; a publisher that failed is in `failures`.
 
     Raises:
-        BlockListError: the folder has no blocks, a gap, or a number twice; nothing was started.
+        PublisherError: the source cannot be read, is no chain, or an option is wrong; nothing was sent.
     """
-    files = list_block_files(source)
-    check_no_gaps(source, files)
-    options = {
-        **_texts("deadline_seconds", deadline_seconds),
-        **_texts("reset_interval_seconds", reset_interval_seconds),
-        **_texts("blocks_per_second", blocks_per_second),
-    }
-    options |= (sink_options or {}) | tls_gateway_options(tls) | {"gateways": ",".join(gateways)}
-    with tempfile.TemporaryDirectory(prefix="sluice-publish-") as folder, Head(gateways, tls) as head:
-        options |= {"report_path": folder, "start_gate": folder}
-        race = _Race(spark, source.absolute(), options, Path(folder))
-        jobs = [_Job(f"{publisher_prefix}-{number}") for number in range(1, publishers + 1)]
-        started_at = time.monotonic()
-        try:
-            for job in jobs:
-                job.thread = threading.Thread(
-                    target=_run_job, args=(race, job), name=job.publisher_id, daemon=True
-                )
-                job.thread.start()
-            _watch(race, jobs, head, started_at, on_progress)
-        except BaseException:
-            # Ctrl-C above all: the tasks end, and what is stored is stored.
-            spark.sparkContext.cancelJobsWithTag(race.tag)
-            for job in jobs:
-                if job.thread is not None:
-                    job.thread.join(_ABORT_WAIT_SECONDS)
-            raise
-        elapsed_seconds = time.monotonic() - started_at
-    return JobReport(
-        first_block=files[0][0],
-        last_block=files[-1][0],
-        publishers=tuple(job.report for job in jobs if job.report is not None),
-        failures=tuple(job.failure for job in jobs if job.failure is not None),
-        elapsed_seconds=elapsed_seconds,
+    if isinstance(source, Path):
+        source = parse_source(f"blockfiles:{source}")
+    numbers = numbers or NumberRange()
+    if checkpoint is None:
+        check_before_spark(source, numbers)
+    texts = _texts(
+        deadline_seconds=deadline_seconds,
+        reset_interval_seconds=reset_interval_seconds,
+        blocks_per_second=blocks_per_second,
+        turn_seconds=limits.TURN_SECONDS_DEFAULT,
     )
+    texts |= (sink_options or {}) | tls_gateway_options(tls)
+    chain = (stream_frame if checkpoint else batch_frame)(spark, source, numbers, shards)
+    prioritized = gateways_of({"gateways": ",".join(gateways)})
+    jobs = _jobs(publisher_prefix, publishers, prioritized)
+    with (
+        tempfile.TemporaryDirectory(prefix="sluice-publish-") as folder,
+        Head(rotated(prioritized, 0), tls) as head,
+        _steward_for(spark) as steward,
+    ):
+        texts |= {"report_path": folder, "steward": str(steward.address)}
+        race = _Race(spark, _signed(chain, key), texts, Path(folder), checkpoint, steward)
+        _run(race, jobs, head, on_progress, stop)
+        return _report(race, jobs)
 
 
-def _texts(name: str, value: float | None) -> dict[str, str]:
-    """Write an option as Spark wants it; nothing where it is not given."""
-    return {} if value is None else {name: str(value)}
+def _jobs(prefix: str, count: int, prioritized: Gateways) -> list[_Job]:
+    """Name the publishers, each with the gateways in its own order."""
+    return [_Job(f"{prefix}-{turn + 1}", ",".join(rotated(prioritized, turn))) for turn in range(count)]
+
+
+def _signed(chain: ChainFrame, key: KeyPlace | None) -> ChainFrame:
+    from publishers.spark.prepare import sign_blocks
+
+    if key is None:
+        return chain
+    signed = sign_blocks(chain.frame, key.file, key.variable)
+    return ChainFrame(signed, chain.first_block, chain.last_block, chain.is_streaming)
+
+
+def _steward_for(spark: SparkSession) -> Steward:
+    """Listen where the workers can come: on a cluster under the name that Spark has for this machine."""
+    settings = spark.sparkContext.getConf()
+    if (settings.get("spark.master") or "").startswith("local"):
+        return Steward(_LOCAL_HOST)
+    host = settings.get("spark.driver.host") or _LOCAL_HOST
+    return Steward(settings.get("spark.driver.bindAddress") or host, host)
+
+
+def _texts(**values: float | None) -> dict[str, str]:
+    """Write options as Spark wants them; nothing for those that are not given."""
+    return {name: str(value) for name, value in values.items() if value is not None}
+
+
+def _run(
+    race: _Race,
+    jobs: list[_Job],
+    head: Head,
+    on_progress: Callable[[JobProgress], None] | None,
+    stop: threading.Event | None,
+) -> None:
+    """Start the jobs, and return when all are done; on an exception they are ended before it goes on."""
+    try:
+        for job in jobs:
+            job.thread = threading.Thread(
+                target=_run_job, args=(race, job), name=job.publisher_id, daemon=True
+            )
+            job.thread.start()
+        _watch(race, jobs, head, on_progress, stop)
+    except BaseException:
+        _end(race, jobs)
+        for job in jobs:
+            if job.thread is not None:
+                job.thread.join(_ABORT_WAIT_SECONDS)
+        raise
 
 
 def _watch(
     race: _Race,
     jobs: list[_Job],
     head: Head,
-    started_at: float,
     on_progress: Callable[[JobProgress], None] | None,
+    stop: threading.Event | None,
 ) -> None:
-    """Open the gate when everybody is ready, show progress, and return when all jobs are done."""
-    gate = StartGate(race.folder)
-    is_open = False
+    """Open the gate when everybody is ready, show progress, stop when told to."""
+    stop_by, is_ended = None, False
     while True:
-        running = [job for job in jobs if job.thread is not None and job.thread.is_alive()]
-        ready_count = gate.ready_count
-        if not is_open and ready_count + len(jobs) - len(running) >= len(jobs):
-            gate.open()
-            is_open = True
+        running = [job for job in jobs if job.is_running]
+        ready_count = race.steward.ready_count
+        if race.opened_at is None and ready_count + len(jobs) - len(running) >= len(jobs):
+            race.steward.open_gate()
+            race.opened_at = time.monotonic()
+        for job in jobs:
+            _take_batches(race, job)
         if on_progress is not None:
-            last, is_reachable = head.ask()
-            elapsed_seconds = time.monotonic() - started_at
-            on_progress(JobProgress(last, is_reachable, ready_count, len(running), elapsed_seconds))
+            on_progress(_progress(race, jobs, head, ready_count, len(running)))
         if not running:
             return
+        if stop is not None and stop.is_set() and not race.is_stopping:
+            race.is_stopping = True
+            race.steward.stop()
+            stop_by = time.monotonic() + _STOP_WAIT_SECONDS
+        is_stopped = stop_by is not None and (race.steward.await_idle(0) or time.monotonic() > stop_by)
+        is_over = is_stopped or (race.checkpoint is not None and _is_all_safe(race, jobs))
+        if is_over and not is_ended:
+            is_ended = True
+            _end(race, running)
         assert running[0].thread is not None
-        running[0].thread.join(STATUS_POLL_SECONDS if is_open else STATUS_POLL_SECONDS / 10)
+        running[0].thread.join(limits.STATUS_POLL_SECONDS / (1 if race.opened_at and not stop_by else 10))
+
+
+def _end(race: _Race, jobs: list[_Job]) -> None:
+    """End jobs and queries, in the middle of whatever they do."""
+    race.spark.sparkContext.cancelJobsWithTag(race.tag)
+    for job in jobs:
+        if job.query is not None:
+            job.query.stop()
+
+
+def _is_all_safe(race: _Race, jobs: list[_Job]) -> bool:
+    """Whether every query that runs has committed the last block that is wanted."""
+    last = race.chain.last_block
+    return last is not None and all(
+        (safe_through_of(job.reports) or -1) >= last for job in jobs if job.is_running
+    )
+
+
+def _progress(race: _Race, jobs: list[_Job], head: Head, ready: int, running: int) -> JobProgress:
+    last, is_reachable = head.ask()
+    rows = tuple(row for job in jobs for row in race.rows(job))
+    return JobProgress(
+        head=last,
+        is_reachable=is_reachable,
+        ready=ready,
+        running=running,
+        elapsed_seconds=time.monotonic() - race.started_at,
+        first_block=race.chain.first_block,
+        last_block=race.chain.last_block,
+        safe_through=safe_through_of(rows),
+        blocks_per_second=race.rate(rows),
+        publishers=rows,
+        is_stopping=race.is_stopping,
+    )
+
+
+def _report(race: _Race, jobs: list[_Job]) -> JobReport:
+    elapsed_seconds = time.monotonic() - race.started_at
+    rows, failures, is_interrupted = [], [], False
+    for job in jobs:
+        is_whole = job.error is None and not (race.is_stopping and job.query is not None)
+        if job.error is not None and not race.is_stopping:
+            reason = reason_in(str(job.error)).removeprefix(f"publisher {job.publisher_id}: ")
+            failures.append(Failure(job.publisher_id, reason))
+        is_interrupted |= race.is_stopping and not is_whole
+        # What is committed is all there is; of a job that failed or was stopped, the tasks' own words count.
+        if is_whole:
+            race.steward.forget(job.publisher_id, 1 << 62)
+        rows += race.rows(job)
+    starts = [row.first_block for row in rows if row.first_block is not None]
+    ends = [row.last_block for row in rows if row.last_block is not None]
+    chain = race.chain
+    return JobReport(
+        first_block=chain.first_block if chain.first_block is not None else min(starts, default=None),
+        last_block=chain.last_block if chain.last_block is not None else max(ends, default=None),
+        publishers=tuple(rows),
+        failures=tuple(failures),
+        elapsed_seconds=elapsed_seconds,
+        blocks_per_second=race.rate(rows),
+        is_interrupted=is_interrupted,
+    )
+
+
+# --- one publisher ------------------------------------------------------------------------------------------
 
 
 def _run_job(race: _Race, job: _Job) -> None:
-    """Run one publisher's Spark job to its end; in its own thread."""
-    from publishers.spark.block_sink import read_reports
-
+    """Run one publisher's Spark job, or query, to its end; in its own thread."""
     context = race.spark.sparkContext
+    options = race.options | {"gateways": job.gateways, "publisher_id": job.publisher_id}
     try:
         _activate(race.spark)
         context.addJobTag(race.tag)
         context.setJobDescription(f"publish as {job.publisher_id}")
-        blocks = race.spark.read.format("blockfiles").option("partitions", 1).load(str(race.source))
-        blocks.write.format("blockstream").mode("append").options(
-            **race.options, publisher_id=job.publisher_id
-        ).save()
-        (job.report,) = read_reports(race.folder, job.publisher_id)
+        if race.chain.is_streaming:
+            _run_query(race, job, options)
+            return
+        if race.chain.first_block is not None:
+            options["first_block"] = str(race.chain.first_block)
+        race.chain.frame.write.format("blockstream").mode("append").options(**options).save()
+        job.reports = _read_reports(race.folder, job.publisher_id)
     except Exception as error:
-        reason = reason_in(str(error)).removeprefix(f"publisher {job.publisher_id}: ")
-        job.failure = Failure(job.publisher_id, reason)
+        job.error = error
+
+
+def _run_query(race: _Race, job: _Job, options: dict[str, str]) -> None:
+    folder = race.checkpoint.of(job.publisher_id) if race.checkpoint else str(race.folder / job.publisher_id)
+    writer = race.chain.frame.writeStream.format("blockstream").options(**options)
+    writer = writer.option("checkpointLocation", folder)
+    job.query = (writer if race.checkpoint else writer.trigger(availableNow=True)).start()
+    job.query.awaitTermination()
+
+
+def _take_batches(race: _Race, job: _Job) -> None:
+    """Take in the reports of batches that a query has committed since the last look, and remove them."""
+    for path in race.folder.glob(f"{job.publisher_id.replace('/', '_')}-batch-*.json"):
+        name = path.name.removesuffix(".json")
+        reports = _read_reports(race.folder, name)
+        race.steward.forget(job.publisher_id, int(name.rpartition("-")[2]))
+        job.reports = rows_of(job.publisher_id, [*job.reports, *reports], race.racers)
+        path.unlink()
+
+
+def _read_reports(folder: Path, name: str) -> list[PublishReport]:
+    from publishers.spark.block_sink import read_reports
+
+    return read_reports(folder, name)
 
 
 def _activate(spark: SparkSession) -> None:
@@ -233,49 +379,3 @@ def _activate(spark: SparkSession) -> None:
     """
     session_class = spark._get_j_spark_session_class(spark._jvm)
     session_class.setActiveSession(spark._jsparkSession)
-
-
-def reason_in(text: str) -> str:
-    """Find the line that matters in what Spark reports of a failed job: our own error, if there is one.
-
-    Args:
-        text: an exception's text, with tracebacks of several processes in it.
-    """
-    ours = [match["reason"] for match in _OUR_ERROR.finditer(text)]
-    if ours:
-        return _STATUS_MARK.sub("", ours[-1])
-    lines = [line.strip(" :") for line in text.splitlines() if line.strip()]
-    # py4j's own first line only names the Java call that failed.
-    useful = [line for line in lines if not line.startswith("An error occurred while calling")]
-    return (useful or lines or ["no reason given"])[0]
-
-
-class Head:
-    """Asks gateways how far they are."""
-
-    def __init__(self, gateways: Sequence[str], tls: ClientTls | None = None) -> None:
-        """Name the gateways; `with` closes the connections."""
-        self._channels = [open_blocking_channel(address, tls) for address in gateways]
-
-    def __enter__(self) -> Head:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        for channel in self._channels:
-            channel.close()
-
-    def ask(self) -> tuple[int | None, bool]:
-        """Ask the gateways in turn until one answers.
-
-        Returns:
-            Its last block, None if it has none; and whether one answered.
-        """
-        for channel in self._channels:
-            stub = node_pb2_grpc.BlockNodeServiceStub(channel)
-            try:
-                status = stub.serverStatus(node_pb2.ServerStatusRequest(), timeout=_STATUS_TIMEOUT_SECONDS)
-            except grpc.RpcError:
-                continue
-            last = status.last_available_block
-            return (None if last == NO_BLOCK else last), True
-        return None, False

@@ -102,6 +102,10 @@ STOP_TIMEOUT_SECONDS: Final = 5.0
 JAVA_VERSION_MIN: Final = 17
 """PySpark 4 needs Java 17 or later."""
 
+SPARK_LOCAL_BYTES_MIN: Final = 64 * MIB
+"""Space in Spark's folder for temporary files below which it is not started: broadcasts and shuffles of a
+small chain need some megabytes."""
+
 ARROW_BATCH_ROWS: Final = 64
 """Blocks in one Arrow batch between Spark and Python; with blocks of some MB, Spark's 10,000 would not
 fit."""
@@ -138,8 +142,18 @@ ENTRIES_PER_BATCH_DEFAULT: Final = 100_000
 PUBLISHERS_MAX: Final = 64
 """Racing publishers of one `sluice publish`: each is a task slot and two Python processes."""
 
+SHARDS_MAX: Final = 256
+"""Parts of the chain that each publisher of `sluice publish` prepares at once; each is a task slot."""
+
 START_GATE_SECONDS: Final = 30.0
 """How long a racing publisher waits for the others to be ready; then it starts alone."""
+
+STEWARD_CONNECT_SECONDS: Final = 5.0
+"""How long a task tries to reach the steward of its race; then it publishes without."""
+
+STEWARD_LINE_BYTES_MAX: Final = 16 * MIB
+"""Longest line between a task and the steward: the reports of RACE_MAX publishers, each with all its latency
+samples. A longer one is cut here, is no JSON then, and ends the connection."""
 
 PACE_LEAD_SECONDS: Final = 1.0
 """With `blocks_per_second`, the time between the start and the first block, in which publishers connect: else
@@ -159,7 +173,7 @@ RACE_MAX: Final = 16
 """Racing publishers in one task of the sink: they share the blocks and one Python process."""
 
 STATUS_POLL_SECONDS: Final = 0.25
-"""How often `sluice publish` asks a gateway for its head, for the progress display."""
+"""How often `sluice publish` asks a gateway for its head, and each task says how far it is."""
 
 # --- verification of blocks that are here already --------------------------------------------------------
 

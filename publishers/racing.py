@@ -13,11 +13,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import AsyncIterable, AsyncIterator, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 
 from gateway.block import Block
-from publishers.client import ClientOptions, publish_blocks
+from publishers.client import ClientOptions, PublishClient
 from publishers.errors import PublishFailed
 from publishers.report import PublishReport
 
@@ -104,6 +104,7 @@ async def race(
     racers: Sequence[Racer],
     options: ClientOptions,
     ahead_bytes_max: int,
+    on_client: Callable[[PublishClient], None] | None = None,
 ) -> list[PublishReport]:
     """Publish all blocks of a source by several publishers.
 
@@ -112,6 +113,7 @@ async def race(
         racers: at least one.
         options: of each.
         ahead_bytes_max: bytes that one publisher may be ahead of another.
+        on_client: is given each publisher before it starts, to ask it for reports and to stop it.
 
     Returns:
         A report of each; one that gave up has a failure in it. At least one has none.
@@ -121,12 +123,12 @@ async def race(
         Exception: what the source raised.
     """
     if len(racers) == 1:
-        (racer,) = racers
-        return [await publish_blocks(source, racer.gateways, racer.publisher_id, options)]
+        client = _client(racers[0], options, on_client)
+        return [await client.publish(source)]
     pump = _Pump(source, len(racers), ahead_bytes_max)
     pumping = asyncio.create_task(pump.run())
     runs = [
-        asyncio.create_task(_run(racer, lane, options))
+        asyncio.create_task(_run(_client(racer, options, on_client), racer, lane))
         for racer, lane in zip(racers, pump.lanes, strict=True)
     ]
     try:
@@ -143,9 +145,18 @@ async def race(
     return [result.report if isinstance(result, PublishFailed) else result for result in results]
 
 
-async def _run(racer: Racer, lane: _Lane, options: ClientOptions) -> PublishReport | PublishFailed:
+def _client(
+    racer: Racer, options: ClientOptions, on_client: Callable[[PublishClient], None] | None
+) -> PublishClient:
+    client = PublishClient(racer.gateways, racer.publisher_id, options)
+    if on_client is not None:
+        on_client(client)
+    return client
+
+
+async def _run(client: PublishClient, racer: Racer, lane: _Lane) -> PublishReport | PublishFailed:
     try:
-        return await publish_blocks(lane, racer.gateways, racer.publisher_id, options)
+        return await client.publish(lane)
     except PublishFailed as error:
         log.warning("%s leaves the race: %s", racer.publisher_id, error.reason)
         return error

@@ -1,4 +1,4 @@
-"""The options --tls-ca, --tls-cert and --tls-key of all commands that connect to nodes."""
+"""The options --tls and --tls-… of all commands that connect to nodes."""
 
 from __future__ import annotations
 
@@ -21,20 +21,37 @@ _OPTIONS = (
 
 
 def tls_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the three options; the function gets `tls`, a `ClientTls`, or None where none of them is given.
+    """Add the options; the function gets `tls`, a `ClientTls`, or None where none of them is given.
 
-    Without --tls-ca the node's certificate is checked against the system's authorities.
+    Without --tls-ca the node's certificate is checked against the system's authorities; --tls alone asks for
+    that. --tls-server-name is the name in the certificate, where it is not the host that is connected to.
 
     Raises:
         TlsError: from the function that is returned: a certificate without a key, or a key without one.
     """
 
     @functools.wraps(function)
-    def with_tls(*, tls_ca: str | None, tls_cert: str | None, tls_key: str | None, **others: Any) -> Any:
+    def with_tls(
+        *,
+        use_tls: bool,
+        tls_ca: str | None,
+        tls_cert: str | None,
+        tls_key: str | None,
+        tls_server_name: str | None,
+        **others: Any,
+    ) -> Any:
         # Absolute, because other processes with folders of their own may read them (Spark's workers).
         files = [None if file is None else str(Path(file).absolute()) for file in (tls_ca, tls_cert, tls_key)]
-        return function(tls=ClientTls(*files) if any(files) else None, **others)
+        ca_file, certificate_file, key_file = files
+        is_wanted = use_tls or any(files) or tls_server_name is not None
+        return function(
+            tls=ClientTls(ca_file, certificate_file, key_file, tls_server_name) if is_wanted else None,
+            **others,
+        )
 
+    name_help = "TLS: the name in the nodes' certificates, where it is not their host."
+    with_tls = click.option("--tls-server-name", metavar="NAME", help=name_help)(with_tls)
     for name, text in reversed(_OPTIONS):
         with_tls = click.option(name, metavar="FILE", help=text)(with_tls)
-    return with_tls
+    flag_help = "Connect with TLS; any of the following means it, too."
+    return click.option("--tls", "use_tls", is_flag=True, help=flag_help)(with_tls)

@@ -1,79 +1,144 @@
-"""`sluice publish`: Spark jobs race to publish a folder of block files."""
+"""`sluice publish`: racing Spark jobs publish a chain, from block files, a stream, a node or a lake table."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import os
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    SpinnerColumn,
-    TextColumn,
-    TimeElapsedColumn,
-)
-from rich.table import Table
 
-from gateway.addresses import parse_addresses
 from gateway.channels import ClientTls
 from gateway.commands.tls_options import tls_options
-from gateway.errors import AddressError
-from publishers.block_files import check_no_gaps, list_block_files
-from publishers.job import JobProgress, JobReport, publish
-from publishers.limits import PUBLISHERS_MAX
-from publishers.report import PublishReport, percentile_ns
-from publishers.spark.session import build_session
+from publishers.checkpoint import FollowCheckpoint
+from publishers.commands.publish_display import Display, report_json, report_lines, report_table
+from publishers.errors import OptionError
+from publishers.interrupts import Interrupts
+from publishers.job import JobReport, publish
+from publishers.limits import PUBLISHERS_MAX, SHARDS_MAX
+from publishers.number_range import NUMBER_MAX, NumberRange
+from publishers.signing_key import KeyPlace
+from publishers.source_names import SourceName, parse_source
+from publishers.spark.chain_sources import check_before_spark
+from publishers.spark.gateway_options import gateways_of
+from publishers.spark.session import build_session, is_local, leave_signals_to_python
+from publishers.spark.sink_options import SinkOptions
+from publishers.submission import command_line, program_words
 
-__all__ = ["command", "report_lines", "report_table"]
+__all__ = ["command"]
 
-MILLISECOND_NS = 1_000_000
+STATUS_INTERRUPTED = 130
+_WORDS = "publishers.commands.publish.words"
+_NOT_OURS = frozenset(("gateways", "publisher_id", "steward", "report_path", "first_block", "path"))
+_NUMBER = click.IntRange(0, NUMBER_MAX - 1)
+_SECONDS = click.FloatRange(min=0, min_open=True)
 
-_COLUMNS: tuple[tuple[str, Callable[[PublishReport], object]], ...] = (
-    ("publisher", lambda report: report.publisher_id),
-    ("blocks", lambda report: report.blocks),
-    ("won", lambda report: report.won),
-    ("skipped", lambda report: report.skipped),
-    ("acknowledged", lambda report: report.acknowledged),
-    ("stored before", lambda report: report.duplicate),
-    ("resent", lambda report: report.resent),
-    ("reconnects", lambda report: report.reconnects),
-    ("ack median", lambda report: _milliseconds(report, 50)),
-    ("ack p99", lambda report: _milliseconds(report, 99)),
-)
+
+class _Command(click.Command):
+    """Remembers the words that it was called with, to say how to go on."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse as usual."""
+        ctx.meta[_WORDS] = list(args)
+        return super().parse_args(ctx, args)
+
+
+def _pairs(context: click.Context, parameter: click.Parameter, texts: tuple[str, ...]) -> dict[str, str]:
+    """Read NAME=VALUE, several times."""
+    pairs = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name.strip():
+            raise click.BadParameter(f"got {text!r}, expected NAME=VALUE", context, parameter)
+        pairs[name.strip()] = value
+    return pairs
 
 
 def _parse_gateways(
     context: click.Context, parameter: click.Parameter, texts: tuple[str, ...]
 ) -> tuple[str, ...]:
-    """Check the addresses, and give them in their usual form, each once."""
+    """Check the addresses; those without a priority keep their place in the order."""
+    parts = [part for text in texts for part in text.split(",")]
     try:
-        addresses = [address for text in texts for address in parse_addresses(text, port_min=1)]
-    except AddressError as error:
-        raise click.BadParameter(str(error), context, parameter) from error
-    return tuple(dict.fromkeys(map(str, addresses)))
+        gateways_of({"gateways": ",".join(parts)})
+    except OptionError as error:
+        raise click.BadParameter(f"got {error.got}, expected {error.expected}", context, parameter) from error
+    return tuple(part.strip() for part in parts)
 
 
-@click.command("publish")
+def _parse_key(context: click.Context, parameter: click.Parameter, text: str | None) -> KeyPlace | None:
+    """Read FILE or env:NAME; the key itself is not read, nor is what was given repeated."""
+    if text is None:
+        return None
+    variable = text.removeprefix("env:") if text.startswith("env:") else None
+    try:
+        place = KeyPlace.parse(text if variable is None else None, variable)
+    except OptionError as error:
+        raise click.BadParameter(f"got {error.got}, expected {error.expected}", context, parameter) from error
+    # Workers have working directories of their own.
+    return place if place.file is None else KeyPlace(str(Path(place.file).absolute()), None)
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """What is to be done."""
+
+    source: SourceName
+    gateways: tuple[str, ...]
+    numbers: NumberRange
+    publisher_count: int
+    publisher_prefix: str
+    shards: int
+    key: KeyPlace | None
+    checkpoint: Path | None
+    """With --follow."""
+    sink_options: dict[str, str]
+    tls: ClientTls | None
+    master: str | None
+    settings: Mapping[str, str]
+    spark_log: Path | None
+
+
+@click.command(
+    "publish",
+    cls=_Command,
+    epilog="Examples: sluice publish --source chain/ --gateway a:40840 --gateway b:40840 --publishers 3; "
+    "sluice publish --source parquet:s3a://lake/blocks --gateway a:40840 --sign env:SIGNING_KEY; "
+    "sluice publish --source blockstream:other:40840 --gateway a:40840 --follow --checkpoint state/. "
+    "Everything else is in docs/spark.md.",
+)
 @click.option(
     "--source",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    "source_text",
     required=True,
-    metavar="PATH",
-    help="Folder of block files: N.blk, N.blk.gz, N.blk.zst, without gaps.",
+    metavar="SOURCE",
+    help="A folder of block files (N.blk, N.blk.gz, N.blk.zst), or FORMAT:WHERE: blockfiles:PATH; "
+    "datastream:PATH or datastream:HOST:PORT; blockstream:HOST:PORT, a node's gRPC address; parquet:PATH or "
+    "table:NAME, with the columns block_number BIGINT and items ARRAY<BINARY>.",
 )
+@click.option(
+    "--option",
+    "source_options",
+    callback=_pairs,
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="An option of the source's format. May be given repeatedly.",
+)
+@click.option("--from", "first", type=_NUMBER, metavar="N", help="The first block to publish.")
+@click.option("--to", "last", type=_NUMBER, metavar="M", help="The last block to publish.")
 @click.option(
     "--gateway",
     "gateways",
     callback=_parse_gateways,
     multiple=True,
     required=True,
-    metavar="HOST:PORT[,HOST:PORT…]",
-    help="Gateways, the preferred one first; the others take over when it fails. May be given repeatedly.",
+    metavar="HOST:PORT[/PRIORITY]",
+    help="A gateway; the others take over when it fails. The lowest priority number is preferred, without "
+    "numbers the one named first; racing publishers share those of one number. May be given repeatedly, or "
+    "as a comma list.",
 )
 @click.option(
     "--publishers",
@@ -85,6 +150,14 @@ def _parse_gateways(
     help="How many Spark jobs race with the whole chain; each block is stored once.",
 )
 @click.option(
+    "--shards",
+    type=click.IntRange(1, SHARDS_MAX),
+    default=1,
+    show_default=True,
+    metavar="N",
+    help="Parts of the chain that each publisher prepares at once, and sends in order.",
+)
+@click.option(
     "--publisher-id",
     "publisher_prefix",
     default="publisher",
@@ -93,31 +166,67 @@ def _parse_gateways(
     help="By which nodes know the publishers: NAME-1, NAME-2, …",
 )
 @click.option(
-    "--master",
-    default="local[*]",
-    show_default=True,
-    help="Spark master. A local one gets a task slot per publisher at least.",
+    "--sign",
+    "key",
+    callback=_parse_key,
+    metavar="FILE|env:NAME",
+    help="Sign each block with this Ed25519 key (sluice keygen), in place of the proofs that it has. It is "
+    "read on the workers, from the file or the environment variable, and stands in no plan and no log.",
+)
+@click.option(
+    "--follow",
+    is_flag=True,
+    help="Do not end: publish what comes, until Ctrl-C or --to. Needs --checkpoint.",
+)
+@click.option(
+    "--checkpoint",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="Where --follow keeps how far it is; begun again with it, it goes on there.",
 )
 @click.option(
     "--deadline",
     "deadline_seconds",
-    type=click.FloatRange(min=0, min_open=True),
+    type=_SECONDS,
     metavar="SECONDS",
     help="Give up after so long without a block becoming safe. Default: try for ever.",
 )
 @click.option(
     "--reset-interval",
     "reset_interval_seconds",
-    type=click.FloatRange(min=0, min_open=True),
+    type=_SECONDS,
     metavar="SECONDS",
     help="Leave a stream in good order after so long, and go on at the next gateway. Default: never.",
 )
 @click.option(
     "--rate",
     "blocks_per_second",
-    type=click.FloatRange(min=0, min_open=True),
+    type=_SECONDS,
     metavar="BLOCKS",
     help="Offer at most so many blocks a second, as a network would. Default: no limit.",
+)
+@click.option(
+    "--sink-option",
+    "sink_options",
+    callback=_pairs,
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="Any other option of the sink, such as cache_bytes=67108864; docs/spark.md has the list. May be "
+    "given repeatedly.",
+)
+@tls_options
+@click.option(
+    "--master",
+    help="Spark master. A local one gets a task slot for each part of each publisher at least. Default: "
+    "local[*], or what spark-submit says.",
+)
+@click.option(
+    "--conf",
+    "settings",
+    callback=_pairs,
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="A setting of Spark, such as spark.driver.memory=4g. May be given repeatedly.",
 )
 @click.option(
     "--spark-log",
@@ -125,81 +234,165 @@ def _parse_gateways(
     metavar="FILE",
     help="Keep Spark's own log there.",
 )
-@tls_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
+@click.pass_context
 def command(
-    source: Path,
+    context: click.Context,
+    source_text: str,
+    source_options: dict[str, str],
+    first: int | None,
+    last: int | None,
     gateways: tuple[str, ...],
     publisher_count: int,
+    shards: int,
     publisher_prefix: str,
-    master: str,
+    key: KeyPlace | None,
+    follow: bool,
+    checkpoint: Path | None,
     deadline_seconds: float | None,
     reset_interval_seconds: float | None,
     blocks_per_second: float | None,
-    spark_log: Path | None,
+    sink_options: dict[str, str],
     tls: ClientTls | None,
+    master: str | None,
+    settings: dict[str, str],
+    spark_log: Path | None,
     as_json: bool,
 ) -> int:
-    """Publish a chain of block files with racing Spark jobs.
+    """Publish a chain of blocks with racing Spark jobs.
 
-    Ends when every block is acknowledged; blocks that are stored already are passed over. Exit status 1
-    when a publisher gave up: a block was refused, or the deadline passed.
+    Ends when every block is acknowledged. Blocks that are stored already are passed over, so the same command
+    can be run again at any time. The first Ctrl-C (or SIGTERM) finishes the block in flight and says how to
+    go on, the second ends at once.
+
+    Exit status 1 when a publisher gave up: a block was refused, or the deadline passed. 130 when interrupted.
     """
-    files = list_block_files(source)
-    check_no_gaps(source, files)  # before Spark, which takes seconds to start
-    with _display(files[0][0], files[-1][0], quiet=as_json) as show:
-        spark = build_session(master, publisher_count, app_name="sluice publish", log_file=spark_log)
+    if last is not None and last < (first or 0):
+        raise click.UsageError(f"--to {last} is before --from {first or 0}")
+    if follow != (checkpoint is not None):
+        raise click.UsageError("--follow and --checkpoint go together")
+    request = _Request(
+        source=_source(source_text, source_options),
+        gateways=gateways,
+        numbers=NumberRange(first or 0, None if last is None else last + 1),
+        publisher_count=publisher_count,
+        publisher_prefix=publisher_prefix,
+        shards=shards,
+        key=key,
+        checkpoint=checkpoint,
+        sink_options=_sink_options(
+            sink_options,
+            deadline_seconds=deadline_seconds,
+            reset_interval_seconds=reset_interval_seconds,
+            blocks_per_second=blocks_per_second,
+        ),
+        tls=tls,
+        master=master,
+        settings=settings,
+        spark_log=spark_log,
+    )
+    return _perform(request, context.meta[_WORDS], as_json=as_json)
+
+
+def _source(text: str, options: dict[str, str]) -> SourceName:
+    try:
+        return parse_source(text, options)
+    except OptionError as error:
+        raise click.BadParameter(
+            f"got {error.got}, expected {error.expected}", param_hint="--source"
+        ) from error
+
+
+def _sink_options(given: dict[str, str], **named: float | None) -> dict[str, str]:
+    """Join the options of the sink, and check them."""
+    for name in sorted(given):
+        if name in _NOT_OURS or name.startswith("tls"):
+            raise click.BadParameter(f"{name} has an option of its own", param_hint="--sink-option")
+    options = given | {name: str(value) for name, value in named.items() if value is not None}
+    try:
+        SinkOptions.parse({"gateways": "127.0.0.1:1", **options})
+    except OptionError as error:
+        raise click.BadParameter(str(error), param_hint="--sink-option") from error
+    return options
+
+
+def _perform(request: _Request, words: list[str], *, as_json: bool) -> int:
+    """Run it, say what came of it, and give the exit status."""
+    with Interrupts() as interrupts, Display(is_quiet=as_json) as display:
         try:
-            report = publish(
-                spark,
-                source,
-                gateways,
-                publisher_count,
-                publisher_prefix=publisher_prefix,
-                deadline_seconds=deadline_seconds,
-                reset_interval_seconds=reset_interval_seconds,
-                blocks_per_second=blocks_per_second,
-                tls=tls,
-                on_progress=show,
-            )
-        finally:
-            spark.stop()
+            report = _run(request, interrupts, display)
+        except KeyboardInterrupt:
+            report = None
+    if report is None:
+        said = "interrupted; what was acknowledged is stored" if interrupts.asked.is_set() else "interrupted"
+        click.echo(f"sluice: {said}. Go on with:\n{_line(words, None)}", err=True)
+        return STATUS_INTERRUPTED
+    go_on = _go_on(request, report, words)
     if as_json:
-        click.echo(json.dumps(_as_json(report)))
+        click.echo(report_json(report, go_on))
     else:
         _print(report)
     for failure in report.failures:
         click.echo(f"sluice: publisher {failure.publisher_id} failed: {failure.reason}", err=True)
+    if go_on is not None:
+        known = report.safe_through
+        stored = "no block is known to be stored" if known is None else f"blocks up to {known} are stored"
+        said = "interrupted; " if report.is_interrupted else ""
+        click.echo(f"sluice: {said}{stored}. Go on with:\n{go_on}", err=True)
+    if report.is_interrupted:
+        return STATUS_INTERRUPTED
     return 0 if report.is_complete else 1
 
 
-def report_table(report: JobReport) -> Table:
-    """Make the table that ends a run on a terminal: one row per publisher that ended well."""
-    table = Table(title=_summary(report))
-    for title, _ in _COLUMNS:
-        table.add_column(title, justify="left" if title == "publisher" else "right")
-    for published in report.publishers:
-        table.add_row(*(f"{value(published)}" for _, value in _COLUMNS))
-    return table
+def _run(request: _Request, interrupts: Interrupts, display: Display) -> JobReport:
+    """Start Spark, publish, and stop Spark."""
+    if request.checkpoint is None:
+        check_before_spark(request.source, request.numbers)
+    if request.key is not None and is_local(request.master):
+        request.key.load()  # the workers are here; a wrong key is better said now
+    with ExitStack() as cleanup:
+        checkpoint = None
+        if request.checkpoint is not None:
+            source, first = str(request.source), request.numbers.first
+            checkpoint = cleanup.enter_context(FollowCheckpoint(request.checkpoint, source, first))
+        slots = request.publisher_count * request.shards
+        spark = build_session(
+            request.master, slots, "sluice publish", log_file=request.spark_log, settings=request.settings
+        )
+        cleanup.callback(spark.stop)
+        leave_signals_to_python(spark)
+        with interrupts.graceful() as stop:
+            return publish(
+                spark,
+                request.source,
+                request.gateways,
+                request.publisher_count,
+                numbers=request.numbers,
+                shards=request.shards,
+                key=request.key,
+                checkpoint=checkpoint,
+                publisher_prefix=request.publisher_prefix,
+                tls=request.tls,
+                sink_options=request.sink_options,
+                on_progress=display.show,
+                stop=stop,
+            )
 
 
-def report_lines(report: JobReport) -> list[str]:
-    """Say the same in plain lines."""
-    lines = [_summary(report)]
-    for published in report.publishers:
-        facts = ", ".join(f"{title} {value(published)}" for title, value in _COLUMNS[1:])
-        lines.append(f"{published.publisher_id}: {facts}")
-    return lines
+def _go_on(request: _Request, report: JobReport, words: list[str]) -> str | None:
+    """Give the command that does what is left; None when nothing is."""
+    if report.is_complete:
+        return None
+    known = report.safe_through
+    if request.checkpoint is not None or known is None:
+        return _line(words, None)
+    if report.last_block is not None and known >= report.last_block:
+        return None
+    return _line(words, known + 1)
 
 
-def _summary(report: JobReport) -> str:
-    blocks = (
-        f"block {report.first_block}"
-        if report.first_block == report.last_block
-        else f"blocks {report.first_block} to {report.last_block}"
-    )
-    state = "stored" if report.is_complete else "not all stored as far as is known"
-    return f"{blocks}: {state}, {report.elapsed_seconds:.1f} s"
+def _line(words: list[str], first_block: int | None) -> str:
+    return command_line(program_words(os.environ), words, first_block)
 
 
 def _print(report: JobReport) -> None:
@@ -209,62 +402,3 @@ def _print(report: JobReport) -> None:
         return
     for line in report_lines(report):
         click.echo(line)
-
-
-def _as_json(report: JobReport) -> dict[str, object]:
-    publishers = []
-    for published in report.publishers:
-        fields = json.loads(published.to_json())
-        del fields["latency_ns"]  # a number per block; the percentiles say enough
-        for percent in (50, 99):
-            fields[f"latency_p{percent}_ns"] = percentile_ns(published.latency_ns, percent)
-        publishers.append(fields)
-    failures = [
-        {"publisher_id": failure.publisher_id, "reason": failure.reason} for failure in report.failures
-    ]
-    return {
-        "complete": report.is_complete,
-        "first_block": report.first_block,
-        "last_block": report.last_block,
-        "elapsed_seconds": round(report.elapsed_seconds, 3),
-        "publishers": publishers,
-        "failures": failures,
-    }
-
-
-def _milliseconds(report: PublishReport, percent: float) -> str:
-    latency_ns = percentile_ns(report.latency_ns, percent)
-    return "-" if latency_ns is None else f"{latency_ns / MILLISECOND_NS:.1f} ms"
-
-
-@contextmanager
-def _display(
-    first_block: int, last_block: int, *, quiet: bool
-) -> Iterator[Callable[[JobProgress], None] | None]:
-    """Show how far the gateway is, on a terminal; nothing when piped."""
-    console = Console(stderr=True)
-    if quiet or not console.is_terminal:
-        yield None
-        return
-    columns = (
-        SpinnerColumn(),
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-    )
-    with Progress(*columns, console=console, transient=True) as progress:
-        total = last_block - first_block + 1
-        task = progress.add_task("Starting Spark", total=total)
-
-        def show(seen: JobProgress) -> None:
-            if not seen.is_reachable:
-                doing = "No gateway answers"
-            elif seen.ready < seen.running:
-                doing = "Starting publishers"
-            else:
-                doing = f"Publishing ({seen.running} running)"
-            stored = 0 if seen.head is None else seen.head - first_block + 1
-            progress.update(task, description=doing, completed=min(total, max(0, stored)))
-
-        yield show

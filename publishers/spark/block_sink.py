@@ -38,7 +38,8 @@ from publishers.report_totals import QueryTotals
 from publishers.spark.block_rows import blocks_in
 from publishers.spark.folders import folder_of
 from publishers.spark.sink_options import SinkOptions
-from publishers.spark.start_gate import StartGate
+from publishers.steward import NO_BATCH
+from publishers.steward_link import StewardLink
 from publishers.turns import await_turn
 
 if TYPE_CHECKING:
@@ -55,6 +56,7 @@ __all__ = [
 
 log = logging.getLogger(__name__)
 
+_BATCH_PROPERTY = "streaming.sql.batchId"
 _REMEDY = "publish the DataFrame with publishers.spark.publish, which sorts it, or sort it by block_number"
 
 
@@ -115,6 +117,7 @@ def publish_partition(
         BadBlock: a block that no gateway would take.
         FrameError: rows out of order, or without a number.
         PublishFailed, TurnTimeout, ItemTooLarge: the partition cannot be published to its end.
+        PublishStopped: the steward told the task to stop.
     """
     return asyncio.run(_publish(batches, options, is_streaming))
 
@@ -125,24 +128,27 @@ async def _publish(
     context = TaskContext.get()
     partition = 0 if context is None else context.partitionId()
     name = _task_name(options.publisher_id, partition, 0 if context is None else context.attemptNumber())
+    batch = _batch_of(context) if is_streaming else NO_BATCH
     prepared = PreparedBlocks(_checked(blocks_in(batches), options.is_checked), options.prepared_bytes)
     prepared.start()
     try:
         blocks = aiter(prepared)
-        if options.start_gate is not None:
-            await _pass_gate(options.start_gate, name)
-        if options.blocks_per_second is not None:
-            blocks = _paced(blocks, options.blocks_per_second)
-        runs = _Runs(blocks)
-        reports: list[PublishReport] = []
-        while (first := await runs.begin()) is not None:
-            is_first = partition == 0 if options.first_block is None else first <= options.first_block
-            racers = options.racers(name)
-            if reports or not is_first:
-                racers = await _await_turns(racers, first, options)
-            source = runs.run() if is_streaming else runs.strict()
-            reports += await race(source, racers, options.client_options(), options.prepared_bytes)
-        return reports
+        async with StewardLink(options.steward, options.publisher_id, name, batch) as link:
+            await link.go()
+            if options.blocks_per_second is not None:
+                blocks = _paced(blocks, options.blocks_per_second)
+            runs = _Runs(blocks)
+            reports: list[PublishReport] = []
+            while (first := await link.unless_stopped(runs.begin())) is not None:
+                is_first = partition == 0 if options.first_block is None else first <= options.first_block
+                racers = options.racers(name)
+                if reports or not is_first:
+                    racers = await link.unless_stopped(_await_turns(racers, first, options))
+                source = runs.run() if is_streaming else runs.strict()
+                client_options = options.client_options()
+                reports += await race(source, racers, client_options, options.prepared_bytes, link.watch)
+                link.check()
+            return reports
     except BlockOrderError as error:
         raise FrameError(f"partition {partition}: {error}", _REMEDY) from error
     finally:
@@ -154,6 +160,12 @@ def _task_name(publisher_id: str, partition: int, attempt: int) -> str:
     so are the attempts of one task that run at once."""
     name = publisher_id if partition == 0 else f"{publisher_id}-{partition}"
     return name if attempt == 0 else f"{name}-attempt-{attempt}"
+
+
+def _batch_of(context: TaskContext | None) -> int:
+    """Give the number of the streaming batch that a task is of, as Spark tells its tasks."""
+    text = None if context is None else context.getLocalProperty(_BATCH_PROPERTY)
+    return NO_BATCH if text is None else int(text)
 
 
 def _checked(blocks: Iterator[Block], is_checked: bool) -> Iterator[Block]:
@@ -169,11 +181,6 @@ async def _await_turns(racers: list[Racer], first_block: int, options: SinkOptio
     turns = [await_turn(racer.gateways, first_block, ask, options.turn_seconds) for racer in racers]
     ordered = await asyncio.gather(*turns)
     return [Racer(racer.publisher_id, gateways) for racer, gateways in zip(racers, ordered, strict=True)]
-
-
-async def _pass_gate(folder: str, name: str) -> None:
-    if not await StartGate(folder_of(folder)).wait(name):
-        log.warning("%s: the other publishers are not ready, starting alone", name)
 
 
 async def _paced(blocks: AsyncIterator[Block], per_second: float) -> AsyncIterator[Block]:

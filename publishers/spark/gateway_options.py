@@ -23,7 +23,7 @@ from gateway.errors import AddressError, TlsError
 from publishers.errors import OptionError
 from publishers.spark.options import flag, required
 
-__all__ = ["GATEWAY_OPTIONS", "gateway_tls", "gateways_of", "rotated", "tls_gateway_options"]
+__all__ = ["GATEWAY_OPTIONS", "Gateways", "gateway_tls", "gateways_of", "rotated", "tls_gateway_options"]
 
 GATEWAY_OPTIONS: Final = frozenset(
     ("gateways", "tls", "tls_ca", "tls_certificate", "tls_key", "tls_server_name")

@@ -27,6 +27,7 @@ from publishers.chain_runs import ChainPlan, Run, plan_chain, runs_of
 from publishers.errors import FrameError, OptionError, SparkJobFailed
 from publishers.report import PublishReport
 from publishers.spark.block_sink import read_reports
+from publishers.spark.failures import reason_in
 from publishers.spark.schema import BLOCK_NUMBER, ITEMS, check_schema
 from publishers.spark.sink_options import SinkOptions
 
@@ -81,7 +82,7 @@ def publish(
         try:
             rows.write.format("blockstream").mode("append").options(**texts).save()
         except PySparkException as error:
-            raise SparkJobFailed(_reason(error)) from error
+            raise SparkJobFailed(reason_in(str(error))) from error
         return read_reports(Path(texts["report_path"]), parsed.publisher_id)
 
 
@@ -98,7 +99,7 @@ def plan_frame(blocks: DataFrame) -> ChainPlan | None:
     try:
         rows = blocks.select(BLOCK_NUMBER).mapInArrow(_runs_of_partition, _RUN_SCHEMA).collect()
     except PySparkException as error:
-        raise SparkJobFailed(_reason(error)) from error
+        raise SparkJobFailed(reason_in(str(error))) from error
     runs = [Run(row["partition"], row["first"], row["last"]) for row in rows]
     if any(run.first < 0 for run in runs):
         raise FrameError("a row has no block_number, or a negative one", "every row is a block of a chain")
@@ -121,9 +122,3 @@ def _runs_of_partition(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordB
 
 def _text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _reason(error: PySparkException) -> str:
-    from publishers.job import reason_in
-
-    return reason_in(str(error))

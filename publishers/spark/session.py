@@ -1,8 +1,9 @@
 """Starts a Spark session that publishers can run in, and says clearly why it cannot.
 
-What it sees to: Java 17 or later; workers with the driver's interpreter; a task slot for each racing
-publisher; small Arrow batches, as a row is a whole block; and quiet: Spark's log goes to a file, not
-between our lines. Source: design.md, "Spark".
+What it sees to: Java 17 or later, and what else is needed (preflight.py); workers with the driver's
+interpreter; a task slot for each racing publisher; small Arrow batches, as a row is a whole block; and quiet:
+Spark's log goes to a file, not between our lines. Under spark-submit there is a JVM already, with settings of
+the user's; they are left alone. Source: design.md, "Spark".
 """
 
 from __future__ import annotations
@@ -11,21 +12,32 @@ import atexit
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from publishers.errors import SparkUnavailable
 from publishers.limits import ARROW_BATCH_BYTES, ARROW_BATCH_ROWS, JAVA_VERSION_MIN
+from publishers.spark import preflight
+from publishers.spark.failures import known_failure
+from publishers.submission import is_submitted
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["build_session", "java_version", "require_java", "with_slots"]
+__all__ = [
+    "build_session",
+    "is_local",
+    "java_version",
+    "leave_signals_to_python",
+    "require_java",
+    "with_slots",
+]
 
 _JAVA_REMEDY: Final = (
     f"install Java {JAVA_VERSION_MIN} or later (Debian and Ubuntu: apt-get install openjdk-17-jre-headless; "
@@ -34,7 +46,8 @@ _JAVA_REMEDY: Final = (
 _JAVA_TIMEOUT_SECONDS: Final = 20
 _VERSION: Final = re.compile(r'version "(?:1\.)?(\d+)')
 _LOCAL_MASTER: Final = re.compile(r"local(?:\[(?P<slots>\*|\d+)(?P<failures>,\s*\d+)?\])?")
-_LOG_TAIL_LINES: Final = 5
+_LOG_TAIL_LINES: Final = 200
+_LOG_SHOWN_LINES: Final = 5
 # PySpark forks this process to start the JVM. Where gRPC already runs in it, gRPC's handler in the forked
 # child can abort before Java begins (about one fork in fifty with grpcio 1.85); the next fork is another try.
 _JVM_STARTS_MAX: Final = 3
@@ -119,8 +132,19 @@ def with_slots(master: str, slot_count: int) -> str:
     return f"local[{max(slots, slot_count)}{(match['failures'] or '').replace(' ', '')}]"
 
 
+def is_local(master: str | None) -> bool:
+    """Whether the workers are threads of this machine's own session.
+
+    Args:
+        master: None: `local[*]`, or what spark-submit was told; of that nothing is said.
+    """
+    if master is None:
+        return not is_submitted(os.environ)
+    return _LOCAL_MASTER.fullmatch(master.strip()) is not None
+
+
 def build_session(
-    master: str = "local[*]",
+    master: str | None = None,
     publishers: int = 1,
     app_name: str = "sluice",
     log_file: Path | None = None,
@@ -129,7 +153,7 @@ def build_session(
     """Start a session, or take the one that is running, and register the data sources.
 
     Args:
-        master: a Spark master.
+        master: a Spark master; None: that of spark-submit, else `local[*]`.
         publishers: how many will race at once.
         app_name: shown in Spark's UI and logs.
         log_file: where Spark's log goes; None: a temporary file, shown when Spark does not start.
@@ -144,21 +168,21 @@ def build_session(
         raise SparkUnavailable(
             f"the module {error.name!r} is not installed", "pip install 'sluice-gateway[spark]'"
         ) from error
-    require_java()
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    _check_machine(master, settings or {})
     folder = Path(tempfile.mkdtemp(prefix="sluice-spark-"))
     log_path = log_file or folder / "spark.log"
     configuration = folder / "log4j2.properties"
     configuration.write_text(_LOG_CONFIGURATION.format(level="warn"))
-    builder = SparkSession.builder.master(with_slots(master, publishers)).appName(app_name)
-    for name, value in (_settings(master, folder, configuration) | dict(settings or {})).items():
-        builder = builder.config(name, value)
+    given = _submitted_settings()
+    master = with_slots(master or given.get("spark.master", "local[*]"), publishers)
+    builder = SparkSession.builder.master(master).appName(app_name)
+    for name, value in (_settings(master, folder, configuration) | given | dict(settings or {})).items():
+        if name != "spark.master":
+            builder = builder.config(name, value)
     try:
         spark = _started(builder, log_path)
     except Exception as error:
-        tail = " | ".join(_tail(log_path)) or str(error).split("\n", 1)[0]
-        raise SparkUnavailable(f"Spark does not start: {tail}", f"its log is {log_path}") from error
+        raise _not_started(error, log_path) from error
     # Only now: a Spark that did not start has its log there.
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     from publishers.spark import register
@@ -188,18 +212,84 @@ def _started(builder: SparkSession.Builder, log_path: Path) -> SparkSession:
 def _settings(master: str, folder: Path, configuration: Path) -> dict[str, str]:
     """Spark's settings; the folder is for what Spark would otherwise leave in the working directory."""
     java_options = f"-Dlog4j2.configurationFile=file:{configuration}"
-    if _LOCAL_MASTER.fullmatch(master.strip()):
+    local = {}
+    if is_local(master):
         java_options += f" {_LOCAL_JAVA_OPTIONS}"
-    return {
+        # Nobody else is to connect; the workers of a cluster have to.
+        local = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+    return local | {
         "spark.driver.extraJavaOptions": java_options,
+        "spark.log.level": "WARN",  # what counts where the JVM is there already
+        "spark.executorEnv.PYTHONSAFEPATH": "1",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
         "spark.sql.execution.arrow.maxRecordsPerBatch": str(ARROW_BATCH_ROWS),
         "spark.sql.execution.arrow.maxBytesPerBatch": str(ARROW_BATCH_BYTES),
     }
+
+
+def _check_machine(master: str | None, settings: Mapping[str, str]) -> None:
+    """Look what can be known before Spark starts, and set what its workers are to have.
+
+    Raises:
+        SparkUnavailable: something that Spark needs is missing.
+    """
+    preflight.check_libraries()
+    if not is_submitted(os.environ):
+        require_java()
+        preflight.check_spark_home(os.environ)
+        preflight.check_local_folder(os.environ, settings)
+    os.environ.update(preflight.worker_environment(os.environ))
+    if is_local(master):
+        preflight.check_worker_python(os.environ)
+
+
+def _not_started(error: Exception, log_path: Path) -> SparkUnavailable:
+    """Say why Spark did not start, as far as its log and the error tell."""
+    lines = _tail(log_path)
+    explained = known_failure("\n".join([str(error), *lines]))
+    tail = " | ".join(lines[-_LOG_SHOWN_LINES:]) or str(error).split("\n", 1)[0]
+    return SparkUnavailable(f"Spark does not start: {explained or tail}", f"its log is {log_path}")
+
+
+def leave_signals_to_python(spark: SparkSession) -> None:
+    """Let Ctrl-C and SIGTERM end this process, which then ends the JVM, and not the JVM under its feet.
+
+    A terminal sends Ctrl-C, and systemd SIGTERM, to all processes of a command. Under spark-submit the JVM is
+    the one that a supervisor knows: it hands its SIGTERM on.
+    """
+    jvm: Any = spark._jvm
+    signals = jvm.sun.misc
+    on_term = signals.SignalHandler.SIG_IGN
+    if is_submitted(os.environ):
+        from pyspark.java_gateway import ensure_callback_server_started
+
+        start: Any = ensure_callback_server_started
+        start(spark.sparkContext._gateway)
+        on_term = _HandOn()
+    signals.Signal.handle(signals.Signal("INT"), signals.SignalHandler.SIG_IGN)
+    signals.Signal.handle(signals.Signal("TERM"), on_term)
+
+
+class _HandOn:
+    """A signal handler of the JVM's that sends the signal to this process."""
+
+    def handle(self, signal_of_jvm: object) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    class Java:
+        implements: ClassVar = ["sun.misc.SignalHandler"]
+
+
+def _submitted_settings() -> dict[str, str]:
+    """Give what spark-submit was given, its master, too: settings of the user's, which win over ours."""
+    if not is_submitted(os.environ):
+        return {}
+    from pyspark import SparkConf, SparkContext
+
+    SparkContext._ensure_initialized()  # else SparkConf does not see those of the JVM
+    return dict(SparkConf().getAll())
 
 
 @contextmanager

@@ -18,7 +18,7 @@ window_blocks      blocks offered and not acknowledged                          
 blocks_per_second  offer blocks no faster than this, with some jitter               no limit
 first_block        the chain's first block: its partition need not wait for others   the partition 0
 report_path        folder for `<publisher_id>.json`, the reports of the partitions  none
-start_gate         folder of a start gate (start_gate.py), for races of jobs        none
+steward            `host:port/token` of a steward (steward.py), for races of jobs   none
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ from publishers.number_range import NUMBER_MAX
 from publishers.racing import Racer
 from publishers.spark.gateway_options import GATEWAY_OPTIONS, Gateways, gateway_tls, gateways_of, rotated
 from publishers.spark.options import check_known, flag, positive, whole_number
+from publishers.steward import StewardAddress
 
 __all__ = ["SinkOptions"]
 
@@ -47,7 +48,7 @@ _KNOWN: Final = (
     | {
         *("publisher_id", "race", "check", "deadline_seconds", "turn_seconds", "answer_seconds"),
         *("reset_interval_seconds", "set_bytes", "cache_bytes", "window_blocks", "blocks_per_second"),
-        *("first_block", "report_path", "start_gate"),
+        *("first_block", "report_path", "steward"),
     }
 )
 _CACHE_BYTES_MAX: Final = 1 << 40
@@ -77,7 +78,7 @@ class SinkOptions:
     first_block: int | None
     """The chain's first block, where it is known."""
     report_path: str | None
-    start_gate: str | None
+    steward: str | None
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> SinkOptions:
@@ -109,7 +110,7 @@ class SinkOptions:
             blocks_per_second=positive(options, "blocks_per_second", "blocks a second"),
             first_block=first_block if "first_block" in options else None,
             report_path=options.get("report_path"),
-            start_gate=options.get("start_gate"),
+            steward=_steward(options),
         )
 
     @property
@@ -138,6 +139,11 @@ class SinkOptions:
     def asker(self) -> BlockGateways:
         """Make what asks gateways how far they are."""
         return BlockGateways(rotated(self.gateways, 0), self.tls)
+
+
+def _steward(options: Mapping[str, str]) -> str | None:
+    text = options.get("steward")
+    return None if text is None else str(StewardAddress.parse(text))
 
 
 def _nanoseconds(seconds: float | None) -> int | None:

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from publishers import job as job_module
 from publishers.block_files import read_chain, write_block_file
+from publishers.checkpoint import FollowCheckpoint
 from publishers.errors import BlockListError
-from publishers.job import Head, JobProgress, JobReport, publish, reason_in
+from publishers.job import JobProgress, JobReport, publish
 from publishers.maker import BlockMaker, MakerOptions, key_of_seed
+from publishers.number_range import NumberRange
 from publishers.report import PublishReport
+from publishers.source_names import parse_source
+from publishers.spark.block_sink import read_reports
 from tests.certificates import Authority
 from tests.nodes import make_blocks
 from tests.publishers.data import needs_real_blocks, real_chain
@@ -22,44 +29,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 SMALL = MakerOptions(rounds_per_block=1, events_per_round=2, transactions_per_block=4, item_bytes=300)
-
-SPARK_ERROR = """\
-An error occurred while calling o66.save.
-: org.apache.spark.SparkException: [TASK_WRITE_FAILED] Task failed. SQLSTATE: 58030
-Traceback (most recent call last):
-  File "x.py", line 1, in f
-gateway.errors.BlockRefused: a cause
-Traceback (most recent call last):
-publishers.errors.PublishFailed: publisher x: block 5 was refused SQLSTATE: 38000
-\tat org.apache.spark.Task.run(Task.scala:147)
-"""
-
-
-@pytest.mark.parametrize(
-    ("text", "reason"),
-    [
-        (SPARK_ERROR, "publisher x: block 5 was refused"),
-        (
-            "An error occurred while calling o1.save.\n: java.lang.Error: no space\n\tat x",
-            "java.lang.Error: no space",
-        ),
-        ("something else\nmore", "something else"),
-        ("", "no reason given"),
-    ],
-)
-def test_the_line_that_matters_is_found(text: str, reason: str) -> None:
-    assert reason_in(text) == reason
-
-
-def test_a_report_is_complete_when_nobody_failed_and_nothing_is_open() -> None:
-    done = PublishReport("a", blocks=2, acknowledged=1, duplicate=1)
-    assert JobReport(0, 1, (done,), (), 1.0).is_complete
-    assert not JobReport(0, 1, (PublishReport("a", blocks=2, acknowledged=1),), (), 1.0).is_complete
-
-
-def test_a_head_that_nobody_tells_is_unreachable() -> None:
-    with Head(["127.0.0.1:1"]) as head:
-        assert head.ask() == (None, False)
 
 
 def test_a_chain_with_a_gap_is_refused_before_spark_is_asked(tmp_path: Path) -> None:
@@ -129,8 +98,10 @@ def test_a_refused_block_fails_with_one_line_and_the_others_go_on(
     (failure,) = report.failures
     assert failure.publisher_id == "publisher-2"
     assert failure.reason.startswith("block 0 was refused 3 times with BAD_BLOCK_PROOF: its proof is not of ")
-    (published,) = report.publishers
-    assert (published.publisher_id, published.won) == ("publisher-1", 3)
+    good, bad = report.publishers
+    assert (good.publisher_id, good.won, good.failure) == ("publisher-1", 3, None)
+    assert (bad.publisher_id, bad.blocks, bad.won) == ("publisher-2", 3, 0)
+    assert bad.failure == failure.reason
 
 
 @pytest.mark.spark
@@ -150,3 +121,123 @@ def test_gateways_may_ask_for_certificates(spark: SparkSession, tmp_path: Path) 
         report = publish(spark, tmp_path, gateways, deadline_seconds=30, tls=authority.client(alice))
         assert report.is_complete
         assert node.ledger.last_number == 2
+
+
+@pytest.mark.spark
+def test_a_race_in_each_task_gives_a_row_a_racer_and_figures_like_the_sinks(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[PublishReport] = []
+
+    def read(folder: Path, name: str) -> list[PublishReport]:
+        written.extend(read_reports(folder, name))
+        return written
+
+    monkeypatch.setattr(job_module, "_read_reports", read)
+    chain = tmp_path / "chain"
+    chain.mkdir()
+    for block in make_blocks(12):
+        write_block_file(chain / f"{block.number}.blk", block)
+    with node_thread(tmp_path / "node") as node:
+        gateways = [str(node.grpc_address)]
+        report = publish(spark, chain, gateways, shards=2, deadline_seconds=60, sink_options={"race": "2"})
+        assert node.ledger.last_number == 11
+    assert report.is_complete, report.failures
+    assert (report.first_block, report.last_block, report.safe_through) == (0, 11, 11)
+    assert [row.publisher_id for row in report.publishers] == ["publisher-1.1", "publisher-1.2"]
+    for row in report.publishers:
+        assert (row.blocks, row.acknowledged + row.duplicate) == (12, 12)
+        parts = [one for one in written if one.publisher_id[-1] == row.publisher_id[-1]]
+        assert len(parts) == 2
+        assert row == PublishReport.joined(row.publisher_id, parts)
+
+
+@pytest.mark.spark
+def test_stop_finishes_the_block_in_flight_and_the_next_run_goes_on(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    blocks = make_blocks(40)
+    for block in blocks:
+        write_block_file(tmp_path / f"{block.number}.blk", block)
+    stop = threading.Event()
+
+    async def slow(stream: FakeStream) -> None:
+        while True:
+            number, items = await stream.header()
+            if number == 5:
+                stop.set()
+                await asyncio.sleep(1.0)  # the block is in flight meanwhile
+            await stream.rest(number, items)
+            stream.node.last = number
+            await stream.acknowledge(number)
+
+    seen: list[JobProgress] = []
+    with running(FakeNode([slow])) as node:
+        options = {"window_blocks": "1"}
+        report = publish(
+            spark, tmp_path, [node.address], sink_options=options, stop=stop, on_progress=seen.append
+        )
+        assert report.is_interrupted
+        assert not report.is_complete
+        assert report.failures == ()
+        assert report.safe_through is not None
+        assert [block.number for block in node.received] == list(range(report.safe_through + 1))
+        assert report.safe_through >= 5
+        assert seen[-1].is_stopping
+        (row,) = report.publishers
+        assert row.acknowledged == len(row.latency_ns) == report.safe_through + 1
+        assert all(word.startswith("RESET(") for word in node.words)
+        assert node.words
+        numbers = NumberRange(report.safe_through + 1)
+        assert publish(spark, tmp_path, [node.address], numbers=numbers, deadline_seconds=60).is_complete
+    assert node.received == blocks
+
+
+@pytest.mark.spark
+def test_two_that_follow_go_on_from_their_checkpoints_and_end_with_the_last_block(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    blocks = make_blocks(30)
+    chain = tmp_path / "chain"
+    chain.mkdir()
+    source = parse_source(f"blockfiles:{chain}", {"blocks_per_batch": "4"})
+    stop = threading.Event()
+
+    def feed(progress: JobProgress) -> None:
+        """Bring blocks as they are taken, and stop in the middle."""
+        following = 0 if progress.safe_through is None else progress.safe_through + 1
+        for block in blocks[following : following + 6]:
+            path = chain / f"{block.number}.blk"
+            if not path.exists():
+                write_block_file(path, block)
+        if following >= 12:
+            stop.set()
+
+    with node_thread(tmp_path / "node") as node:
+        gateways = [str(node.grpc_address)]
+
+        def follow(numbers: NumberRange, *, stoppable: bool) -> JobReport:
+            with FollowCheckpoint(tmp_path / "state", str(source), 0) as checkpoint:
+                return publish(
+                    spark,
+                    source,
+                    gateways,
+                    2,
+                    numbers=numbers,
+                    checkpoint=checkpoint,
+                    on_progress=feed,
+                    stop=stop if stoppable else None,
+                )
+
+        first = follow(NumberRange(), stoppable=True)
+        assert first.is_interrupted
+        assert first.safe_through is not None
+        assert 11 <= first.safe_through < 29
+        second = follow(NumberRange(end=30), stoppable=False)
+        assert (second.is_complete, second.failures) == (True, ())
+        assert (second.safe_through, second.last_block) == (29, 29)
+        assert node.ledger.last_number == 29
+    for report in (first, second):
+        assert [row.publisher_id for row in report.publishers] == ["publisher-1", "publisher-2"]
+    # The second run did not begin anew.
+    assert all((row.first_block or 0) >= 4 for row in second.publishers)

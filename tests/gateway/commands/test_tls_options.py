@@ -33,6 +33,12 @@ def test_files_become_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert CliRunner().invoke(probe, words).output == f"{expected!r}\n"
 
 
+def test_tls_alone_and_a_name_of_the_server_are_enough() -> None:
+    assert CliRunner().invoke(probe, ["--tls"]).output == f"{ClientTls()!r}\n"
+    named = ClientTls(server_name="node.example")
+    assert CliRunner().invoke(probe, ["--tls-server-name", "node.example"]).output == f"{named!r}\n"
+
+
 def test_a_certificate_needs_its_key() -> None:
     with pytest.raises(TlsError) as caught:
         CliRunner().invoke(probe, ["--tls-cert", "c.pem"], catch_exceptions=False)

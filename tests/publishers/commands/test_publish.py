@@ -1,4 +1,7 @@
-"""`sluice publish`, with Spark left out: what is asked of it, and what is said at the end."""
+"""`sluice publish`, with Spark left out: what is asked of it, and what is said at the end.
+
+With Spark, as processes: tests/interop/test_publish_command.py.
+"""
 
 from __future__ import annotations
 
@@ -6,29 +9,23 @@ import json
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 from click.testing import CliRunner, Result
-from rich.console import Console
 
+from gateway.errors import KeyFileError
 from publishers.block_files import write_block_file
 from publishers.commands import publish as module
-from publishers.commands.publish import command, report_lines, report_table
-from publishers.errors import BlockListError, SparkUnavailable
-from publishers.job import Failure, JobReport
+from publishers.commands.publish import command
+from publishers.errors import BlockListError, CheckpointError, SparkUnavailable
+from publishers.job_report import Failure, JobReport
 from publishers.maker import BlockMaker, key_of_seed
+from publishers.number_range import NumberRange
 from publishers.report import PublishReport
+from publishers.signing_key import KeyPlace
 
-PUBLISHED = PublishReport(
-    "publisher-1",
-    blocks=2,
-    won=1,
-    skipped=1,
-    acknowledged=2,
-    latency_ns=(2_000_000, 4_000_000),
-    safe_through=1,
-)
+PUBLISHED = PublishReport("publisher-1", blocks=2, won=1, acknowledged=2, safe_through=1)
 GOOD = JobReport(0, 1, (PUBLISHED,), (), 1.25)
-BAD = JobReport(0, 1, (PUBLISHED,), (Failure("publisher-2", "block 1 was refused"),), 1.25)
 
 
 class FakeSession:
@@ -70,91 +67,137 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         return report
 
     monkeypatch.setattr(module, "build_session", build_session)
+    monkeypatch.setattr(module, "leave_signals_to_python", lambda session: None)
     monkeypatch.setattr(module, "publish", publish)
     return made
 
 
-def run(*words: str) -> Result:
-    return CliRunner().invoke(command, words, standalone_mode=False)
+def run(*words: str | Path) -> Result:
+    return CliRunner().invoke(command, [str(word) for word in words], standalone_mode=False)
 
 
 def test_options_reach_spark_and_the_job(chain: Path, calls: dict[str, Any]) -> None:
-    gateways = ("--gateway", "a:1,b:2", "--gateway", "[::1]:3,a:1")
     words = (
-        "--publishers",
-        "3",
-        "--publisher-id",
-        "x",
-        "--deadline",
-        "9",
-        "--reset-interval",
-        "60",
-        "--master",
-        "local[2]",
+        *("--source", chain, "--from", "0", "--to", "1", "--publishers", "3", "--shards", "2"),
+        *("--gateway", "a:1/1,b:2/1", "--gateway", "[::1]:3"),
+        *("--publisher-id", "x", "--deadline", "9", "--reset-interval", "60", "--rate", "5"),
+        *(
+            "--master",
+            "local[2]",
+            "--conf",
+            "spark.a=b=c",
+            "--sink-option",
+            "race=2",
+            "--option",
+            "mode=failfast",
+        ),
     )
-    result = run("--source", str(chain), *gateways, *words)
-    assert result.return_value == 0
-    assert calls["build_session"][0] == ("local[2]", 3)
+    result = run(*words)
+    assert (result.return_value, result.exception) == (0, None)
+    values, named = calls["build_session"]
+    assert values == ("local[2]", 6, "sluice publish")
+    assert named["settings"] == {"spark.a": "b=c"}
     values, named = calls["publish"]
-    assert values[1:] == (chain, ("a:1", "b:2", "[::1]:3"), 3)
-    assert (named["publisher_prefix"], named["deadline_seconds"]) == ("x", 9)
-    assert named["reset_interval_seconds"] == 60
+    assert str(values[1]) == f"blockfiles:{chain}"
+    assert values[1].options == {"mode": "failfast"}
+    assert values[2:] == (("a:1/1", "b:2/1", "[::1]:3"), 3)
+    assert (named["numbers"], named["shards"], named["publisher_prefix"]) == (NumberRange(0, 2), 2, "x")
+    assert named["sink_options"] == {
+        "race": "2",
+        "deadline_seconds": "9.0",
+        "reset_interval_seconds": "60.0",
+        "blocks_per_second": "5.0",
+    }
+    assert (named["key"], named["checkpoint"], named["tls"]) == (None, None, None)
     assert calls["session"].is_stopped
 
 
 def test_plain_lines_when_piped(chain: Path, calls: dict[str, Any]) -> None:
-    result = run("--source", str(chain), "--gateway", "a:1")
+    result = run("--source", chain, "--gateway", "a:1")
     summary, publisher = result.stdout.splitlines()
-    assert summary == "blocks 0 to 1: stored, 1.2 s"
-    assert publisher == (
-        "publisher-1: blocks 2, won 1, skipped 1, acknowledged 2, stored before 0, resent 0, reconnects 0, "
-        "ack median 2.0 ms, ack p99 4.0 ms"
-    )
+    assert summary == "blocks 0 to 1: stored, safe_through 1, 0.0 blocks_per_second, 1.2 s"
+    assert publisher.startswith("publisher-1: blocks 2, won 1, ")
+    assert result.stderr == ""
 
 
-def test_a_failure_is_one_line_each_and_exit_1(chain: Path, calls: dict[str, Any]) -> None:
-    calls["report"] = BAD
-    result = run("--source", str(chain), "--gateway", "a:1")
+def test_a_failure_is_one_line_each_and_says_how_to_go_on(chain: Path, calls: dict[str, Any]) -> None:
+    calls["report"] = JobReport(0, 9, (PUBLISHED,), (Failure("publisher-2", "block 2 was refused"),), 1.25)
+    result = run("--source", chain, "--gateway", "a:1")
     assert result.return_value == 1
-    assert result.stdout.splitlines()[0] == "blocks 0 to 1: not all stored as far as is known, 1.2 s"
-    assert result.stderr == "sluice: publisher publisher-2 failed: block 1 was refused\n"
+    assert result.stderr.splitlines() == [
+        "sluice: publisher publisher-2 failed: block 2 was refused",
+        "sluice: blocks up to 1 are stored. Go on with:",
+        f"sluice publish --source {chain} --gateway a:1 --from 2",
+    ]
+    calls["report"] = JobReport(0, 9, (), (Failure("publisher-1", "no gateway"),), 1.25)
+    result = run("--source", chain, "--gateway", "a:1", "--from=0")
+    assert result.stderr.splitlines()[1:] == [
+        "sluice: no block is known to be stored. Go on with:",
+        f"sluice publish --source {chain} --gateway a:1 --from=0",
+    ]
+
+
+def test_one_of_several_that_failed_leaves_nothing_to_do(chain: Path, calls: dict[str, Any]) -> None:
+    calls["report"] = JobReport(0, 1, (PUBLISHED,), (Failure("publisher-2", "refused"),), 1.25)
+    result = run("--source", chain, "--gateway", "a:1")
+    assert (result.return_value, result.stderr) == (1, "sluice: publisher publisher-2 failed: refused\n")
 
 
 def test_json(chain: Path, calls: dict[str, Any]) -> None:
-    calls["report"] = BAD
-    result = run("--source", str(chain), "--gateway", "a:1", "--json")
+    calls["report"] = JobReport(0, 9, (PUBLISHED,), (), 1.25, is_interrupted=True)
+    result = run("--source", chain, "--gateway", "a:1", "--json")
     said = json.loads(result.stdout)
-    assert said["complete"] is False
-    assert said["failures"] == [{"publisher_id": "publisher-2", "reason": "block 1 was refused"}]
-    (published,) = said["publishers"]
-    assert (published["won"], published["latency_p50_ns"], published["latency_p99_ns"]) == (1, 2e6, 4e6)
-    assert "latency_ns" not in published
+    assert (said["complete"], said["interrupted"], said["safe_through"]) == (False, True, 1)
+    assert said["go_on"] == f"sluice publish --source {chain} --gateway a:1 --json --from 2"
+    assert result.return_value == 130
 
 
-def test_a_table_on_a_terminal() -> None:
-    console = Console(width=120, record=True, file=None, force_terminal=False)
-    with console.capture() as capture:
-        console.print(report_table(GOOD))
-    text = capture.get()
-    assert "blocks 0 to 1: stored, 1.2 s" in text
-    assert "publisher-1" in text
-    assert "4.0 ms" in text
-    assert report_lines(JobReport(5, 5, (), (), 0))[0] == "block 5: stored, 0.0 s"
-
-
-def test_the_session_is_stopped_when_the_job_is_interrupted(chain: Path, calls: dict[str, Any]) -> None:
+def test_an_interrupt_before_the_jobs_is_130_and_stops_spark(chain: Path, calls: dict[str, Any]) -> None:
     calls["report"] = KeyboardInterrupt()
-    result = run("--source", str(chain), "--gateway", "a:1")
-    assert result.exit_code != 0
+    result = run("--source", chain, "--gateway", "a:1")
+    assert result.return_value == 130
+    assert result.stderr == (
+        f"sluice: interrupted. Go on with:\nsluice publish --source {chain} --gateway a:1\n"
+    )
     assert calls["session"].is_stopped
 
 
-def test_a_gap_is_said_before_spark_starts(chain: Path, calls: dict[str, Any]) -> None:
+def test_what_can_be_known_is_said_before_spark_starts(
+    chain: Path, tmp_path: Path, calls: dict[str, Any]
+) -> None:
+    words = ("--source", chain, "--gateway", "a:1")
+    result = run(*words, "--from", "5")
+    assert str(result.exception) == f"blockfiles:{chain}: block 5 is not there; the first is 0 and the last 1"
+    result = run(*words, "--sign", tmp_path / "no.key")
+    assert isinstance(result.exception, KeyFileError)
+    assert str(tmp_path / "no.key") in str(result.exception)
+    (tmp_path / "state" / "offsets").mkdir(parents=True)
+    result = run(*words, "--follow", "--checkpoint", tmp_path / "state")
+    assert isinstance(result.exception, CheckpointError)
     (chain / "1.blk").rename(chain / "5.blk")
-    result = run("--source", str(chain), "--gateway", "a:1")
+    result = run(*words)
     assert isinstance(result.exception, BlockListError)
     assert str(result.exception) == f"{chain}: blocks 1 to 4 are missing (before 5.blk)"
     assert "build_session" not in calls
+
+
+def test_a_checkpoint_is_held_while_it_follows(chain: Path, tmp_path: Path, calls: dict[str, Any]) -> None:
+    state = tmp_path / "state"
+    calls["report"] = JobReport(0, 1, (PUBLISHED,), (), 1.25, is_interrupted=True)
+    result = run("--source", chain, "--gateway", "a:1", "--follow", "--checkpoint", state)
+    assert calls["publish"][1]["checkpoint"].of("publisher-1") == str(state / "publisher-1")
+    assert result.stderr.splitlines()[-1] == (
+        f"sluice publish --source {chain} --gateway a:1 --follow --checkpoint {state}"
+    )
+
+
+def test_the_key_is_a_place(chain: Path, calls: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(chain)
+    words = ("--source", chain, "--gateway", "a:1", "--master", "spark://x:7077")
+    assert run(*words, "--sign", "net.key").exception is None
+    assert calls["publish"][1]["key"] == KeyPlace(str(chain / "net.key"), None)
+    assert run(*words, "--sign", "env:KEY").exception is None
+    assert calls["publish"][1]["key"] == KeyPlace(None, "KEY")
 
 
 def test_no_java_is_said(chain: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -164,15 +207,38 @@ def test_no_java_is_said(chain: Path, monkeypatch: pytest.MonkeyPatch, tmp_path:
 
 
 @pytest.mark.parametrize(
-    "words",
+    ("words", "said"),
     [
-        (),
-        ("--gateway", "a:1"),
-        ("--gateway", "a", "--source", "."),
-        ("--gateway", "a:1", "--source", ".", "--publishers", "65"),
-        ("--gateway", "a:1", "--source", ".", "--deadline", "0"),
-        ("--gateway", "a:1", "--source", "no-such-folder"),
+        ((), "Missing option '--source'"),
+        (("--source", "."), "Missing option '--gateway'"),
+        (("--gateway", "a"), "Invalid value for '--gateway': got 'a', expected host:port"),
+        (("--gateway", "a:1/x"), "Invalid value for '--gateway': got 'a:1/x', expected host:port/priority"),
+        (("--gateway", "a:1", "--publishers", "65"), "65 is not in the range 1<=x<=64"),
+        (("--gateway", "a:1", "--deadline", "0"), "0.0 is not in the range x>0"),
+        (("--gateway", "a:1", "--from", "5", "--to", "4"), "--to 4 is before --from 5"),
+        (("--gateway", "a:1", "--follow"), "--follow and --checkpoint go together"),
+        (("--gateway", "a:1", "--checkpoint", "x"), "--follow and --checkpoint go together"),
+        (("--gateway", "a:1", "--option", "x"), "Invalid value for '--option': got 'x', expected NAME=VALUE"),
+        (("--gateway", "a:1", "--sink-option", "race=17"), "option 'race': got 17, expected 1 to 16"),
+        (("--gateway", "a:1", "--sink-option", "gateways=x"), "gateways has an option of its own"),
+        (("--gateway", "a:1", "--sink-option", "tls_key=x"), "tls_key has an option of its own"),
+        (("--gateway", "a:1", "--sign", "env:a b"), "got something that is no name"),
+        (("--gateway", "a:1", "--sign", "ab" * 32), "got something that is no path"),
+        (("--gateway", "a:1", "--source", "no-such-folder"), "got 'no-such-folder', which is not there"),
     ],
 )
-def test_wrong_use_is_exit_2(words: tuple[str, ...]) -> None:
-    assert CliRunner().invoke(command, words).exit_code == 2
+def test_wrong_use_is_said_and_exit_2(words: tuple[str, ...], said: str, tmp_path: Path) -> None:
+    given = words if "--source" in words or not words else ("--source", str(tmp_path), *words)
+    result = run(*given)
+    assert isinstance(result.exception, click.UsageError)
+    assert said in str(result.exception.format_message())
+    assert result.exception.exit_code == 2
+    assert "abab" not in str(result.exception.format_message())
+
+
+def test_help_is_enough() -> None:
+    text = CliRunner().invoke(command, ["--help"]).output
+    for parameter in command.params:
+        assert isinstance(parameter, click.Option)
+        assert parameter.opts[0] in text
+        assert parameter.help

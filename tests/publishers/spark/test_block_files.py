@@ -21,9 +21,9 @@ from gateway.block import Block
 from publishers import limits
 from publishers.block_files import write_block_file
 from publishers.errors import BlockFileError, BlockListError, OptionError, SchemaError
-from publishers.job import reason_in
 from publishers.maker import BlockMaker, MakerOptions, key_of_seed
 from publishers.spark.block_files import BlockFilesDataSource, BlockFilesReader, BlockFilesStreamReader
+from publishers.spark.failures import reason_in
 from publishers.spark.schema import ARROW_SCHEMA, BLOCK_COLUMNS, spark_schema
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from pyspark.sql.types import StructType
 
 from gateway.block import Block
 from publishers import limits
-from publishers.errors import BadBlock, FrameError, PublishFailed, TurnTimeout
+from publishers.errors import BadBlock, FrameError, PublishFailed, PublishStopped, TurnTimeout
 from publishers.report import PublishReport
 from publishers.report_totals import QueryTotals
 from publishers.spark.block_sink import (
@@ -32,7 +32,7 @@ from publishers.spark.block_sink import (
 )
 from publishers.spark.block_stream import BlockStreamDataSource
 from publishers.spark.schema import ARROW_SCHEMA, BLOCK_COLUMNS, spark_schema
-from publishers.spark.start_gate import StartGate
+from publishers.steward import Steward
 from tests.nodes import make_blocks
 from tests.publishers.fake_node import FakeNode, FakeStream, running
 from tests.publishers.node_thread import node_thread, store
@@ -166,12 +166,21 @@ def test_a_stream_passes_over_what_came_before_and_waits_before_a_gap(tmp_path: 
     assert [(report.first_block, report.last_block) for report in reports] == [(0, 3), (6, 7)]
 
 
-def test_a_task_waits_at_the_start_gate(tmp_path: Path) -> None:
-    gate = StartGate(tmp_path)
-    gate.open()
-    with running(FakeNode()) as node:
-        writer(gateways=node.address, start_gate=str(tmp_path), publisher_id="a/b").write(batches_of(BLOCKS))
-    assert gate.ready_count == 1
+def test_a_task_tells_its_steward_what_it_does() -> None:
+    with running(FakeNode()) as node, Steward() as steward:
+        steward.open_gate()
+        sink = writer(gateways=node.address, steward=str(steward.address), publisher_id="a/b")
+        (report,) = reports_in(sink.write(batches_of(BLOCKS)))
+        assert steward.await_idle(10)
+        assert steward.reports("a/b") == [dataclasses.replace(report, latency_ns=())]
+
+
+def test_a_task_that_is_told_to_stop_publishes_nothing() -> None:
+    with running(FakeNode()) as node, Steward() as steward:
+        steward.stop()
+        with pytest.raises(PublishStopped, match="publisher spark was told to stop"):
+            writer(gateways=node.address, steward=str(steward.address)).write(batches_of(BLOCKS))
+    assert node.stream_count == 0
 
 
 def test_commit_writes_the_reports_for_the_driver(tmp_path: Path) -> None:

@@ -18,11 +18,11 @@ from gateway.key_files import create_private_key, public_key_hex
 from gateway.proofs.ed25519 import Ed25519Check
 from gateway.root_hash import BlockHasher
 from publishers.errors import OptionError, PrepareError, SchemaError
-from publishers.job import reason_in
 from publishers.linking import ChainStart
 from publishers.maker import BlockMaker, MakerOptions, key_of_seed
 from publishers.signing_key import KeyPlace
 from publishers.spark import prepare
+from publishers.spark.failures import reason_in
 from publishers.spark.prepare import (
     chain_start,
     link_and_sign_blocks,

@@ -16,8 +16,8 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 
 from gateway.items import header_of, payload_of
 from publishers.errors import OptionError, PrepareError, SchemaError
-from publishers.job import reason_in
 from publishers.spark import ChainStart, chain_start, records_to_blocks, records_to_signed_blocks
+from publishers.spark.failures import reason_in
 from tests.nodes import KEY
 from tests.publishers.node_thread import node_thread
 

@@ -1,0 +1,107 @@
+"""The folder in which `sluice publish --follow` keeps where it is: whose it is, and that only one uses it.
+
+    CHECKPOINT/
+      sluice.json       which source, and where it was begun
+      sluice.lock       locked while a command follows
+      publisher-1/      Spark's own checkpoint of one publisher's query
+      publisher-2/
+
+Spark's checkpoint holds block or entry numbers and nothing about their source: with another one it would go
+on at the same number of another chain. So the source is written beside it, and compared.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+from publishers.errors import CheckpointError
+
+__all__ = ["FollowCheckpoint"]
+
+_FACTS: Final = "sluice.json"
+_LOCK: Final = "sluice.lock"
+
+
+class FollowCheckpoint:
+    """The folder, claimed from `__enter__` to `__exit__`; a lock that a killed process held is gone with it.
+
+    Args:
+        folder: made if it is not there.
+        source: what is read, as text.
+        first_block: `--from`, 0 where it is not given.
+    """
+
+    def __init__(self, folder: Path, source: str, first_block: int) -> None:
+        self.folder = folder.absolute()
+        self._facts = {"source": source, "from": first_block}
+        self._lock: int | None = None
+
+    def of(self, publisher_id: str) -> str:
+        """Name the folder of one publisher's query."""
+        return str(self.folder / publisher_id.replace("/", "_"))
+
+    def __enter__(self) -> Self:
+        """Lock it, and compare or write the facts.
+
+        Raises:
+            CheckpointError: it is in use, of something else, or cannot be written.
+        """
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self._lock = os.open(self.folder / _LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+        except OSError as error:
+            raise CheckpointError(str(self.folder), error.strerror or str(error)) from error
+        try:
+            self._claim()
+        except BaseException:
+            self._release()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
+        """Unlock it."""
+        self._release()
+
+    def _claim(self) -> None:
+        assert self._lock is not None
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise CheckpointError(str(self.folder), "another `sluice publish` is using it") from error
+        path = self.folder / _FACTS
+        try:
+            if path.exists():
+                self._compare(json.loads(path.read_text()))
+                return
+            others = [child.name for child in self.folder.iterdir() if child.name != _LOCK]
+            if others:
+                raise CheckpointError(
+                    str(self.folder), f"it is not empty and not of this command ({others[0]})"
+                )
+            temporary = path.with_suffix(".part")
+            temporary.write_text(json.dumps(self._facts) + "\n")
+            temporary.replace(path)
+        except (OSError, ValueError) as error:
+            raise CheckpointError(str(self.folder), f"{_FACTS}: {error}") from error
+
+    def _compare(self, facts: object) -> None:
+        if facts == self._facts:
+            return
+        got = facts if isinstance(facts, dict) else {}
+        for name, expected in self._facts.items():
+            if got.get(name) != expected:
+                there = got.get(name, "unknown")
+                reason = f"it was begun with --{name} {there}, not {expected}"
+                raise CheckpointError(str(self.folder), reason)
+
+    def _release(self) -> None:
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None

@@ -1,0 +1,203 @@
+"""What `sluice publish` shows: a progress bar, lines where there is no terminal, a final table, JSON.
+
+Bar, lines, table and JSON have the same figures under the same names, those of `job_report`.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterable
+from types import TracebackType
+from typing import Any, Final, Self
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from publishers.job_report import JobProgress, JobReport
+from publishers.report import PublishReport, percentile_ns
+
+__all__ = ["FIGURES", "Display", "progress_text", "report_json", "report_lines", "report_table"]
+
+LINE_SECONDS: Final = 10.0
+"""Between two lines of progress where there is no terminal."""
+_MILLISECOND_NS: Final = 1_000_000
+_WINNERS_MAX: Final = 8
+
+
+def _milliseconds(percent: float) -> Callable[[PublishReport], object]:
+    def text(report: PublishReport) -> str:
+        latency_ns = percentile_ns(report.latency_ns, percent)
+        return "-" if latency_ns is None else f"{latency_ns / _MILLISECOND_NS:.1f} ms"
+
+    return text
+
+
+FIGURES: Final[tuple[tuple[str, Callable[[PublishReport], object]], ...]] = (
+    ("blocks", lambda report: report.blocks),
+    ("won", lambda report: report.won),
+    ("skipped", lambda report: report.skipped),
+    ("acknowledged", lambda report: report.acknowledged),
+    ("duplicate", lambda report: report.duplicate),
+    ("resent", lambda report: report.resent),
+    ("reconnects", lambda report: report.reconnects),
+    ("failovers", lambda report: report.failovers),
+    ("latency_p50", _milliseconds(50)),
+    ("latency_p99", _milliseconds(99)),
+)
+"""What is shown of each publisher: names as in its report and in JSON."""
+
+
+def report_table(report: JobReport) -> Table:
+    """Make the table that ends a run on a terminal: one row per publisher."""
+    table = Table(title=_summary(report))
+    for title in ("publisher_id", *(name for name, _ in FIGURES)):
+        table.add_column(title, justify="left" if title == "publisher_id" else "right")
+    for published in report.publishers:
+        table.add_row(published.publisher_id, *(f"{value(published)}" for _, value in FIGURES))
+    return table
+
+
+def report_lines(report: JobReport) -> list[str]:
+    """Say the same in plain lines."""
+    lines = [_summary(report)]
+    for published in report.publishers:
+        facts = ", ".join(f"{name} {value(published)}" for name, value in FIGURES)
+        lines.append(f"{published.publisher_id}: {facts}")
+    return lines
+
+
+def report_json(report: JobReport, go_on: str | None) -> str:
+    """Write it as one JSON object.
+
+    Args:
+        report: of the run.
+        go_on: the command that goes on where it stopped; None when there is nothing left.
+    """
+    return json.dumps(report.to_fields() | {"go_on": go_on})
+
+
+def progress_text(progress: JobProgress) -> str:
+    """Say in one line where it stands."""
+    words = [_doing(progress)]
+    if progress.publishers:
+        words.append(_head_and_rate(progress.safe_through, progress.blocks_per_second))
+        words.append(f"won {_winners(progress.publishers)}")
+    return ", ".join(words)
+
+
+def _doing(progress: JobProgress) -> str:
+    if progress.is_stopping:
+        return "Finishing the block in flight (Ctrl-C again ends at once)"
+    if not progress.is_reachable:
+        return "No gateway answers"
+    if not progress.publishers:
+        return "Starting publishers"
+    return f"Publishing ({progress.running} running)"
+
+
+def _head_and_rate(safe_through: int | None, blocks_per_second: float) -> str:
+    return f"safe_through {_number(safe_through)}, {blocks_per_second:.1f} blocks_per_second"
+
+
+def _winners(rows: Iterable[PublishReport]) -> str:
+    ordered = sorted(rows, key=lambda row: (-row.won, row.publisher_id))
+    words = [f"{row.publisher_id} {row.won}" for row in ordered[:_WINNERS_MAX]]
+    return " / ".join(words + ["…"] * (len(ordered) > _WINNERS_MAX))
+
+
+def _number(number: int | None) -> str:
+    return "-" if number is None else str(number)
+
+
+def _summary(report: JobReport) -> str:
+    if report.first_block is None or report.last_block is None:
+        return f"no blocks came, {report.elapsed_seconds:.1f} s"
+    blocks = (
+        f"block {report.first_block}"
+        if report.first_block == report.last_block
+        else f"blocks {report.first_block} to {report.last_block}"
+    )
+    if report.is_complete:
+        state = "stored"
+    elif report.is_interrupted:
+        state = "interrupted"
+    else:
+        state = "not all stored as far as is known"
+    figures = _head_and_rate(report.safe_through, report.blocks_per_second)
+    return f"{blocks}: {state}, {figures}, {report.elapsed_seconds:.1f} s"
+
+
+class Display:
+    """Shows progress on standard error: a bar on a terminal, else a line now and then; a context manager.
+
+    Args:
+        is_quiet: show nothing.
+        now: a monotonic clock, in seconds.
+    """
+
+    def __init__(self, *, is_quiet: bool, now: Callable[[], float] = time.monotonic) -> None:
+        self._is_quiet = is_quiet
+        self._now = now
+        self._said_at: float | None = None
+        self._said = ""
+        console = Console(stderr=True)
+        self._bar: Progress | None = None
+        self._task: Any = None
+        if not is_quiet and console.is_terminal:
+            columns = (
+                SpinnerColumn(),
+                TextColumn("{task.description}"),
+                BarColumn(bar_width=20),
+                TextColumn("{task.fields[blocks]}"),
+                TimeElapsedColumn(),
+            )
+            self._bar = Progress(*columns, console=console, transient=True)
+
+    def __enter__(self) -> Self:
+        """Begin."""
+        if self._bar is not None:
+            self._bar.start()
+            self._task = self._bar.add_task("Starting Spark", total=None, blocks="")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
+        """Leave nothing behind."""
+        if self._bar is not None:
+            self._bar.stop()
+
+    def show(self, progress: JobProgress) -> None:
+        """Show where it stands."""
+        if self._is_quiet:
+            return
+        text = progress_text(progress)
+        if self._bar is None:
+            self._say(text)
+            return
+        done, total = _done(progress)
+        blocks = f"blocks {done}" if total is None else f"blocks {done}/{total}"
+        self._bar.update(self._task, description=text, total=total, completed=done, blocks=blocks)
+
+    def _say(self, text: str) -> None:
+        now = self._now()
+        if self._said_at is None:
+            self._said_at = now
+        if text != self._said and now - self._said_at >= LINE_SECONDS:
+            self._said, self._said_at = text, now
+            click.echo(f"sluice: {text}", err=True)
+
+
+def _done(progress: JobProgress) -> tuple[int, int | None]:
+    """Count the blocks that are stored, and those that there are."""
+    first, last = progress.first_block, progress.last_block
+    if first is None:
+        begins = [row.first_block for row in progress.publishers if row.first_block is not None]
+        first = min(begins, default=0)
+    done = 0 if progress.safe_through is None else max(0, progress.safe_through - first + 1)
+    if last is None:
+        return done, None
+    return min(done, last - first + 1), last - first + 1

@@ -1,0 +1,53 @@
+"""Asks gateways how far they are, over connections that stay open."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import grpc
+
+from gateway.api import node_pb2, node_pb2_grpc
+from gateway.channels import ClientTls, open_blocking_channel
+from publishers.signals import NO_BLOCK
+
+__all__ = ["Head"]
+
+_STATUS_TIMEOUT_SECONDS: Final = 1.0
+
+
+class Head:
+    """The last block of the first gateway that answers.
+
+    Args:
+        gateways: `host:port` each, in the order in which they are asked.
+        tls: None: connect without.
+    """
+
+    def __init__(self, gateways: Sequence[str], tls: ClientTls | None = None) -> None:
+        self._channels = [open_blocking_channel(address, tls) for address in gateways]
+
+    def __enter__(self) -> Head:
+        """Return self."""
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Close the connections."""
+        for channel in self._channels:
+            channel.close()
+
+    def ask(self) -> tuple[int | None, bool]:
+        """Ask the gateways in turn until one answers.
+
+        Returns:
+            Its last block, None if it has none; and whether one answered.
+        """
+        for channel in self._channels:
+            stub = node_pb2_grpc.BlockNodeServiceStub(channel)
+            try:
+                status = stub.serverStatus(node_pb2.ServerStatusRequest(), timeout=_STATUS_TIMEOUT_SECONDS)
+            except grpc.RpcError:
+                continue
+            last = status.last_available_block
+            return (None if last == NO_BLOCK else last), True
+        return None, False

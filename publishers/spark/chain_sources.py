@@ -1,0 +1,235 @@
+"""The sources of `sluice publish` as DataFrames that the sink can write: consecutive parts, each in order.
+
+    blockfiles    the folder is listed on the driver; nothing is read before the jobs run
+    blockstream   a gateway is asked what it holds
+    datastream    of a file the numbers are read first; a server's stream is a query that ends where the
+                  stream ended when it began
+    parquet,      the numbers are read first; rows that are not in order are partitioned by range and sorted
+    table
+
+What is wrong with a chain (nothing there, a gap, a number twice, an end that is not there) is said before a
+job starts.
+Source: design.md, "Spark".
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from datastream.blocking_client import BlockingStreamClient
+from datastream.errors import BookmarkNotFound, DatastreamError
+from gateway.addresses import parse_addresses
+from gateway.block_layout import BOOKMARK_COUNT, bookmark_of
+from publishers.block_files import check_no_gaps
+from publishers.errors import BlockListError, OptionError, SourceUnreachable
+from publishers.limits import STATUS_SECONDS
+from publishers.number_range import NumberRange
+from publishers.source_names import SourceName
+from publishers.spark.failures import reason_in
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["ChainFrame", "batch_frame", "check_before_spark", "stream_frame"]
+
+
+@dataclass(frozen=True, slots=True)
+class ChainFrame:
+    """A chain that is ready for the sink."""
+
+    frame: DataFrame
+    """The columns of blocks; partitions are consecutive ranges in order."""
+    first_block: int | None = None
+    """None: not known before the rows are read."""
+    last_block: int | None = None
+    """None: not known, or without end."""
+    is_streaming: bool = False
+    """Whether it is a streaming DataFrame."""
+
+
+def check_before_spark(source: SourceName, numbers: NumberRange) -> None:
+    """Say what is wrong with a folder of block files before Spark, which takes seconds to start.
+
+    Raises:
+        BlockListError: it has no blocks, a gap or a number twice, or not those that are wanted.
+        OptionError: an option of the format cannot be used.
+    """
+    if source.kind == "blockfiles":
+        _listed(source, numbers)
+
+
+def batch_frame(spark: SparkSession, source: SourceName, numbers: NumberRange, shards: int) -> ChainFrame:
+    """Make the DataFrame of the blocks that are there now.
+
+    Args:
+        spark: a session that knows the sources.
+        source: what to read.
+        numbers: blocks that are wanted; both ends must be there.
+        shards: partitions.
+
+    Returns:
+        A batch; of a data streamer's TCP side a stream, to be read with `availableNow`.
+
+    Raises:
+        BlockListError, FrameError: the blocks are no chain, or not those that are wanted.
+        OptionError, SchemaError, SparkJobFailed, SourceUnreachable: the source cannot be read.
+    """
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    if source.kind == "datastream" and source.is_server:
+        return stream_frame(spark, source, numbers, shards)
+    make = {"blockfiles": _block_files, "blockstream": _block_stream}.get(source.kind, _planned)
+    try:
+        return make(spark, source, numbers, shards)
+    except (PySparkException, Py4JError) as error:  # no such table, no driver for such a path, …
+        raise BlockListError(str(source), reason_in(str(error))) from error
+
+
+def stream_frame(spark: SparkSession, source: SourceName, numbers: NumberRange, shards: int) -> ChainFrame:
+    """Make the streaming DataFrame of the blocks that are there and come.
+
+    Args:
+        spark, source, shards: as in `batch_frame`.
+        numbers: blocks that are wanted; without an end the stream has none.
+
+    Raises:
+        OptionError: the source cannot be followed.
+        SourceUnreachable: a data streamer does not say where the first block is.
+    """
+    last = None if numbers.end is None else numbers.end - 1
+    options = {"partitions": str(shards), **source.options}
+    if source.kind == "blockfiles":
+        reader = spark.readStream.format("blockfiles").options(**_bounds(numbers), **options)
+        return ChainFrame(reader.load(source.location), numbers.first or None, last, True)
+    if source.kind == "blockstream":
+        options = {"gateways": source.location, **_bounds(numbers), **options}
+        frame = spark.readStream.format("blockstream").options(**options).load()
+        return ChainFrame(frame, numbers.first or None, last, True)
+    if source.kind == "datastream" and source.is_server:
+        options = {"server": source.location, "decode": "blocks", **options}
+        if numbers.first and "from" not in source.options:
+            options["from"] = str(_entry_of(source, numbers.first))
+        frame = spark.readStream.format("datastream").options(**options).load()
+        return ChainFrame(_within(frame, numbers), numbers.first or None, last, True)
+    if source.kind == "datastream":
+        raise OptionError("source", str(source), "to be followed over TCP: datastream:HOST:PORT")
+    reason = "its rows come in no order; publish it again without --follow when it has grown"
+    raise OptionError("source", f"{source}, which cannot be followed", f"another source, because {reason}")
+
+
+# --- block files and nodes ----------------------------------------------------------------------------------
+
+
+def _block_files(spark: SparkSession, source: SourceName, numbers: NumberRange, shards: int) -> ChainFrame:
+    first, last = _listed(source, numbers)
+    options = {"partitions": str(shards), "from": str(first), "to": str(last), **source.options}
+    frame = spark.read.format("blockfiles").options(**options).load(source.location)
+    return ChainFrame(frame, first, last)
+
+
+def _listed(source: SourceName, numbers: NumberRange) -> tuple[int, int]:
+    """Give the first and the last block of a folder that are wanted."""
+    from publishers.spark.block_files import FileOptions
+
+    folder = FileOptions.parse({"path": source.location, **source.options}).folder
+    files = folder.files()
+    if not files:
+        check_no_gaps(folder.path, files)
+    there = files[0][0], files[-1][0]
+    wanted = [file for file in files if file[0] in numbers]
+    _check_ends(source, numbers, there, {number for number, _ in wanted})
+    check_no_gaps(folder.path, wanted)
+    return wanted[0][0], wanted[-1][0]
+
+
+def _block_stream(spark: SparkSession, source: SourceName, numbers: NumberRange, shards: int) -> ChainFrame:
+    from publishers.spark.block_subscription import SubscriptionOptions
+
+    options = {"gateways": source.location, **source.options}
+    held = SubscriptionOptions.parse(options).connect().held()
+    if held is None:
+        raise SourceUnreachable(f"what {source} holds", STATUS_SECONDS, "")
+    if held.first is None or held.last is None:
+        raise BlockListError(str(source), "the node has no blocks")
+    first = max(numbers.first, held.first)
+    last = held.last if numbers.end is None else min(held.last, numbers.end - 1)
+    _check_ends(source, numbers, (held.first, held.last), range(first, last + 1))
+    options |= {"partitions": str(shards), "from": str(first), "to": str(last)}
+    return ChainFrame(spark.read.format("blockstream").options(**options).load(), first, last)
+
+
+def _check_ends(
+    source: SourceName, numbers: NumberRange, there: tuple[int, int], wanted: range | set[int]
+) -> None:
+    """Check that the blocks that --from and --to name are among those that there are."""
+    ends = [numbers.first] if numbers.first else []
+    ends += [] if numbers.end is None else [numbers.end - 1]
+    for number in ends:
+        if number not in wanted:
+            reason = f"block {number} is not there; the first is {there[0]} and the last {there[1]}"
+            raise BlockListError(str(source), reason)
+
+
+# --- tables and stream files --------------------------------------------------------------------------------
+
+
+def _planned(spark: SparkSession, source: SourceName, numbers: NumberRange, shards: int) -> ChainFrame:
+    """Read the numbers, and sort the rows where they are not in order."""
+    from publishers.spark.publishing import plan_frame
+    from publishers.spark.schema import BLOCK_NUMBER, ITEMS, check_schema
+
+    # Numbers are looked for with all processors; a publisher reads with its shards.
+    found = _within(_read(spark, source, os.cpu_count() or 1), numbers)
+    check_schema(found.schema)
+    plan = plan_frame(found)
+    if plan is None:
+        chosen = " of these numbers" if numbers != NumberRange() else ""
+        raise BlockListError(str(source), f"no blocks{chosen}")
+    there = plan.first_block, plan.last_block
+    _check_ends(source, numbers, there, range(there[0], there[1] + 1))
+    rows = _within(_read(spark, source, shards), numbers).select(BLOCK_NUMBER, ITEMS)
+    if source.kind != "datastream" and not (plan.is_ordered and plan.partition_count == shards):
+        rows = rows.repartitionByRange(min(shards, plan.block_count), BLOCK_NUMBER)
+        rows = rows.sortWithinPartitions(BLOCK_NUMBER)
+    return ChainFrame(rows, *there)
+
+
+def _read(spark: SparkSession, source: SourceName, partitions: int) -> DataFrame:
+    if source.kind == "datastream":
+        options = {"decode": "blocks", "partitions": str(partitions), **source.options}
+        return spark.read.format("datastream").options(**options).load(source.location)
+    if source.kind == "parquet":
+        return spark.read.options(**source.options).parquet(source.location)
+    return spark.read.options(**source.options).table(source.location)
+
+
+def _within(frame: DataFrame, numbers: NumberRange) -> DataFrame:
+    from publishers.spark.schema import BLOCK_NUMBER
+
+    if numbers.first:
+        frame = frame.where(frame[BLOCK_NUMBER] >= numbers.first)
+    if numbers.end is not None:
+        frame = frame.where(frame[BLOCK_NUMBER] < numbers.end)
+    return frame
+
+
+def _bounds(numbers: NumberRange) -> dict[str, str]:
+    bounds = {"from": str(numbers.first)} if numbers.first else {}
+    return bounds if numbers.end is None else bounds | {"to": str(numbers.end - 1)}
+
+
+def _entry_of(source: SourceName, block_number: int) -> int:
+    """Ask a data streamer for the entry that a block begins with; 0 when it does not have the block yet."""
+    seconds, trouble = STATUS_SECONDS, ""
+    for address in parse_addresses(source.location, port_min=1):
+        try:
+            with BlockingStreamClient(address.host, address.port, timeout_seconds=seconds) as client:
+                return client.bookmark(bookmark_of(block_number)).number - BOOKMARK_COUNT
+        except BookmarkNotFound:
+            return 0
+        except (OSError, DatastreamError) as error:
+            trouble = f"{address}: {error}"
+    raise SourceUnreachable(f"block {block_number} of {source}", seconds, trouble)

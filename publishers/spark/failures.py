@@ -1,0 +1,150 @@
+"""Finds the line that matters in what Spark reports of a failure, and says what to do about the usual ones.
+
+Pure. Spark's own text has tracebacks of several processes in it. An error of ours is worth more than what
+Spark says around it; else what Spark usually fails on is known by a word, and has a remedy; else the first
+line that says something.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+__all__ = ["known_failure", "reason_in"]
+
+_OUR_ERROR: Final = re.compile(
+    r"^(?:publishers|gateway|datastream)\.errors\.\w+: (?P<reason>.*)$", re.MULTILINE
+)
+_STATUS_MARK: Final = re.compile(r"\s*SQLSTATE: \w+\s*$")
+_REINSTALL: Final = (
+    "give the workers an interpreter of their own that has sluice-gateway[spark] and nothing else"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """Something that Spark usually fails on."""
+
+    pattern: re.Pattern[str]
+    explanation: str
+    """With the pattern's groups, and {line}, the first line that was found."""
+
+
+def _known(pattern: str, explanation: str) -> _Known:
+    return _Known(re.compile(pattern), explanation)
+
+
+_OURS: Final = "publishers|gateway|datastream"
+
+_KNOWN: Final = (
+    _known(
+        r"PYTHON_VERSION_MISMATCH\].*?different version: (?P<worker>[\d.]+)"
+        r" than that in (?:the )?driver:? (?P<driver>[\d.]+)",
+        "the workers run Python {worker}, the driver Python {driver}; set PYSPARK_PYTHON to an interpreter "
+        "of version {driver} that has sluice-gateway[spark]",
+    ),
+    _known(
+        r'Cannot run program "(?P<program>[^"]*)".*?(?P<why>error=\d+, [^\n]*|Exec failed[^\n]*)',
+        "the workers' interpreter {program} does not start ({why}); set PYSPARK_PYTHON to the Python that "
+        "has sluice-gateway[spark]",
+    ),
+    _known(
+        rf"ModuleNotFoundError: No module named '(?P<root>{_OURS})[\w.]*'; '[\w.]+' is not a package",
+        "on a worker another module called '{root}' hides the package of Sluice; remove it from PYTHONPATH, "
+        "from --py-files and from the working directory of the workers",
+    ),
+    _known(
+        rf"ModuleNotFoundError: No module named '(?P<module>(?:{_OURS})[\w.]*)'",
+        "a worker cannot import '{module}': sluice-gateway is not installed for its interpreter, or another "
+        "package of that name hides it; install it on every worker, or point PYSPARK_PYTHON to one "
+        "that has it",
+    ),
+    _known(
+        r"ModuleNotFoundError: No module named '(?P<module>grpc|google|pyarrow|pandas|plyvel)[\w.]*'",
+        "a worker cannot import '{module}'; pip install 'sluice-gateway[spark]' for its interpreter",
+    ),
+    _known(
+        r"VersionError: (?P<text>Detected [^\n]*)",
+        "the protobuf that is imported does not fit what Sluice was generated with ({text}); " + _REINSTALL,
+    ),
+    _known(
+        rf"cannot import name '\w+' from '(?:{_OURS}|proto|google)[\w.]*' \([^)]*\)",
+        "another module is imported in the place of one of Sluice's or protobuf's ({line}); " + _REINSTALL,
+    ),
+    _known(
+        r"Couldn't build proto file into descriptor pool|duplicate (?:file name|symbol)",
+        "two sets of protobuf classes with the same names are loaded ({line}); " + _REINSTALL,
+    ),
+    _known(
+        r"Address already in use[^\n]*?Service '(?P<service>\w+)'",
+        "a port that Spark was told to use is in use (by its service {service}); give another, or none, so "
+        "that Spark takes any",
+    ),
+    _known(
+        r"Address already in use",
+        "a port that Spark was told to use is in use; give another one, or none, so that Spark takes any",
+    ),
+    _known(
+        r"Failed to create (?:any |a )?(?:local|temp) dir[^\n]*",
+        "Spark cannot write to its local folder ({line}); set SPARK_LOCAL_DIRS to one that it can write to",
+    ),
+    _known(
+        r"No space left on device",
+        "no space is left for Spark's temporary files; set SPARK_LOCAL_DIRS to a disk that has some",
+    ),
+    _known(
+        r"UnsupportedClassVersionError",
+        "Java is too old for this Spark; install Java 17 or later, or set JAVA_HOME to one",
+    ),
+    _known(
+        r"All masters are unresponsive",
+        "the Spark master does not answer; is it running, and is the address after --master right?",
+    ),
+    _known(
+        r"OutOfMemoryError: (?P<text>[^\n]*)",
+        "Spark ran out of memory ({text}); give it more: --conf spark.driver.memory=4g in local mode, else "
+        "spark.executor.memory",
+    ),
+    _known(
+        r"(?:UNSUPPORTED_PACKAGE_VERSION|PACKAGE_NOT_INSTALLED)\] (?P<text>[^\n]*)",
+        "{text} pip install 'sluice-gateway[spark]' brings those that fit",
+    ),
+    _known(
+        r"'JavaPackage' object is not callable",
+        "PySpark and the Spark in SPARK_HOME are of different versions; unset SPARK_HOME",
+    ),
+)
+
+
+def known_failure(text: str) -> str | None:
+    """Explain a failure that is known; None for others.
+
+    Args:
+        text: what Spark, Java or a worker wrote.
+    """
+    for known in _KNOWN:
+        match = known.pattern.search(text)
+        if match is not None:
+            fields = {name: value or "" for name, value in match.groupdict().items()}
+            fields["line"] = text[match.start() :].split("\n", 1)[0].strip()
+            return known.explanation.format(**fields)
+    return None
+
+
+def reason_in(text: str) -> str:
+    """Find the line that matters in what Spark reports of a failed job.
+
+    Args:
+        text: an exception's text, with tracebacks of several processes in it.
+    """
+    ours = [match["reason"] for match in _OUR_ERROR.finditer(text)]
+    if ours:
+        return _STATUS_MARK.sub("", ours[-1])
+    explained = known_failure(text)
+    if explained is not None:
+        return explained
+    lines = [line.strip(" :") for line in text.splitlines() if line.strip()]
+    # py4j's own first line only names the Java call that failed.
+    useful = [line for line in lines if not line.startswith("An error occurred while calling")]
+    return (useful or lines or ["no reason given"])[0]

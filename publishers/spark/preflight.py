@@ -1,0 +1,202 @@
+"""What Spark needs of this machine besides Java, looked at before it starts.
+
+Later, what is wrong costs seconds, and is said in the words of another process.
+
+    pandas, pyarrow      in the bounds that PySpark and we know
+    SPARK_HOME           a Spark of PySpark's own version, where it is set
+    the local folder     can be written to, and has some space
+    the workers' Python  of the driver's version, with Sluice's own modules and a protobuf that fits them
+
+The last is looked at only where it is another interpreter than the driver's, or has a path of its own.
+Workers of a cluster are other machines; failures.py explains their failures when they come.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Final
+
+from publishers.errors import SparkUnavailable
+from publishers.limits import SPARK_LOCAL_BYTES_MIN
+
+__all__ = [
+    "check_libraries",
+    "check_local_folder",
+    "check_spark_home",
+    "check_worker_python",
+    "worker_environment",
+]
+
+_INSTALL: Final = "pip install 'sluice-gateway[spark]' brings those that fit"
+_BOUNDS: Final = (
+    # Name, at least, below; None: no bound. pyproject.toml has the same.
+    ("pandas", (2, 2), (3,)),
+    ("pyarrow", (18,), None),
+)
+_PROBE_SECONDS: Final = 60
+_CORE_JAR: Final = re.compile(r"spark-core_[\d.]+-(?P<version>[\w.-]+)\.jar")
+# Runs in the workers' interpreter, as they do: with its paths, and nothing of ours given.
+_PROBE: Final = """
+import json, sys
+found = {"version": "%d.%d" % sys.version_info[:2]}
+try:
+    import publishers, gateway, datastream
+    for module in (publishers, gateway, datastream):
+        found[module.__name__] = getattr(module, "__file__", None) or "a folder without __init__.py"
+    import publishers.spark.block_sink, pandas
+except BaseException as error:
+    found["error"] = "%s: %s" % (type(error).__name__, str(error).split("\\n")[0])
+print("\\n" + json.dumps(found))
+"""
+
+
+def check_libraries() -> None:
+    """Check that pandas and pyarrow are there, in versions that PySpark knows.
+
+    Raises:
+        SparkUnavailable: one is missing, too old or too new.
+    """
+    for name, least, below in _BOUNDS:
+        wanted = f"{_dotted(least)} or later" + (f", below {_dotted(below)}" if below else "")
+        try:
+            text = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            raise SparkUnavailable(f"Spark needs {name} {wanted}, which is not installed", _INSTALL) from None
+        version = tuple(int(part) for part in re.findall(r"\d+", text)[:3])
+        if version < least or (below is not None and version >= below):
+            raise SparkUnavailable(f"Spark needs {name} {wanted}; version {text} is installed", _INSTALL)
+
+
+def check_spark_home(environment: Mapping[str, str]) -> None:
+    """Check that a Spark that SPARK_HOME names is of PySpark's version.
+
+    Raises:
+        SparkUnavailable: it is none, or another one.
+    """
+    home = environment.get("SPARK_HOME")
+    if not home:
+        return
+    remedy = "unset SPARK_HOME, and PySpark's own Spark is taken"
+    jars = Path(home) / "jars"
+    paths = jars.iterdir() if jars.is_dir() else ()
+    found = [match["version"] for path in paths if (match := _CORE_JAR.fullmatch(path.name))]
+    if not found:
+        raise SparkUnavailable(f"SPARK_HOME ({home}) has no Spark in it", remedy)
+    expected = metadata.version("pyspark")
+    if found[0].split(".")[:2] != expected.split(".")[:2]:
+        reason = f"SPARK_HOME ({home}) is Spark {found[0]}, and PySpark is {expected}"
+        raise SparkUnavailable(reason, remedy)
+
+
+def check_local_folder(environment: Mapping[str, str], settings: Mapping[str, str]) -> None:
+    """Check that Spark's folders for temporary files can be written to, and have some space.
+
+    Args:
+        environment: of this process.
+        settings: of Spark, as far as they are given.
+
+    Raises:
+        SparkUnavailable: one cannot, or is full.
+    """
+    text = environment.get("SPARK_LOCAL_DIRS") or settings.get("spark.local.dir")
+    remedy = "set SPARK_LOCAL_DIRS to a folder on a disk with space"
+    try:
+        folders = [part.strip() for part in text.split(",")] if text else [tempfile.gettempdir()]
+    except OSError as error:
+        raise SparkUnavailable(
+            f"no folder for temporary files: {_why(error)}", "set TMPDIR to one"
+        ) from error
+    for folder in folders:
+        what = f"Spark's folder for temporary files, {folder},"
+        try:
+            Path(folder).mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=folder) as file:
+                file.write(b"x")
+            space = os.statvfs(folder)
+        except OSError as error:
+            raise SparkUnavailable(f"{what} cannot be written to: {_why(error)}", remedy) from error
+        free_bytes = space.f_bavail * space.f_frsize
+        if free_bytes < SPARK_LOCAL_BYTES_MIN:
+            reason = f"{what} has {free_bytes} bytes of space, and {SPARK_LOCAL_BYTES_MIN} are the least"
+            raise SparkUnavailable(reason, remedy)
+
+
+def worker_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """Give what workers are to have in their environment.
+
+    They are started as `python -m`, which looks for modules in the working directory before all others: a
+    `gateway.py` there would hide our package. PYTHONSAFEPATH ends that.
+    """
+    return {
+        "PYSPARK_PYTHON": environment.get("PYSPARK_PYTHON") or sys.executable,
+        "PYSPARK_DRIVER_PYTHON": environment.get("PYSPARK_DRIVER_PYTHON") or sys.executable,
+        "PYTHONSAFEPATH": environment.get("PYTHONSAFEPATH") or "1",
+    }
+
+
+def check_worker_python(environment: Mapping[str, str]) -> None:
+    """Run the workers' interpreter, where it may be another than the driver's, and look what it imports.
+
+    Args:
+        environment: of the workers: that of this process, with `worker_environment` in it.
+
+    Raises:
+        SparkUnavailable: it does not run, is of another version, or does not import Sluice.
+    """
+    python = environment["PYSPARK_PYTHON"]
+    if python == sys.executable and not environment.get("PYTHONPATH"):
+        return
+    remedy = f"set PYSPARK_PYTHON to the interpreter that has sluice-gateway[spark], such as {sys.executable}"
+    try:
+        answer = subprocess.run(
+            [python, "-c", _PROBE],
+            env=dict(environment),
+            capture_output=True,
+            text=True,
+            timeout=_PROBE_SECONDS,
+            check=False,
+        )
+        found = json.loads(answer.stdout.strip().rpartition("\n")[2])
+    except OSError as error:
+        reason = f"the workers' interpreter {python} (PYSPARK_PYTHON) does not start: {_why(error)}"
+        raise SparkUnavailable(reason, remedy) from error
+    except (subprocess.TimeoutExpired, ValueError) as error:
+        reason = f"the workers' interpreter {python} (PYSPARK_PYTHON) does not run Python"
+        raise SparkUnavailable(reason, remedy) from error
+    _check_found(python, found, remedy)
+
+
+def _check_found(python: str, found: Mapping[str, Any], remedy: str) -> None:
+    driver = f"{sys.version_info.major}.{sys.version_info.minor}"
+    if found["version"] != driver:
+        reason = (
+            f"the workers' interpreter {python} is Python {found['version']}, and this is Python {driver}"
+        )
+        raise SparkUnavailable(reason, remedy)
+    for name in ("publishers", "gateway", "datastream"):
+        ours = str(Path(__file__).parents[2] / name / "__init__.py")
+        # Another interpreter may well have its Sluice elsewhere.
+        if found.get(name, ours) != ours and ("error" in found or python == sys.executable):
+            reason = f"the workers import another module {name!r} in the place of Sluice's: {found[name]}"
+            raise SparkUnavailable(reason, "remove it from PYTHONPATH")
+    if "error" in found:
+        from publishers.spark.failures import reason_in
+
+        reason = reason_in(str(found["error"]))
+        raise SparkUnavailable(f"the workers' interpreter {python} cannot run Sluice: {reason}", remedy)
+
+
+def _dotted(version: tuple[int, ...]) -> str:
+    return ".".join(map(str, version))
+
+
+def _why(error: OSError) -> str:
+    return error.strerror or str(error)

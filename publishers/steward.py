@@ -1,0 +1,233 @@
+"""The driver's side of a race of Spark tasks: who is ready, how far everybody is, go, and stop.
+
+    task   ──► {"hello": token, "publisher": …, "task": …, "batch": …}       it is ready to send
+    driver ──► {"say": "go"}                                                 when all are ready
+    task   ──► {"reports": […]}                                              several times a second
+    driver ──► {"say": "stop"}                                               Ctrl-C
+    task   ──► {"reports": […], "final": true}, and closes                   the block in flight is finished
+
+One JSON object a line, over TCP from each task, so that nothing needs a folder that all machines share. The
+steward helps and is not needed: a task that cannot reach it starts alone and publishes all the same. The
+token keeps strangers out who find the port; it is no secret from those who can read the job's plan.
+Source: design.md, "Spark".
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import socket
+import socketserver
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, Final, cast
+
+from publishers.errors import OptionError
+from publishers.limits import STEWARD_LINE_BYTES_MAX
+from publishers.report import PublishReport
+
+__all__ = ["NO_BATCH", "Steward", "StewardAddress"]
+
+NO_BATCH: Final = -1
+"""The batch of a task of a job that is no streaming query."""
+
+
+@dataclass(frozen=True, slots=True)
+class StewardAddress:
+    """Where tasks find it; as text `host:port/token`."""
+
+    host: str
+    port: int
+    token: str
+
+    def __str__(self) -> str:
+        """Write it as an option."""
+        return f"{self.host}:{self.port}/{self.token}"
+
+    @classmethod
+    def parse(cls, text: str) -> StewardAddress:
+        """Read the option.
+
+        Raises:
+            OptionError: it is not of this form.
+        """
+        place, _, token = text.partition("/")
+        host, _, port = place.rpartition(":")
+        if not (host and token and port.isdecimal() and 0 < int(port) < 1 << 16):
+            raise OptionError("steward", repr(text), "host:port/token")
+        return cls(host, int(port), token)
+
+
+@dataclass(slots=True)
+class _Task:
+    """One task, and what it said last."""
+
+    publisher: str
+    batch: int
+    reports: tuple[PublishReport, ...] = ()
+    connection: socket.socket | None = None
+    """None: it is done, or gone."""
+    sending: threading.Lock = field(default_factory=threading.Lock)
+
+    def say(self, word: str) -> None:
+        with self.sending, suppress(OSError):  # one that has gone has nothing to hear
+            if self.connection is not None:
+                self.connection.sendall(json.dumps({"say": word}).encode() + b"\n")
+
+
+class Steward:
+    """Listens for tasks from when it is made until `close`; a context manager.
+
+    Args:
+        host: what is listened at.
+        advertised: the name by which tasks find it; None: `host`.
+    """
+
+    def __init__(self, host: str = "127.0.0.1", advertised: str | None = None) -> None:
+        self._token = secrets.token_hex(16)
+        self._tasks: dict[tuple[str, int, str], _Task] = {}
+        self._is_open = False
+        self._is_stopped = False
+        self._changed = threading.Condition()
+        self._server = _Server((host, 0), self)
+        port = self._server.server_address[1]
+        self.address = StewardAddress(advertised or host, port, self._token)
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, args=(0.05,), name="steward", daemon=True
+        )
+        self._thread.start()
+
+    def __enter__(self) -> Steward:
+        """Return self."""
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Close."""
+        self.close()
+
+    def close(self) -> None:
+        """Hear nobody any more."""
+        self._server.shutdown()
+        self._server.server_close()
+        with self._changed:
+            tasks = list(self._tasks.values())
+        for task in tasks:
+            with task.sending, suppress(OSError):
+                if task.connection is not None:
+                    task.connection.shutdown(socket.SHUT_RDWR)
+
+    def open_gate(self) -> None:
+        """Let everybody go, those who come later, too; again is harmless."""
+        with self._changed:
+            if self._is_open:
+                return
+            self._is_open = True
+        self._say_to_all("go")
+
+    def stop(self) -> None:
+        """Tell everybody to finish the block in flight and end, those who come later, too."""
+        with self._changed:
+            self._is_stopped = True
+        self._say_to_all("stop")
+
+    @property
+    def ready_count(self) -> int:
+        """How many publishers have, or had, a task that is ready to send."""
+        with self._changed:
+            return len({task.publisher for task in self._tasks.values()})
+
+    def await_idle(self, timeout_seconds: float) -> bool:
+        """Wait until no task is connected; False: some still were after so long."""
+        give_up_at = time.monotonic() + timeout_seconds
+        with self._changed:
+            while any(task.connection is not None for task in self._tasks.values()):
+                left_seconds = give_up_at - time.monotonic()
+                if left_seconds <= 0:
+                    return False
+                self._changed.wait(left_seconds)
+            return True
+
+    def reports(self, publisher_id: str) -> list[PublishReport]:
+        """Give what the tasks of a publisher said last, in no order; those of `forget` are not among them."""
+        with self._changed:
+            tasks = [task for task in self._tasks.values() if task.publisher == publisher_id]
+            return [report for task in tasks for report in task.reports]
+
+    def forget(self, publisher_id: str, through_batch: int) -> None:
+        """Drop what tasks of a publisher said in batches up to one: it is counted elsewhere now."""
+        with self._changed:
+            for task in self._tasks.values():
+                if task.publisher == publisher_id and task.batch <= through_batch:
+                    task.reports = ()
+
+    # --- what the connections call --------------------------------------------------------------------------
+
+    def admit(self, hello: dict[str, Any], connection: socket.socket) -> _Task | None:
+        """Take a task in by its first line; None: it is no task of ours."""
+        if not secrets.compare_digest(str(hello.get("hello", "")).encode(), self._token.encode()):
+            return None
+        task = _Task(str(hello["publisher"]), int(hello["batch"]), connection=connection)
+        with self._changed:
+            self._tasks[task.publisher, task.batch, str(hello["task"])] = task
+            is_open, is_stopped = self._is_open, self._is_stopped
+            self._changed.notify_all()
+        if is_open or is_stopped:
+            task.say("stop" if is_stopped else "go")
+        return task
+
+    def hear(self, task: _Task, message: dict[str, Any]) -> None:
+        """Take a report."""
+        reports = tuple(PublishReport.from_fields(fields) for fields in message["reports"])
+        with self._changed:
+            task.reports = reports
+            self._changed.notify_all()
+
+    def lose(self, task: _Task) -> None:
+        """Note that a task is done or gone; what it said stays."""
+        with task.sending:
+            task.connection = None
+        with self._changed:
+            self._changed.notify_all()
+
+    def _say_to_all(self, word: str) -> None:
+        with self._changed:
+            tasks = list(self._tasks.values())
+        for task in tasks:
+            task.say(word)
+
+
+class _Server(socketserver.ThreadingTCPServer):
+    """Accepts the tasks; a thread each."""
+
+    daemon_threads = True
+    allow_reuse_address = True
+    request_queue_size = 128
+
+    def __init__(self, address: tuple[str, int], steward: Steward) -> None:
+        self.steward = steward
+        super().__init__(address, _Connection)
+
+
+class _Connection(socketserver.StreamRequestHandler):
+    """One task's connection. Whatever is wrong with it, it ends, and nothing else does."""
+
+    def handle(self) -> None:
+        steward = cast("_Server", self.server).steward
+        messages = self._messages()
+        with suppress(OSError, ValueError, TypeError, KeyError, AttributeError):
+            hello = next(messages, None)
+            task = None if hello is None else steward.admit(hello, self.request)
+            if task is None:
+                return
+            try:
+                for message in messages:
+                    steward.hear(task, message)
+            finally:
+                steward.lose(task)
+
+    def _messages(self) -> Iterator[dict[str, Any]]:
+        while line := self.rfile.readline(STEWARD_LINE_BYTES_MAX):
+            yield json.loads(line)

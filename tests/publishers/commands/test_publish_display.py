@@ -1,0 +1,149 @@
+"""What `sluice publish` shows, always the same figures."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from rich.console import Console
+
+from publishers.commands.publish_display import (
+    FIGURES,
+    LINE_SECONDS,
+    Display,
+    progress_text,
+    report_json,
+    report_lines,
+    report_table,
+)
+from publishers.job_report import JobProgress, JobReport
+from publishers.report import PublishReport
+
+PUBLISHED = PublishReport(
+    "publisher-1",
+    blocks=2,
+    won=1,
+    skipped=1,
+    acknowledged=2,
+    latency_ns=(2_000_000, 4_000_000),
+    safe_through=1,
+)
+GOOD = JobReport(0, 1, (PUBLISHED,), (), 1.25, 8.0)
+SUMMARY = "blocks 0 to 1: stored, safe_through 1, 8.0 blocks_per_second, 1.2 s"
+
+
+def progress(*publishers: PublishReport, reachable: bool = True, stopping: bool = False) -> JobProgress:
+    return JobProgress(
+        head=1,
+        is_reachable=reachable,
+        ready=1,
+        running=len(publishers),
+        elapsed_seconds=2.0,
+        first_block=0,
+        last_block=9,
+        safe_through=1 if publishers else None,
+        blocks_per_second=8.0,
+        publishers=publishers,
+        is_stopping=stopping,
+    )
+
+
+def test_a_table_on_a_terminal() -> None:
+    console = Console(width=160, record=True, file=None, force_terminal=False)
+    with console.capture() as capture:
+        console.print(report_table(GOOD))
+    text = capture.get()
+    assert SUMMARY in text
+    assert all(word in text for word in ("publisher-1", "4.0 ms", *(name for name, _ in FIGURES)))
+
+
+def test_plain_lines() -> None:
+    summary, line = report_lines(GOOD)
+    assert summary == SUMMARY
+    assert line == (
+        "publisher-1: blocks 2, won 1, skipped 1, acknowledged 2, duplicate 0, resent 0, reconnects 0, "
+        "failovers 0, latency_p50 2.0 ms, latency_p99 4.0 ms"
+    )
+
+
+@pytest.mark.parametrize(
+    ("report", "line"),
+    [
+        (JobReport(5, 5, (), (), 0), "block 5: stored, safe_through -, 0.0 blocks_per_second, 0.0 s"),
+        (JobReport(None, None, (), (), 2), "no blocks came, 2.0 s"),
+        (
+            JobReport(0, 9, (PUBLISHED,), (), 2, 1, is_interrupted=True),
+            "blocks 0 to 9: interrupted, safe_through 1, 1.0 blocks_per_second, 2.0 s",
+        ),
+        (
+            JobReport(0, 9, (PublishReport("a", blocks=1),), (), 2, 1),
+            "blocks 0 to 9: not all stored as far as is known, safe_through -, 1.0 blocks_per_second, 2.0 s",
+        ),
+    ],
+)
+def test_the_summary_says_how_it_ended(report: JobReport, line: str) -> None:
+    assert report_lines(report)[0] == line
+
+
+def test_the_figures_of_bar_and_table_are_in_json_under_their_names() -> None:
+    said = json.loads(report_json(GOOD, "sluice publish"))
+    assert said["go_on"] == "sluice publish"
+    (row,) = said["publishers"]
+    for name, value in FIGURES:
+        if name.startswith("latency"):
+            assert f"{row[f'{name}_ns'] / 1e6:.1f} ms" == value(PUBLISHED)
+        else:
+            assert row[name] == value(PUBLISHED)
+    bar = progress_text(progress(PUBLISHED))
+    assert f"safe_through {said['safe_through']}" in bar
+    assert f"{said['blocks_per_second']} blocks_per_second" in bar
+    assert f"won publisher-1 {row['won']}" in bar
+
+
+def test_progress_says_what_is_done() -> None:
+    assert progress_text(progress(reachable=False)) == "No gateway answers"
+    assert progress_text(progress()) == "Starting publishers"
+    other = PublishReport("publisher-2", won=5)
+    assert progress_text(progress(PUBLISHED, other)) == (
+        "Publishing (2 running), safe_through 1, 8.0 blocks_per_second, won publisher-2 5 / publisher-1 1"
+    )
+    assert progress_text(progress(PUBLISHED, stopping=True)).startswith(
+        "Finishing the block in flight (Ctrl-C"
+    )
+    many = [PublishReport(f"p-{number}") for number in range(9)]
+    assert progress_text(progress(*many)).endswith(" / p-7 0 / …")
+
+
+def test_without_a_terminal_a_line_is_said_now_and_then(capsys: pytest.CaptureFixture[str]) -> None:
+    now = [0.0]
+    with Display(is_quiet=False, now=lambda: now[0]) as display:
+        for seconds in (0.0, 1.0, LINE_SECONDS, LINE_SECONDS + 1, 3 * LINE_SECONDS):
+            now[0] = seconds
+            display.show(progress(PUBLISHED))
+        display.show(progress(reachable=False))
+        now[0] = 5 * LINE_SECONDS
+        display.show(progress(reachable=False))
+    assert capsys.readouterr().err.splitlines() == [
+        "sluice: Publishing (1 running), safe_through 1, 8.0 blocks_per_second, won publisher-1 1",
+        "sluice: No gateway answers",
+    ]
+
+
+def test_quiet_is_quiet(capsys: pytest.CaptureFixture[str]) -> None:
+    with Display(is_quiet=True) as display:
+        display.show(progress(PUBLISHED))
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "200")
+    with Display(is_quiet=False) as display:
+        display.show(progress(PUBLISHED))
+        assert display._bar is not None
+        (task,) = display._bar.tasks
+        assert (task.completed, task.total, task.fields["blocks"]) == (2, 10, "blocks 2/10")
+        endless = JobProgress(None, True, 1, 1, 1.0, safe_through=6, publishers=(PublishReport("a", 5),))
+        display.show(endless)
+        assert task.fields["blocks"] == "blocks 2"
+    assert "blocks 2" in capsys.readouterr().err

@@ -1,0 +1,82 @@
+"""The figures of a race, added up."""
+
+from __future__ import annotations
+
+from publishers.job_report import Failure, JobReport, rows_of, safe_through_of
+from publishers.report import PublishReport, RefusedBlock
+
+
+def report_of(
+    *publishers: PublishReport, interrupted: bool = False, failures: tuple[Failure, ...] = ()
+) -> JobReport:
+    return JobReport(0, 1, publishers, failures, 1.25, is_interrupted=interrupted)
+
+
+def test_a_report_is_complete_when_nobody_failed_and_nothing_is_open() -> None:
+    done = PublishReport("a", blocks=2, acknowledged=1, duplicate=1)
+    assert report_of(done).is_complete
+    assert not report_of(PublishReport("a", blocks=2, acknowledged=1)).is_complete
+    assert not report_of(done, interrupted=True).is_complete
+    assert not report_of(done, failures=(Failure("b", "why"),)).is_complete
+
+
+def test_a_racer_that_gave_up_leaves_the_others_complete() -> None:
+    lost = PublishReport("a.1", blocks=2, failure="refused")
+    assert report_of(lost, PublishReport("a.2", blocks=2, acknowledged=2)).is_complete
+
+
+def test_partitions_and_attempts_are_one_row_and_racers_are_several() -> None:
+    parts = [
+        PublishReport("p-1", first_block=0, last_block=4, safe_through=4, blocks=5, won=5, latency_ns=(1,)),
+        PublishReport(
+            "p-1-1-attempt-1",
+            first_block=5,
+            last_block=9,
+            safe_through=9,
+            blocks=5,
+            won=3,
+            refused=(RefusedBlock(7, "BAD_BLOCK_PROOF", 1),),
+            latency_ns=(2, 3),
+        ),
+    ]
+    (row,) = rows_of("p-1", parts)
+    assert row == PublishReport(
+        "p-1",
+        first_block=0,
+        last_block=9,
+        safe_through=9,
+        blocks=10,
+        won=8,
+        refused=(RefusedBlock(7, "BAD_BLOCK_PROOF", 1),),
+        latency_ns=(1, 2, 3),
+    )
+    racers = [PublishReport(name, won=1) for name in ("p-1.1", "p-1.2", "p-1-1.1", "p-1-1.2")]
+    assert [(one.publisher_id, one.won) for one in rows_of("p-1", racers, race=2)] == [
+        ("p-1.1", 2),
+        ("p-1.2", 2),
+    ]
+    assert rows_of("p-1", []) == []
+
+
+def test_rows_can_be_added_up_again() -> None:
+    batches = [PublishReport("p-1.1", won=1), PublishReport("p-1.2", won=2)]
+    total = rows_of("p-1", batches, race=2)
+    total = rows_of("p-1", [*total, *batches], race=2)
+    assert [(one.publisher_id, one.won) for one in total] == [("p-1.1", 2), ("p-1.2", 4)]
+
+
+def test_json_has_the_names_of_the_report() -> None:
+    published = PublishReport("a", blocks=2, won=1, latency_ns=(2_000_000, 4_000_000), safe_through=1)
+    fields = report_of(published, failures=(Failure("b", "block 1 was refused"),)).to_fields()
+    assert fields["complete"] is False
+    assert fields["failures"] == [{"publisher_id": "b", "reason": "block 1 was refused"}]
+    (row,) = fields["publishers"]
+    assert (row["won"], row["latency_p50_ns"], row["latency_p99_ns"]) == (1, 2_000_000, 4_000_000)
+    assert "latency_ns" not in row
+    names = {*fields["publishers"][0]} - {"latency_p50_ns", "latency_p99_ns"}
+    assert names == set(PublishReport.__dataclass_fields__) - {"latency_ns"}
+
+
+def test_nothing_is_known_of_nothing() -> None:
+    assert safe_through_of([]) is None
+    assert safe_through_of([PublishReport("a"), PublishReport("b", safe_through=0)]) == 0
