@@ -63,21 +63,25 @@ def _load(point: EntryPoint) -> click.Command:
     try:
         command = point.load()
     except ModuleNotFoundError as error:
-        return _missing(point.name, error)
+        return _failing(point.name, _what_to_install(error))
+    except Exception as error:
+        if not _is_protobuf(error):
+            raise
+        return _failing(point.name, _what_fits(error))
     assert isinstance(command, click.Command), f"entry point {point.name} is not a click command"
     return command
 
 
-def _missing(command_name: str, error: ModuleNotFoundError) -> click.Command:
+def _failing(command_name: str, why: str) -> click.Command:
     """Make a command that fails with the line of what to install."""
 
     def fail() -> None:
-        raise click.ClickException(f"{command_name} {_what_to_install(error)}")
+        raise click.ClickException(f"{command_name} {why}")
 
     return click.Command(
         command_name,
         callback=fail,
-        short_help=_what_to_install(error),
+        short_help=why,
         context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
         add_help_option=False,
     )
@@ -89,6 +93,20 @@ def _what_to_install(error: ModuleNotFoundError) -> str:
     if extra := _EXTRA_OF_MODULE.get(root):
         return f"needs the extra {extra!r}, which is not installed: pip install 'sluice-gateway[{extra}]'"
     return f"needs the module {error.name!r}, which is not there: install sluice-gateway again"
+
+
+def _is_protobuf(error: Exception) -> bool:
+    """Whether protobuf itself refused our generated modules: it is older than they are, or not alone."""
+    return type(error).__module__.startswith("google.protobuf") or "descriptor pool" in str(error)
+
+
+def _what_fits(error: Exception) -> str:
+    """Say how to get a protobuf that fits."""
+    line = str(error).split("\n", 1)[0]
+    return (
+        f"needs another protobuf than the one that is imported ({line}): pip install 'protobuf>=7.36,<8', or "
+        "give Sluice an environment of its own"
+    )
 
 
 @click.group(

@@ -89,6 +89,7 @@ class Steward:
     def __init__(self, host: str = "127.0.0.1", advertised: str | None = None) -> None:
         self._token = secrets.token_hex(16)
         self._tasks: dict[tuple[str, int, str], _Task] = {}
+        self._publishers: set[str] = set()
         self._is_open = False
         self._is_stopped = False
         self._changed = threading.Condition()
@@ -137,7 +138,7 @@ class Steward:
     def ready_count(self) -> int:
         """How many publishers have, or had, a task that is ready to send."""
         with self._changed:
-            return len({task.publisher for task in self._tasks.values()})
+            return len(self._publishers)
 
     def await_idle(self, timeout_seconds: float) -> bool:
         """Wait until no task is connected; False: some still were after so long."""
@@ -159,9 +160,11 @@ class Steward:
     def forget(self, publisher_id: str, through_batch: int) -> None:
         """Drop what tasks of a publisher said in batches up to one: it is counted elsewhere now."""
         with self._changed:
-            for task in self._tasks.values():
+            for key, task in tuple(self._tasks.items()):
                 if task.publisher == publisher_id and task.batch <= through_batch:
                     task.reports = ()
+                    if task.connection is None:
+                        del self._tasks[key]  # a query that follows has batches without end
 
     # --- what the connections call --------------------------------------------------------------------------
 
@@ -172,6 +175,7 @@ class Steward:
         task = _Task(str(hello["publisher"]), int(hello["batch"]), connection=connection)
         with self._changed:
             self._tasks[task.publisher, task.batch, str(hello["task"])] = task
+            self._publishers.add(task.publisher)
             is_open, is_stopped = self._is_open, self._is_stopped
             self._changed.notify_all()
         if is_open or is_stopped:

@@ -155,6 +155,8 @@ def check_worker_python(environment: Mapping[str, str]) -> None:
     if python == sys.executable and not environment.get("PYTHONPATH"):
         return
     remedy = f"set PYSPARK_PYTHON to the interpreter that has sluice-gateway[spark], such as {sys.executable}"
+    what = f"the workers' interpreter {python} (PYSPARK_PYTHON)"
+    said = "it says nothing"
     try:
         answer = subprocess.run(
             [python, "-c", _PROBE],
@@ -164,13 +166,12 @@ def check_worker_python(environment: Mapping[str, str]) -> None:
             timeout=_PROBE_SECONDS,
             check=False,
         )
+        said = ((answer.stderr or answer.stdout).strip() or said).splitlines()[0]
         found = json.loads(answer.stdout.strip().rpartition("\n")[2])
     except OSError as error:
-        reason = f"the workers' interpreter {python} (PYSPARK_PYTHON) does not start: {_why(error)}"
-        raise SparkUnavailable(reason, remedy) from error
+        raise SparkUnavailable(f"{what} does not start: {_why(error)}", remedy) from error
     except (subprocess.TimeoutExpired, ValueError) as error:
-        reason = f"the workers' interpreter {python} (PYSPARK_PYTHON) does not run Python"
-        raise SparkUnavailable(reason, remedy) from error
+        raise SparkUnavailable(f"{what} does not run Python: {said}", remedy) from error
     _check_found(python, found, remedy)
 
 
@@ -188,10 +189,9 @@ def _check_found(python: str, found: Mapping[str, Any], remedy: str) -> None:
             reason = f"the workers import another module {name!r} in the place of Sluice's: {found[name]}"
             raise SparkUnavailable(reason, "remove it from PYTHONPATH")
     if "error" in found:
-        from publishers.spark.failures import reason_in
-
-        reason = reason_in(str(found["error"]))
-        raise SparkUnavailable(f"the workers' interpreter {python} cannot run Sluice: {reason}", remedy)
+        raise SparkUnavailable(
+            f"the workers' interpreter {python} cannot run Sluice: {found['error']}", remedy
+        )
 
 
 def _dotted(version: tuple[int, ...]) -> str:

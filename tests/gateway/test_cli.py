@@ -87,6 +87,21 @@ def test_a_command_without_its_extra_says_what_to_install(
     assert cli.main(["work"]) == 0
 
 
+def test_a_protobuf_that_does_not_fit_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # What a generated module does when it is imported, with a version that no runtime has.
+    code = "from google.protobuf import runtime_version as v\n"
+    code += "v.ValidateProtobufRuntimeVersion(v.Domain.PUBLIC, 99, 1, 0, '', 'node.proto')\n"
+    (tmp_path / "newer_stubs.py").write_text(code)
+    point = EntryPoint("newer", "newer_stubs:command", cli.COMMAND_GROUP)
+    monkeypatch.setattr(cli, "_commands", lambda: (point,))
+    assert cli.main(["newer", "--source", "x"]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("sluice: newer needs another protobuf than the one that is imported (Detected ")
+    assert line.endswith("): pip install 'protobuf>=7.36,<8', or give Sluice an environment of its own")
+
+
 def test_a_command_that_imports_spark_when_it_runs(
     install: Callable[[Bodies], None], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -76,6 +76,7 @@ def test_what_tasks_say_stays_until_it_is_forgotten() -> None:
         steward.forget("p-1", 0)
         assert steward.reports("p-1") == [second]
         assert steward.reports("p-2") == []
+        assert (len(steward._tasks), steward.ready_count) == (1, 1)
 
 
 @pytest.mark.parametrize(
