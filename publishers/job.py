@@ -24,9 +24,10 @@ from gateway.channels import ClientTls
 from publishers import limits
 from publishers.checkpoint import FollowCheckpoint
 from publishers.head import Head
-from publishers.job_report import Failure, JobProgress, JobReport, rows_of, safe_through_of
+from publishers.job_report import Failure, JobProgress, JobReport, safe_through_of
 from publishers.number_range import NumberRange
 from publishers.report import PublishReport
+from publishers.report_totals import by_publisher
 from publishers.signing_key import KeyPlace
 from publishers.source_names import SourceName, parse_source
 from publishers.spark.chain_sources import ChainFrame, batch_frame, check_before_spark, stream_frame
@@ -87,16 +88,11 @@ class _Race:
         """Of the Spark jobs."""
         return f"sluice-publish-{self.steward.address.token}"
 
-    @property
-    def racers(self) -> int:
-        """Publishers in each task."""
-        return int(self.options.get("race", "1"))
-
     def rows(self, job: _Job) -> list[PublishReport]:
         """Add up what is committed and what tasks say."""
         is_told = bool(job.reports) and not self.chain.is_streaming
         live = [] if is_told else self.steward.reports(job.publisher_id)
-        return rows_of(job.publisher_id, [*job.reports, *live], self.racers)
+        return by_publisher(job.publisher_id, [*job.reports, *live], with_latency=True)
 
     def rate(self, rows: Sequence[PublishReport]) -> float:
         """Give the blocks per second: every publisher hears of every block, so the most is all."""
@@ -361,7 +357,7 @@ def _take_batches(race: _Race, job: _Job) -> None:
         name = path.name.removesuffix(".json")
         reports = _read_reports(race.folder, name)
         race.steward.forget(job.publisher_id, int(name.rpartition("-")[2]))
-        job.reports = rows_of(job.publisher_id, [*job.reports, *reports], race.racers)
+        job.reports = by_publisher(job.publisher_id, [*job.reports, *reports], with_latency=True)
         path.unlink()
 
 

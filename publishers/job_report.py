@@ -19,7 +19,7 @@ from typing import Any
 
 from publishers.report import PublishReport, percentile_ns
 
-__all__ = ["Failure", "JobProgress", "JobReport", "rows_of", "safe_through_of"]
+__all__ = ["Failure", "JobProgress", "JobReport", "safe_through_of"]
 
 _PERCENTS = (50, 99)
 
@@ -105,23 +105,6 @@ class JobReport:
             "publishers": [_fields_of(report) for report in self.publishers],
             "failures": [dataclasses.asdict(failure) for failure in self.failures],
         }
-
-
-def rows_of(publisher_id: str, reports: Iterable[PublishReport], race: int = 1) -> list[PublishReport]:
-    """Add the reports of one publisher's tasks up.
-
-    Args:
-        publisher_id: of the publisher.
-        reports: of its partitions, batches and attempts, by the names that the sink gives them:
-            `publisher_id`, `publisher_id-PARTITION`, …, with `.RACER` at the end in a race.
-        race: the sink's option; above 1 each racer is a row.
-    """
-    rows: dict[str, list[PublishReport]] = {}
-    for report in reports:
-        racer = report.publisher_id.rpartition(".")[2]
-        rows.setdefault(publisher_id if race == 1 else f"{publisher_id}.{racer}", []).append(report)
-    ordered = sorted(rows.items(), key=lambda row: (len(row[0]), row[0]))
-    return [PublishReport.joined(name, parts) for name, parts in ordered]
 
 
 def safe_through_of(reports: Iterable[PublishReport]) -> int | None:

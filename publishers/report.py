@@ -7,19 +7,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from publishers.limits import LATENCY_SAMPLES_MAX
-
 __all__ = ["PublishReport", "RefusedBlock", "percentile_ns"]
-
-_SUMS = (
-    *("blocks", "offered", "won", "skipped", "acknowledged", "duplicate", "resent", "behind"),
-    *("too_far_behind", "reconnects", "failovers", "bytes_sent", "elapsed_ns"),
-)
-"""Fields that are added up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,33 +101,6 @@ class PublishReport:
         fields["refused"] = tuple(RefusedBlock(**refused) for refused in fields.get("refused", ()))
         fields["latency_ns"] = tuple(fields.get("latency_ns", ()))
         return cls(**fields)
-
-    @classmethod
-    def joined(cls, publisher_id: str, reports: Sequence[PublishReport]) -> PublishReport:
-        """Add reports up that are of parts of one publisher's work, one after the other.
-
-        Args:
-            publisher_id: of the sum.
-            reports: in any order.
-        """
-        numbers = [report.first_block for report in reports if report.first_block is not None]
-        ends = [report.last_block for report in reports if report.last_block is not None]
-        known = [report.safe_through for report in reports if report.safe_through is not None]
-        refused: dict[int, RefusedBlock] = {}
-        for one in (one for report in reports for one in report.refused):
-            before = refused[one.number].refused_count if one.number in refused else 0
-            refused[one.number] = RefusedBlock(one.number, one.code, one.refused_count + before)
-        latency_ns = [sample for report in reports for sample in report.latency_ns]
-        return cls(
-            publisher_id=publisher_id,
-            first_block=min(numbers, default=None),
-            last_block=max(ends, default=None),
-            safe_through=max(known, default=None),
-            refused=tuple(refused[number] for number in sorted(refused)),
-            latency_ns=tuple(latency_ns[-LATENCY_SAMPLES_MAX:]),
-            failure=next((report.failure for report in reports if report.failure is not None), None),
-            **{name: sum(getattr(report, name) for report in reports) for name in _SUMS},
-        )
 
 
 def percentile_ns(samples_ns: tuple[int, ...] | list[int], percent: float) -> int | None:

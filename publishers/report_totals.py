@@ -17,6 +17,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from publishers.limits import LATENCY_SAMPLES_MAX
 from publishers.report import PublishReport, RefusedBlock
 
 __all__ = ["QueryTotals", "add_reports", "by_publisher"]
@@ -37,16 +38,20 @@ _SUMS = (
 )
 
 
-def add_reports(publisher_id: str, reports: Iterable[PublishReport]) -> PublishReport:
+def add_reports(
+    publisher_id: str, reports: Iterable[PublishReport], *, with_latency: bool = False
+) -> PublishReport:
     """Add up reports.
 
     Args:
         publisher_id: the name of the sum.
         reports: in the order in which they were made.
+        with_latency: keep the newest latencies, LATENCY_SAMPLES_MAX at most; else none, so that it stays
+            small.
 
     Returns:
         Counts and times are sums, the first and last block and `safe_through` those of all, `failure` is the
-        last one there is. There are no latencies in it, so that it stays small.
+        last one there is.
     """
     given = list(reports)
     firsts = [report.first_block for report in given if report.first_block is not None]
@@ -57,8 +62,10 @@ def add_reports(publisher_id: str, reports: Iterable[PublishReport]) -> PublishR
     for block in (block for report in given for block in report.refused):
         key = (block.number, block.code)
         refused[key] = refused.get(key, 0) + block.refused_count
+    latency_ns = [sample for report in given for sample in report.latency_ns] if with_latency else []
     return PublishReport(
         publisher_id,
+        latency_ns=tuple(latency_ns[-LATENCY_SAMPLES_MAX:]),
         first_block=min(firsts, default=None),
         last_block=max(lasts, default=None),
         safe_through=max(safe, default=None),
@@ -68,12 +75,15 @@ def add_reports(publisher_id: str, reports: Iterable[PublishReport]) -> PublishR
     )
 
 
-def by_publisher(publisher_id: str, reports: Iterable[PublishReport]) -> list[PublishReport]:
+def by_publisher(
+    publisher_id: str, reports: Iterable[PublishReport], *, with_latency: bool = False
+) -> list[PublishReport]:
     """Add up the reports of each publisher over partitions and attempts.
 
     Args:
         publisher_id: the option of the sink.
         reports: of its tasks.
+        with_latency: as in `add_reports`.
 
     Returns:
         One for each racer, by name; one alone without a race.
@@ -85,7 +95,7 @@ def by_publisher(publisher_id: str, reports: Iterable[PublishReport]) -> list[Pu
         racer = report.publisher_id if match is None else publisher_id + (match["racer"] or "")
         groups.setdefault(racer, []).append(report)
     by_length = sorted(groups, key=lambda racer: (len(racer), racer))
-    return [add_reports(racer, groups[racer]) for racer in by_length]
+    return [add_reports(racer, groups[racer], with_latency=with_latency) for racer in by_length]
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,9 +21,9 @@ from gateway.block import Block
 from gateway.node import Node
 from publishers.block_files import write_block_file
 from publishers.errors import SparkJobFailed
-from publishers.job import reason_in
 from publishers.maker import key_of_seed
 from publishers.spark import publish
+from publishers.spark.failures import reason_in
 from publishers.spark.schema import BLOCK_SCHEMA
 from tests.certificates import Authority
 from tests.interop.sinking import write_chain

@@ -17,6 +17,7 @@ from publishers.job import JobProgress, JobReport, publish
 from publishers.maker import BlockMaker, MakerOptions, key_of_seed
 from publishers.number_range import NumberRange
 from publishers.report import PublishReport
+from publishers.report_totals import add_reports
 from publishers.source_names import parse_source
 from publishers.spark.block_sink import read_reports
 from tests.certificates import Authority
@@ -149,7 +150,7 @@ def test_a_race_in_each_task_gives_a_row_a_racer_and_figures_like_the_sinks(
         assert (row.blocks, row.acknowledged + row.duplicate) == (12, 12)
         parts = [one for one in written if one.publisher_id[-1] == row.publisher_id[-1]]
         assert len(parts) == 2
-        assert row == PublishReport.joined(row.publisher_id, parts)
+        assert row == add_reports(row.publisher_id, parts, with_latency=True)
 
 
 @pytest.mark.spark

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from publishers.job_report import Failure, JobReport, rows_of, safe_through_of
-from publishers.report import PublishReport, RefusedBlock
+from publishers.job_report import Failure, JobReport, safe_through_of
+from publishers.report import PublishReport
 
 
 def report_of(
@@ -23,46 +23,6 @@ def test_a_report_is_complete_when_nobody_failed_and_nothing_is_open() -> None:
 def test_a_racer_that_gave_up_leaves_the_others_complete() -> None:
     lost = PublishReport("a.1", blocks=2, failure="refused")
     assert report_of(lost, PublishReport("a.2", blocks=2, acknowledged=2)).is_complete
-
-
-def test_partitions_and_attempts_are_one_row_and_racers_are_several() -> None:
-    parts = [
-        PublishReport("p-1", first_block=0, last_block=4, safe_through=4, blocks=5, won=5, latency_ns=(1,)),
-        PublishReport(
-            "p-1-1-attempt-1",
-            first_block=5,
-            last_block=9,
-            safe_through=9,
-            blocks=5,
-            won=3,
-            refused=(RefusedBlock(7, "BAD_BLOCK_PROOF", 1),),
-            latency_ns=(2, 3),
-        ),
-    ]
-    (row,) = rows_of("p-1", parts)
-    assert row == PublishReport(
-        "p-1",
-        first_block=0,
-        last_block=9,
-        safe_through=9,
-        blocks=10,
-        won=8,
-        refused=(RefusedBlock(7, "BAD_BLOCK_PROOF", 1),),
-        latency_ns=(1, 2, 3),
-    )
-    racers = [PublishReport(name, won=1) for name in ("p-1.1", "p-1.2", "p-1-1.1", "p-1-1.2")]
-    assert [(one.publisher_id, one.won) for one in rows_of("p-1", racers, race=2)] == [
-        ("p-1.1", 2),
-        ("p-1.2", 2),
-    ]
-    assert rows_of("p-1", []) == []
-
-
-def test_rows_can_be_added_up_again() -> None:
-    batches = [PublishReport("p-1.1", won=1), PublishReport("p-1.2", won=2)]
-    total = rows_of("p-1", batches, race=2)
-    total = rows_of("p-1", [*total, *batches], race=2)
-    assert [(one.publisher_id, one.won) for one in total] == [("p-1.1", 2), ("p-1.2", 4)]
 
 
 def test_json_has_the_names_of_the_report() -> None:

@@ -53,6 +53,7 @@ BOTH = PublishReport(
 def test_counts_are_added_and_ends_are_those_of_all() -> None:
     assert add_reports("team.1", [ONE, TWO]) == BOTH
     assert BOTH.unacknowledged == 1
+    assert add_reports("x", [ONE, ONE], with_latency=True).latency_ns == (7, 7)
     assert add_reports("nobody", []) == PublishReport("nobody")
 
 
