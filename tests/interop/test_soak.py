@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.soak.__main__ import soak
+from tests.soak.__main__ import problems_of, soak
 from tests.soak.watch import MIB, Sample, growth_of, leaks_of
 
 IDLE = Sample(
@@ -28,6 +28,8 @@ def test_a_node_does_not_grow_in_seconds(tmp_path: Path) -> None:
     outcome = asyncio.run(soak(tmp_path, seconds=4, blocks_per_second=25, data_bytes_max=1 << 30, seed=1))
     assert outcome.leaks == []
     assert outcome.after.last_block == 99
+    assert outcome.samples[0].client_anonymous_bytes > 0
+    assert outcome.after.client_descriptors == 0
     assert max(sample.publishers for sample in outcome.samples) > 1
     assert outcome.after.publishers == 0
 
@@ -36,6 +38,16 @@ def test_a_full_data_folder_ends_a_soak(tmp_path: Path) -> None:
     outcome = asyncio.run(soak(tmp_path, seconds=30, blocks_per_second=25, data_bytes_max=1, seed=1))
     assert outcome.leaks[0] == f"the data folder has reached {1 / MIB:g} MiB"
     assert outcome.after.seconds < 20
+
+
+def test_a_chain_that_stands_still_ends_a_soak() -> None:
+    at = [replace(IDLE, seconds=seconds, last_block=block) for seconds, block in ((0, 5), (10, 7), (70, 7))]
+    assert problems_of(at, 3600, 1) == []
+    assert problems_of([*at, replace(IDLE, seconds=70.5, last_block=8)], 3600, 1) == []
+    assert problems_of([*at, replace(IDLE, seconds=70.5, last_block=7)], 3600, 1) == [
+        "the chain stands still: no block after 7 in 60 s"
+    ]
+    assert problems_of(at, 9.5, 1) == ["the chain did not come to its end: the last block is 7"]
 
 
 def test_growth_is_seen_between_the_second_quarter_and_the_last() -> None:

@@ -2,7 +2,9 @@
 
 One node process, eight publishers (`tests.soak.publishers`), a chain at a steady pace. Once in a while what
 the node holds is written down (`tests.soak.watch`); at the end a table is printed, and the exit status is 1
-if anything has grown, or if the chain did not come to its end.
+if anything of the node has grown, or if the chain stood still or did not come to its end. The publishers are
+a process of their own; what that holds is in the table beside the node's, and is not judged: grpcio keeps the
+connections of calls that ended with answers unread until its process ends.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +34,8 @@ SETTLE_SECONDS = 4.0
 """From the last publisher's end to the last look: the node drains and closes streams for a second."""
 FINISH_SECONDS = 60.0
 """How long the chain may take to its end after the last block was made."""
+STILL_SECONDS = 60.0
+"""How long no block may come: block timeouts, retries and waits of publishers are seconds."""
 ROWS_MAX = 24
 
 
@@ -56,20 +61,17 @@ async def soak(
     with NodeProcess(folder / "data", folder / "node.log", arguments) as node:
         await asyncio.sleep(1)
         begun = time.monotonic()
-        before = take_sample(node, 0)
+        before = take_sample(node, None, 0)
         # In a process of their own, so that what they leave open when they go is not taken for the node's.
         words = ("-m", "tests.soak.publishers", node.grpc, str(count), str(blocks_per_second), str(seed))
         publishers = await asyncio.create_subprocess_exec(sys.executable, *words, stdout=subprocess.PIPE)
         samples: list[Sample] = []
-        problems = []
+        problems: list[str] = []
         while publishers.returncode is None:
             with suppress(TimeoutError):
                 await asyncio.wait_for(publishers.wait(), max(0.25, min(10, seconds / 100)))
-            samples.append(take_sample(node, time.monotonic() - begun))
-            if samples[-1].data_bytes > data_bytes_max:
-                problems.append(f"the data folder has reached {data_bytes_max / MIB:g} MiB")
-            elif samples[-1].seconds > seconds + FINISH_SECONDS:
-                problems.append(f"block {count - 1} did not come: the last is {samples[-1].last_block}")
+            samples.append(take_sample(node, publishers.pid, time.monotonic() - begun))
+            problems = problems_of(samples, seconds, data_bytes_max)
             if problems:
                 with suppress(ProcessLookupError):
                     publishers.terminate()
@@ -79,7 +81,7 @@ async def soak(
         assert publishers.stdout is not None
         said = (await publishers.stdout.read()).decode().strip()
         await asyncio.sleep(SETTLE_SECONDS)
-        after = take_sample(node, time.monotonic() - begun)
+        after = take_sample(node, None, time.monotonic() - begun)
         status = node.stop()
     if status != 0:
         problems.append(f"the node ended with exit status {status}")
@@ -90,8 +92,30 @@ async def soak(
     return Outcome(before, samples, after, said, problems + leaks_of(before, samples, after))
 
 
+def problems_of(samples: Sequence[Sample], seconds: float, data_bytes_max: int) -> list[str]:
+    """Say why a soak cannot go on.
+
+    Args:
+        samples: up to now.
+        seconds: that blocks are made for.
+        data_bytes_max: that the data folder may have.
+    """
+    last = samples[-1]
+    if last.data_bytes > data_bytes_max:
+        return [f"the data folder has reached {data_bytes_max / MIB:g} MiB"]
+    if last.seconds > seconds + FINISH_SECONDS:
+        return [f"the chain did not come to its end: the last block is {last.last_block}"]
+    since = next(sample for sample in samples if sample.last_block == last.last_block)
+    if last.seconds - since.seconds > STILL_SECONDS:
+        return [f"the chain stands still: no block after {last.last_block} in {STILL_SECONDS:g} s"]
+    return []
+
+
 def _table(outcome: Outcome) -> Table:
-    table = Table("minutes", "block", "publishers", "heap", "resident", "files", "threads", "tasks", "data")
+    """Lay out what the node held; the last two columns are of the publishers' process."""
+    table = Table("minutes", "block", "streams", "heap", "resident", "files", "threads", "tasks", "data")
+    for name in ("their heap", "their files"):
+        table.add_column(name)
     step = max(1, len(outcome.samples) // ROWS_MAX)
     for sample in (outcome.before, *outcome.samples[::step], outcome.after):
         table.add_row(
@@ -104,6 +128,8 @@ def _table(outcome: Outcome) -> Table:
             str(sample.threads),
             str(sample.tasks),
             f"{sample.data_bytes / MIB:.0f} MiB",
+            f"{sample.client_anonymous_bytes / MIB:.0f} MiB",
+            str(sample.client_descriptors),
         )
     return table
 
@@ -130,6 +156,11 @@ def main() -> int:
         )
     console.print(_table(outcome))
     console.print(outcome.said)
+    last = outcome.samples[-1]
+    rate = (last.last_block + 1) / last.seconds
+    console.print(
+        f"blocks: {last.last_block + 1}, {rate:.1f} a second; columns from heap to data: the node's"
+    )
     console.print(f"heap, last quarter against the second: {growth_of(outcome.samples) / MIB:+.1f} MiB")
     for leak in outcome.leaks:
         console.print(f"FAILED {leak}")

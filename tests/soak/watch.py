@@ -41,14 +41,25 @@ class Sample:
     tasks: int
     data_bytes: int
     """On disk: the data folder."""
+    client_anonymous_bytes: int = 0
+    """Of the publishers' process; not judged."""
+    client_descriptors: int = 0
+    """Of the publishers' process; not judged."""
 
 
-def take_sample(node: NodeProcess, seconds: float) -> Sample:
-    """Ask the process and the kernel."""
+def take_sample(node: NodeProcess, client_id: int | None, seconds: float) -> Sample:
+    """Ask the process and the kernel.
+
+    Args:
+        node: what is watched.
+        client_id: the publishers' process; None where there is none.
+        seconds: since the soak began.
+    """
     metrics = node.metrics()
-    status = dict(
-        line.split(":", 1) for line in Path(f"/proc/{node.process_id}/status").read_text().splitlines()
-    )
+    status = _status_of(node.process_id)
+    # It may have ended meanwhile.
+    client = {} if client_id is None else _status_of(client_id)
+    client_files = Path(f"/proc/{client_id}/fd")
     files = [path.stat() for path in node.data_dir.rglob("*") if path.is_file()]
     return Sample(
         seconds=seconds,
@@ -60,7 +71,18 @@ def take_sample(node: NodeProcess, seconds: float) -> Sample:
         threads=int(status["Threads"]),
         tasks=int(metrics["sluice_asyncio_tasks"]),
         data_bytes=sum(file.st_blocks * 512 for file in files),
+        client_anonymous_bytes=int(client.get("RssAnon", "0").split()[0]) * 1024,
+        client_descriptors=len(list(client_files.iterdir())) if "RssAnon" in client else 0,
     )
+
+
+def _status_of(process_id: int) -> dict[str, str]:
+    """What the kernel says of a process; little of one that has ended."""
+    try:
+        text = Path(f"/proc/{process_id}/status").read_text()
+    except FileNotFoundError:
+        return {}
+    return dict(line.split(":", 1) for line in text.splitlines())
 
 
 def growth_of(samples: Sequence[Sample]) -> int:
