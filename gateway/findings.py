@@ -29,6 +29,7 @@ class Kind(Enum):
     ONE_PUBLISHER = "one publisher"
     NO_BLOCKS = "no blocks"
     UNCONFIRMED = "unconfirmed"
+    CERTIFICATE = "certificate"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +82,11 @@ ADVICE: Final[dict[Kind, Advice]] = {
         "A node is behind",
         is_problem=False,
     ),
+    Kind.CERTIFICATE: Advice(
+        "Put a certificate and key into place that fit each other; they are taken up without a restart.",
+        "A certificate ends",
+        is_problem=False,
+    ),
 }
 
 
@@ -105,6 +111,8 @@ class Facts:
     """Since a block was acknowledged, or since the node started."""
     block_time_seconds: float
     """The network's time between blocks."""
+    certificates: tuple[str, ...] = ()
+    """What is wrong with certificates, or soon will be."""
 
 
 Seen = tuple[Kind, str]
@@ -138,6 +146,8 @@ def _notes(facts: Facts) -> list[Seen]:
     if facts.given_up_target is not None:
         text = f"publishers told of block {facts.given_up_target}, and no peer has it or one before it"
         seen.append((Kind.UNCONFIRMED, text))
+    if facts.certificates:
+        seen.append((Kind.CERTIFICATE, "; ".join(facts.certificates)))
     return seen
 
 

@@ -9,6 +9,7 @@ __all__ = [
     "ADDRESS_BOOK_NODES_MAX",
     "ADDRESS_BOOK_SIZE_MAX",
     "BLOCK_ITEMS_MAX",
+    "CERTIFICATE_LOOK_SECONDS",
     "CERTIFICATE_WARNING_DAYS",
     "CHAIN_SNAPSHOT_BLOCKS",
     "COMMIT_GROUP_BYTES_MAX",
@@ -201,6 +202,9 @@ once. The oldest is forgotten first."""
 MESSAGE_PACES_KEPT: Final = 10_000
 """Publishers and addresses whose pace of messages is remembered, some 200 bytes each. The one that was idle
 longest is forgotten first, and has a full second's worth again when it comes back."""
+
+CERTIFICATE_LOOK_SECONDS: Final = 5.0
+"""Time between two looks at the files of certificates, beside those at each handshake."""
 
 CERTIFICATE_WARNING_DAYS: Final = 14
 """A certificate that ends within so many days is logged as a warning when it is loaded."""

@@ -29,6 +29,8 @@
     sluice_catch_up_attempts_total{outcome}  attempts to take blocks from a peer
     sluice_catch_up_stalled                  1 when the node does not come closer
     sluice_catch_up_targets_given_up_total   blocks that publishers told of and no peer confirmed
+    sluice_tls_certificate_end_seconds{setting}  when the certificate of a server ends, Unix time
+    sluice_tls_renewal_failed{setting}       1 when its files have changed and cannot be used
     sluice_ready                             1 when /readyz says ready
     sluice_verification_mode_info{mode}      always 1; the label tells the mode
 
@@ -176,6 +178,18 @@ class Metrics:
         self.catch_up_targets_given_up = Counter(
             "sluice_catch_up_targets_given_up",
             "Blocks that publishers told of and no peer confirmed.",
+            registry=registry,
+        )
+        self.tls_certificate_end_seconds = Gauge(
+            "sluice_tls_certificate_end_seconds",
+            "When the certificate of a server ends, Unix time.",
+            ["setting"],
+            registry=registry,
+        )
+        self.tls_renewal_failed = Gauge(
+            "sluice_tls_renewal_failed",
+            "1 when the files of a server's certificate have changed and cannot be used.",
+            ["setting"],
             registry=registry,
         )
         self.tcp_lag_bytes = Gauge(

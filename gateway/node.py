@@ -63,6 +63,7 @@ from gateway.settings import Settings
 from gateway.status_page import Status
 from gateway.subscribe_service import SubscribeLimits, SubscribeService
 from gateway.tls import ServerTls, TlsFiles
+from gateway.tls_watch import certificate_notes, watch_certificates
 from gateway.verification import BlockVerifier
 
 __all__ = ["Node", "run_node"]
@@ -113,6 +114,7 @@ class Node:
         self._cut_off_at = 0.0
         self._started_at = time.monotonic()
         self._finding_book = FindingBook()
+        self._certificates: list[ServerTls] = []
         self._health = health.aio.HealthServicer()
         self._cleanup = AsyncExitStack()
 
@@ -138,6 +140,7 @@ class Node:
             publisher_count=arbiter.publisher_count - arbiter.peer_count,
             quiet_seconds=time.monotonic() - quiet_since,
             block_time_seconds=self.settings.block_time_seconds,
+            certificates=certificate_notes(self._certificates),
         )
 
     def _findings(self) -> tuple[Finding, ...]:
@@ -396,8 +399,8 @@ class Node:
         self._cleanup.push_async_callback(self.keeper.close)
         if settings.subscriber_address is None:
             self.subscriber_address = address
-        watch = asyncio.ensure_future(self._watch())
-        self._cleanup.callback(watch.cancel)
+        for watch in (self._watch(), watch_certificates(self._certificates, self.metrics)):
+            self._cleanup.callback(asyncio.ensure_future(watch).cancel)
         return address
 
     async def _start_control(self) -> Address:
@@ -429,6 +432,7 @@ class Node:
         tls = None
         if certificate is not None:
             tls = ServerTls(TlsFiles(certificate, key, client_ca), f"{section}.tls")
+            self._certificates.append(tls)
         elif not address.is_loopback:
             log.warning("gRPC is open to the network without TLS", extra=fields(setting=f"{section}.address"))
         server, address = await start_server(

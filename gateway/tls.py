@@ -80,6 +80,12 @@ class ServerTls:
         self._lock = threading.Lock()
         self._stamp = self._look()
         self._loaded = _load(files, setting)
+        self._handed_over = self._loaded
+        """What gRPC has."""
+        self.setting = setting
+        """The name that messages blame."""
+        self.problem: str | None = None
+        """Why the files as they are now cannot be used, while that is so; the last good ones are in use."""
         self._log_loaded("certificate loaded")
 
     @property
@@ -118,8 +124,10 @@ class ServerTls:
             try:
                 loaded = _load(self._files, self._setting)
             except TlsError as error:
+                self.problem = str(error)
                 log.error("certificate not renewed, the old one stays in use", extra=fields(got=str(error)))
                 return False
+            self.problem = None
             if loaded == self._loaded:
                 return False
             self._loaded = loaded
@@ -128,7 +136,16 @@ class ServerTls:
 
     def _fetch(self) -> grpc.ServerCertificateConfiguration | None:
         """Answer gRPC at a handshake: a new configuration, or None for the one it has."""
-        return _configuration(self._loaded) if self.reload_if_changed() else None
+        self.reload_if_changed()
+        loaded = self._loaded
+        if loaded is self._handed_over:
+            return None
+        self._handed_over = loaded
+        return _configuration(loaded)
+
+    def ends_soon(self, now: datetime) -> bool:
+        """Whether the certificate in use ends within `CERTIFICATE_WARNING_DAYS`."""
+        return self._loaded.not_after - now < timedelta(days=CERTIFICATE_WARNING_DAYS)
 
     def _look(self) -> _Stamp:
         """Give what changes when a file is replaced: its inode, time and size; zeros for one that is gone."""
@@ -143,7 +160,7 @@ class ServerTls:
 
     def _log_loaded(self, message: str) -> None:
         loaded = self._loaded
-        soon = loaded.not_after - datetime.now(UTC) < timedelta(days=CERTIFICATE_WARNING_DAYS)
+        soon = self.ends_soon(datetime.now(UTC))
         log.log(
             logging.WARNING if soon else logging.INFO,
             f"{message}, it ends soon" if soon else message,

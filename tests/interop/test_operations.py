@@ -1,13 +1,16 @@
-"""The commands of docs/operations.md, on two real nodes while blocks come."""
+"""The commands of docs/operations.md, each of them, on real nodes while blocks come."""
 
 from __future__ import annotations
 
 import asyncio
 import shlex
+import signal
 import urllib.request
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
+from datastream.layout import HEADER_PAGE_SIZE
 from gateway.block import Block
 from publishers.client import ClientOptions
 from publishers.machine import SECOND_NS, MachineLimits
@@ -16,24 +19,52 @@ from tests.nodes import ANSWER_SECONDS, ledger_key, make_blocks
 from tests.serving import SLUICE, Listener, ServeProcess
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "operations.md"
-BLOCKS = make_blocks(1000)
-OPTIONS = ClientOptions(machine=MachineLimits(deadline_ns=60 * SECOND_NS))
+BLOCKS = make_blocks(2000)
+OPTIONS = ClientOptions(machine=MachineLimits(deadline_ns=90 * SECOND_NS))
+Places = dict[str, str]
+
+PRINT_CONFIG = "sluice serve --config /etc/sluice/sluice.toml --print-config"
+SERVE = "sluice serve --data-dir /var/lib/sluice --ledger-key ed25519:HEX --config /etc/sluice/sluice.toml"
+STATUS = "sluice status HOST:40840 OTHER:40840"
+READY = "curl -s http://HOST:16007/readyz"
+COMPARE = "sluice check /var/lib/sluice --against /var/lib/other"
+CHECK = "sluice check /var/lib/sluice"
+REPAIR = "sluice check --repair /var/lib/sluice"
+FAIL_OVER = "sluice failover --from A:40841 --to B:40841"
+FORCE = "sluice failover --from A:40841 --to B:40841 --force"
+BACK_UP = "cp --sparse=always /var/lib/sluice/datastream.bin /backup/datastream.bin"
+CHECK_BACKUP = "sluice check --repair /backup"
+RESTORE = "cp --sparse=always /backup/datastream.bin /var/lib/restored/datastream.bin"
+SERVE_RESTORED = (
+    "sluice serve --data-dir /var/lib/restored --peer OTHER:40840 --config /etc/sluice/sluice.toml"
+)
+SERVE_EMPTY = "sluice serve --data-dir /var/lib/empty --peer OTHER:40840 --config /etc/sluice/sluice.toml"
 
 
-def documented() -> list[str]:
+def documented() -> set[str]:
     """The command lines of the page."""
-    return [line for line in PAGE.read_text("utf-8").splitlines() if line.startswith(("sluice ", "cp "))]
+    lines = PAGE.read_text("utf-8").splitlines()
+    return {line for line in lines if line.startswith(("sluice ", "cp ", "curl "))}
 
 
-async def ask(line: str, places: dict[str, str], *, status: int = 0) -> str:
-    """Run a line of the page, with places of this test for those of the page; give what it prints."""
-    assert line in documented(), f"{line}: not in the page any more"
+def test_every_command_of_the_page_is_tried_here() -> None:
+    tried = {PRINT_CONFIG, SERVE, STATUS, READY, COMPARE, CHECK, REPAIR, FAIL_OVER, FORCE}
+    tried |= {BACK_UP, CHECK_BACKUP, RESTORE, SERVE_RESTORED, SERVE_EMPTY}
+    assert documented() == tried
+
+
+def words_of(line: str, places: Places) -> list[str]:
+    """The words of a line of the page, with places of this test for those of the page."""
     for place in sorted(places, key=len, reverse=True):
         line = line.replace(place, places[place])
     words = shlex.split(line)
-    command = [*SLUICE, *words[1:]] if words[0] == "sluice" else words
+    return [*SLUICE, *words[1:]] if words[0] == "sluice" else words
+
+
+async def ask(line: str, places: Places, *, status: int = 0) -> str:
+    """Run a line of the page; give what it prints."""
     process = await asyncio.create_subprocess_exec(
-        *command,
+        *words_of(line, places),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
         env=environment_without_settings(),
@@ -43,19 +74,62 @@ async def ask(line: str, places: dict[str, str], *, status: int = 0) -> str:
     return out.decode()
 
 
-def test_the_commands_of_the_page(tmp_path: Path) -> None:
-    backup = tmp_path / "backup"
-    backup.mkdir()
-    config = tmp_path / "sluice.toml"
-    config.write_text(f'ledger_keys = ["{ledger_key()}"]\n')
-    ended = asyncio.Event()
+@asynccontextmanager
+async def served(line: str, places: Places) -> AsyncIterator[ServeProcess]:
+    """Run a line of the page that starts a node, until the end."""
+    words = words_of(line, places)[len(SLUICE) + 1 :]
+    data_dir = Path(words[words.index("--data-dir") + 1])
+    with ServeProcess(data_dir, *words) as node:
+        await node.start(key=False)
+        yield node
+        node.send(signal.SIGTERM)
+        assert await node.ended() == 0
 
-    async def source() -> AsyncIterator[Block]:
+
+async def control_of(node: ServeProcess) -> str:
+    """Where its control address is."""
+    return str(node.logged("node started")[0]["control"])
+
+
+async def last_of(node: ServeProcess, places: Places) -> int:
+    """Its last block, as `sluice status` has it."""
+    text = await ask(STATUS, places | {"HOST:40840": str(node.grpc_address)})
+    return int(text.splitlines()[1].split()[4])
+
+
+class Publishing:
+    """A publisher that goes on while the nodes are operated."""
+
+    def __init__(self, nodes: list[ServeProcess]) -> None:
+        self.client = Listener([str(node.grpc_address) for node in nodes], "alice", OPTIONS)
+        self._ended = asyncio.Event()
+        self._task = asyncio.ensure_future(self.client.publish(self._source()))
+
+    async def _source(self) -> AsyncIterator[Block]:
         for block in BLOCKS:
-            if ended.is_set():
+            if self._ended.is_set():
                 return
             await asyncio.sleep(0.02)
             yield block
+
+    async def more(self, count: int = 10) -> None:
+        """Wait until so many further blocks are acknowledged."""
+        until = len(self.client.acknowledged) + count
+        async with asyncio.timeout(2 * ANSWER_SECONDS):
+            while len(self.client.acknowledged) < until:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+
+    async def end(self) -> None:
+        """No more blocks; all are acknowledged."""
+        self._ended.set()
+        assert (await self._task).unacknowledged == 0
+
+
+def test_nodes_are_run_watched_failed_over_and_backed_up(tmp_path: Path) -> None:
+    backup, config = tmp_path / "backup", tmp_path / "sluice.toml"
+    backup.mkdir()
+    (tmp_path / "restored").mkdir()
+    config.write_text(f'ledger_keys = ["{ledger_key()}"]\n')
 
     async def main() -> None:
         with ServeProcess(tmp_path / "a") as a:
@@ -65,37 +139,115 @@ def test_the_commands_of_the_page(tmp_path: Path) -> None:
                 places = {
                     "HOST:40840": str(a.grpc_address),
                     "OTHER:40840": str(b.grpc_address),
-                    "A:40841": str(a.logged("node started")[0]["control"]),
-                    "B:40841": str(b.logged("node started")[0]["control"]),
+                    "A:40841": await control_of(a),
+                    "B:40841": await control_of(b),
+                    "HOST:16007": str(a.http_address),
                     "/var/lib/sluice": str(a.data_dir),
+                    "/var/lib/other": str(b.data_dir),
+                    "/var/lib/restored": str(tmp_path / "restored"),
                     "/backup": str(backup),
                     "/etc/sluice/sluice.toml": str(config),
                 }
-                publisher = Listener([str(a.grpc_address), str(b.grpc_address)], "alice", OPTIONS)
-                publishing = asyncio.ensure_future(publisher.publish(source()))
-                async with asyncio.timeout(ANSWER_SECONDS):
-                    while len(publisher.acknowledged) < 10:  # noqa: ASYNC110
-                        await asyncio.sleep(0.01)
-                text = await ask("sluice serve --config /etc/sluice/sluice.toml --print-config", places)
-                assert ledger_key() in text
-                assert "active" in await ask("sluice status HOST:40840 OTHER:40840", places)
-                copy = "cp --sparse=always /var/lib/sluice/datastream.bin /backup/datastream.bin"
-                await ask(copy, places)
-                assert "sound" in await ask("sluice check --repair /backup", places)
-                text = await ask("sluice failover --from A:40841 --to B:40841", places)
+                publishing = Publishing([a, b])
+                await publishing.more()
+                await watch(places)
+                await ask(BACK_UP, places)
+                assert "sound" in await ask(CHECK_BACKUP, places)
+                text = await ask(FAIL_OVER, places)
                 assert text.endswith(f"{places['B:40841']} is active\n")
-                for path in ("/", "/readyz", "/healthz", "/metrics", "/status.json"):
+                for path in ("/", "/readyz", "/healthz", "/metrics", "/status.json", "/operations"):
                     address = f"http://{a.http_address}{path}"
                     with await asyncio.to_thread(urllib.request.urlopen, address, timeout=10) as answer:
                         assert answer.status == 200
-                ended.set()
-                report = await publishing
-                assert report.unacknowledged == 0
-                await a.kill()
-                assert "sound" in await ask("sluice check --repair /var/lib/sluice", places)
-                assert "sound" in await ask("sluice check /var/lib/sluice", places)
-        with ServeProcess(backup) as restored:
-            await restored.start()
-            assert restored.logged("node started")[0]["last_block"] >= 9
+                await publishing.more()
+                await lose(b, places)
+                await publishing.more()
+                places["B:40841"] = await come_back(b, places)
+                await publishing.end()
+                assert "agree" in await ask(STATUS, places | {"OTHER:40840": str(b.grpc_address)})
+                assert "same" in (await ask(COMPARE, places)).lower()
+                await ask(RESTORE, places)
+                async with served(SERVE_RESTORED, places | {"OTHER:40840": str(a.grpc_address)}) as restored:
+                    assert restored.logged("node started")[0]["last_block"] >= 9
+
+    asyncio.run(main())
+
+
+async def watch(places: Places) -> None:
+    """What an operator looks at."""
+    assert ledger_key() in await ask(PRINT_CONFIG, places)
+    assert "active" in await ask(STATUS, places)
+    assert await ask(READY, places) == "ready\n"
+
+
+async def lose(b: ServeProcess, places: Places) -> None:
+    """The active node B dies; A, its standby, takes over by force."""
+    await b.kill()
+    swapped = places | {"A:40841": places["B:40841"], "B:40841": places["A:40841"]}
+    text = await ask(FAIL_OVER, swapped, status=1)
+    assert "if that node is dead: --force" in text
+    text = await ask(FORCE, swapped)
+    assert text.endswith(f"{places['A:40841']} is active\n")
+
+
+async def come_back(b: ServeProcess, places: Places) -> str:
+    """B comes back, active as it was, and becomes a standby; give its new control address."""
+    await b.start()
+    control = await control_of(b)
+    now = places | {"OTHER:40840": str(b.grpc_address), "A:40841": control, "B:40841": places["A:40841"]}
+    assert (await ask(STATUS, now)).count("active") == 2
+    await ask(FAIL_OVER, now)
+    text = await ask(STATUS, now)
+    assert (text.count("active"), text.count("standby")) == (1, 1)
+    return control
+
+
+def test_a_stream_that_is_damaged_is_found_repaired_or_filled_anew(tmp_path: Path) -> None:
+    config = tmp_path / "sluice.toml"
+    config.write_text("block_time_seconds = 1.0\n")
+    places = {
+        "ed25519:HEX": ledger_key(),
+        "/var/lib/sluice": str(tmp_path / "a"),
+        "/var/lib/other": str(tmp_path / "b"),
+        "/var/lib/empty": str(tmp_path / "empty"),
+        "/etc/sluice/sluice.toml": str(config),
+    }
+
+    async def main() -> None:
+        with ServeProcess(tmp_path / "b") as b:
+            await b.start()
+            places["OTHER:40840"] = str(b.grpc_address)
+            async with served(SERVE, places) as a:
+                publishing = Publishing([a])
+                await publishing.more()
+                await publishing.end()
+                last = await last_of(a, places)
+                there = Listener([str(b.grpc_address)], "bob", OPTIONS)
+                assert (await there.publish(some(last))).unacknowledged == 0
+            assert "sound" in await ask(CHECK, places)
+            for part in (tmp_path / "a" / "datastream.db").iterdir():
+                part.unlink()
+            assert "the index does not say what it covers" in await ask(CHECK, places)
+            assert "sound" in await ask(REPAIR, places)
+            with (tmp_path / "a" / "datastream.bin").open("r+b") as file:
+                file.seek(HEADER_PAGE_SIZE + 200)
+                byte = file.read(1)[0]
+                file.seek(HEADER_PAGE_SIZE + 200)
+                file.write(bytes([byte ^ 1]))
+            await ask(CHECK, places, status=1)
+            assert "differ" in await ask(COMPARE, places, status=1)
+            await ask(REPAIR, places, status=1)
+            config.write_text(f'ledger_keys = ["{ledger_key()}"]\n')
+            async with served(SERVE_EMPTY, places) as empty:
+                async with asyncio.timeout(ANSWER_SECONDS):
+                    while await last_of(empty, places) < last:  # noqa: ASYNC110
+                        await asyncio.sleep(0.05)
+            places["/var/lib/sluice"] = places["/var/lib/empty"]
+            assert "sound" in await ask(CHECK, places)
+            await ask(COMPARE, places)
+
+    async def some(last: int) -> AsyncIterator[Block]:
+        for block in BLOCKS[: last + 1]:
+            yield block
 
     asyncio.run(main())

@@ -1,0 +1,180 @@
+"""Certificates at the addresses of readers and operators, and renewals while streams are open."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from pathlib import Path
+
+import grpc
+import pytest
+from grpc import aio
+
+from gateway.api import node_pb2, node_pb2_grpc, publish_pb2_grpc, subscribe_pb2, subscribe_pb2_grpc
+from gateway.channels import ClientTls, open_channel
+from gateway.control_client import ControlClient
+from gateway.errors import NodeCallFailed
+from gateway.node import Node
+from gateway.roles import Phase
+from tests.certificates import Authority
+from tests.interop.test_security import guarded_node, publish
+from tests.nodes import LOOPBACK, Publisher, Reader, make_blocks, running_node
+from tests.serving import SLUICE
+
+BLOCKS = make_blocks(6)
+
+
+def wrong_ones(tmp_path: Path, authority: Authority) -> dict[str, ClientTls | None]:
+    """Clients that are not to be let in."""
+    stranger = Authority(tmp_path, "strangers").issue("mallory")
+    return {
+        "no certificate": authority.client(),
+        "expired": authority.client(authority.issue("expired", days=-1)),
+        "of another authority": ClientTls(str(authority.path), str(stranger.certificate), str(stranger.key)),
+        "no TLS": None,
+    }
+
+
+async def subscribe(channel: aio.Channel, start: int, end: int) -> Reader:
+    """Subscribe over a channel."""
+    stub = subscribe_pb2_grpc.BlockStreamSubscribeServiceStub(channel)
+    request = subscribe_pb2.SubscribeStreamRequest(start_block_number=start, end_block_number=end)
+    return Reader(stub.subscribeBlockStream(request, timeout=20), start, end)
+
+
+def test_readers_without_a_good_certificate_are_refused_and_publishers_do_not_notice(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    pair = authority.issue("node")
+    reader = authority.client(authority.issue("reader"))
+
+    async def main() -> None:
+        files = {
+            "subscriber_address": LOOPBACK,
+            "subscriber_tls_certificate": pair.certificate,
+            "subscriber_tls_key": pair.key,
+            "subscriber_tls_client_ca": authority.path,
+        }
+        async with running_node(tmp_path / "data", **files) as node:
+            assert await publish(node, BLOCKS[:3], None) == 3
+            for tls in wrong_ones(tmp_path, authority).values():
+                async with open_channel(str(node.subscriber_address), tls) as channel:
+                    with pytest.raises(aio.AioRpcError) as caught:
+                        await (await subscribe(channel, 0, 2)).rest()
+                    assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+                    stub = node_pb2_grpc.BlockAccessServiceStub(channel)
+                    with pytest.raises(aio.AioRpcError):
+                        await stub.getBlock(node_pb2.BlockRequest(block_number=0), timeout=10)
+            assert node.subscribe_service.stream_count == 0
+            async with open_channel(str(node.subscriber_address), reader) as channel:
+                assert await (await subscribe(channel, 0, 2)).numbers() == [0, 1, 2, "SUCCESS"]
+            assert await publish(node, BLOCKS[3:], None) == 3
+
+    asyncio.run(main())
+
+
+def test_operators_without_a_good_certificate_change_nothing(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    pair = authority.issue("node")
+    operator = authority.issue("operator")
+
+    async def main() -> None:
+        files = {
+            "control_tls_certificate": pair.certificate,
+            "control_tls_key": pair.key,
+            "control_tls_client_ca": authority.path,
+        }
+        async with running_node(tmp_path / "data", **files) as node:
+            for tls in wrong_ones(tmp_path, authority).values():
+                async with ControlClient(str(node.control_address), tls) as control:
+                    for call in (control.state(), control.drain(5.0, "")):
+                        with pytest.raises(NodeCallFailed) as caught:
+                            await call
+                        assert caught.value.reason.startswith("UNAVAILABLE: ")
+            assert node.keeper.phase is Phase.ACTIVE
+            assert await publish(node, BLOCKS[:2], None) == 2
+            async with ControlClient(str(node.control_address), authority.client(operator)) as control:
+                assert (await control.state()).last_number == 1
+            assert await failover_of(node, authority, operator.certificate, operator.key) == (
+                f"sluice: failover: 127.0.0.1:{node.control_address.port} and "
+                f"localhost:{node.control_address.port} are the same node; nothing has changed\n"
+            )
+
+    asyncio.run(main())
+
+
+async def failover_of(node: Node, authority: Authority, certificate: Path, key: Path) -> str:
+    """Run `sluice failover` with certificates; from the node to itself, which ends after both were read."""
+    port = node.control_address.port
+    process = await asyncio.create_subprocess_exec(
+        *(*SLUICE, "failover", "--from", f"127.0.0.1:{port}", "--to", f"localhost:{port}"),
+        *("--tls-ca", str(authority.path), "--tls-cert", str(certificate), "--tls-key", str(key)),
+        stderr=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+    )
+    _, error = await process.communicate()
+    return error.decode()
+
+
+def test_a_renewal_that_cannot_be_used_is_loud_and_changes_nothing_for_anybody(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Open streams go on, new ones get the old certificate, and the mended files are taken up."""
+    authority = Authority(tmp_path)
+    alice = authority.client(authority.issue("alice"))
+
+    async def main() -> None:
+        async with (
+            guarded_node(authority, tmp_path / "data") as node,
+            open_channel(str(node.grpc_address), alice) as channel,
+        ):
+            publisher = Publisher(
+                publish_pb2_grpc.BlockStreamPublishServiceStub(channel).publishBlockStream()
+            )
+            reader = await subscribe(channel, 0, 2)
+            await publisher.block(BLOCKS[0])
+            await publisher.expect("ack 0")
+            (tmp_path / "node.crt").write_text("-----BEGIN CERTIFICATE-----\nhalf\n")
+            assert await publish(node, BLOCKS[1:2], alice) == 1
+            await publisher.expect("ack 1")
+            authority.issue("node")  # into the same files
+            assert await publish(node, BLOCKS[2:3], alice) == 1
+            await publisher.expect("ack 2")
+            assert await reader.numbers() == [0, 1, 2, "SUCCESS"]
+
+    caplog.set_level(logging.INFO)
+    asyncio.run(main())
+    messages = [record.message for record in caplog.records]
+    assert "certificate not renewed, the old one stays in use" in messages
+    assert messages.count("certificate renewed") == 1
+    assert "half" not in caplog.text
+
+
+def test_an_authority_that_is_replaced_lets_in_its_own_and_no_longer_those_of_the_old_one(
+    tmp_path: Path,
+) -> None:
+    old, new = Authority(tmp_path, "old"), Authority(tmp_path, "new")
+    trusted = tmp_path / "clients-ca.crt"
+    trusted.write_bytes(old.path.read_bytes())
+    before, after = old.issue("alice"), new.issue("alice", file="new-alice")
+
+    async def main() -> None:
+        async with guarded_node(old, tmp_path / "data", grpc_tls_client_ca=trusted) as node:
+            known_before = ClientTls(str(old.path), str(before.certificate), str(before.key))
+            known_after = ClientTls(str(old.path), str(after.certificate), str(after.key))
+            async with open_channel(str(node.grpc_address), known_before) as channel:
+                publisher = Publisher(
+                    publish_pb2_grpc.BlockStreamPublishServiceStub(channel).publishBlockStream()
+                )
+                await publisher.block(BLOCKS[0])
+                await publisher.expect("ack 0")
+                trusted.write_bytes(new.path.read_bytes())
+                assert await publish(node, BLOCKS[1:2], known_after) == 1
+                await publisher.expect("ack 1")
+                await publisher.block(BLOCKS[2])  # its stream was let in before, and goes on
+                await publisher.expect("ack 2")
+            async with open_channel(str(node.grpc_address), known_before) as channel:
+                with pytest.raises(aio.AioRpcError) as caught:
+                    await (await subscribe(channel, 0, 2)).rest()
+                assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+
+    asyncio.run(main())
