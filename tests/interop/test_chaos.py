@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from tests.chaos.network import why_not_namespaces
 from tests.chaos.run import Options, run
 from tests.chaos.script import FaultKind, choose, draw
 
@@ -44,3 +47,19 @@ def test_nothing_acknowledged_is_lost_and_everybody_sees_each_block_once(
     said = script.lines()
     wrong = run(script, Options(blocks_per_second=30), tmp_path, said.append)
     assert wrong == [], "\n".join(said)
+
+
+def test_packets_that_vanish_between_namespaces_cost_nobody_a_block(tmp_path: Path) -> None:
+    """Where the machine has network namespaces: a cut that nobody is told of, for everybody."""
+    reason = why_not_namespaces()
+    if reason is not None:
+        pytest.skip(f"no network namespaces: {reason}")
+    options = ("--seed", "3", "--blocks", "50", "--faults", "1", "--kinds", "cut", "--seconds", "1")
+    size = ("--rate", "30", "--clients", "3", "--subscribers", "2", "--publishers", "2")
+    command = [sys.executable, "-m", "tests.chaos", *options, *size, "--folder", str(tmp_path)]
+    done = subprocess.run(
+        [*command, "--network", "namespaces"], capture_output=True, text=True, timeout=240, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "network: namespaces" in done.stdout
+    assert "is cut off: its" in done.stdout
