@@ -10,6 +10,7 @@ from collections.abc import Awaitable
 from types import TracebackType
 from typing import Self
 
+import grpc
 from grpc import aio
 
 from gateway.api import control_pb2, control_pb2_grpc
@@ -79,6 +80,8 @@ class ControlClient:
             state = await call
         except aio.AioRpcError as error:
             reason = f"{error.code().name}: {error.details() or 'no details'}"
+            if error.code() is grpc.StatusCode.UNIMPLEMENTED:
+                reason = "something else answers there, expected the control address of a node"
             raise NodeCallFailed(self.address, reason) from error
         return status_of(state)
 

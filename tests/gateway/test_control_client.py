@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +12,7 @@ from gateway.control_client import ControlClient, status_of
 from gateway.errors import NodeCallFailed
 from gateway.failover import NodeStatus
 from gateway.roles import Phase
+from tests.nodes import running_node
 
 
 @pytest.mark.parametrize("phase", list(Phase))
@@ -40,5 +42,17 @@ def test_a_node_that_is_not_there_is_named() -> None:
             with pytest.raises(NodeCallFailed, match=r"^127\.0\.0\.1:1: UNAVAILABLE: ") as caught:
                 await client.state()
             assert caught.value.address == "127.0.0.1:1"
+
+    asyncio.run(main())
+
+
+def test_an_address_that_is_not_for_control_is_named(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with running_node(tmp_path) as node, ControlClient(str(node.grpc_address)) as client:
+            with pytest.raises(NodeCallFailed) as caught:
+                await client.state()
+        assert str(caught.value) == (
+            f"{node.grpc_address}: something else answers there, expected the control address of a node"
+        )
 
     asyncio.run(main())
