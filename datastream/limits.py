@@ -171,7 +171,7 @@ KEEPALIVE_PROBES = 9
 """Signs of life that may be missing before the connection counts as dead. go: 9."""
 
 SPARE_DESCRIPTORS = 64
-"""File descriptors wanted beside those of the clients: files, LevelDB, logs."""
+"""File descriptors that clients cannot have: for files, LevelDB, logs, and whoever else comes."""
 
 
 @dataclass(frozen=True, slots=True)

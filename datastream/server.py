@@ -14,13 +14,13 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
-import resource
 import socket
 import threading
 from collections import deque
 
 from datastream.commands import OnCommandError
 from datastream.connection import NO_CUT, Connection, ServerContext
+from datastream.descriptors import client_descriptors_end, descriptors_max
 from datastream.errors import AddressUnavailable
 from datastream.layout import Committed
 from datastream.limits import (
@@ -84,6 +84,7 @@ class StreamServer:
         self._to_wake: deque[Connection] = deque()
         self._length_seen = 0
         self._cut_lock = threading.Lock()
+        self._descriptors_end: int | None = None
         self._refused_count = 0
         self._refused_logged_at = float("-inf")
 
@@ -95,6 +96,7 @@ class StreamServer:
         """
         loop = asyncio.get_running_loop()
         self._listeners = await self._listen(loop)
+        self._descriptors_end = client_descriptors_end()
         self._context = ServerContext(
             self._streamer, loop, self._limits, self._on_command_error, self._connections.discard
         )
@@ -103,8 +105,8 @@ class StreamServer:
         for listener in self._listeners:
             loop.add_reader(listener.fileno(), self._accept, listener)
         self._sweep()
-        descriptors, wanted = resource.getrlimit(resource.RLIMIT_NOFILE)[0], self._limits.connections_max
-        if descriptors < wanted + SPARE_DESCRIPTORS:
+        descriptors, wanted = descriptors_max(), self._limits.connections_max
+        if descriptors is not None and descriptors < wanted + SPARE_DESCRIPTORS:
             _logger.warning(
                 "this process may open %d files (ulimit -n); %d clients need %d",
                 *(descriptors, wanted, wanted + SPARE_DESCRIPTORS),
@@ -207,8 +209,10 @@ class StreamServer:
                 self._pause_accepting(listener)
                 return
             if len(self._connections) >= self._limits.connections_max:
-                sock.close()
-                self._log_refused(address)
+                self._refuse(sock, address, f"{len(self._connections)} are connected already")
+                continue
+            if self._descriptors_end is not None and sock.fileno() >= self._descriptors_end:
+                self._refuse(sock, address, "the last files that this process may open are not for clients")
                 continue
             try:
                 sock.setblocking(False)
@@ -226,15 +230,16 @@ class StreamServer:
             ACCEPT_PAUSE_SECONDS, loop.add_reader, fd, self._accept, listener
         )
 
-    def _log_refused(self, address: tuple[str, int]) -> None:
-        """Say that there are too many clients, but not once for each of thousands."""
+    def _refuse(self, sock: socket.socket, address: tuple[str, int], reason: str) -> None:
+        """Close a client at once, and say why, but not once for each of thousands."""
         assert self._context is not None
+        sock.close()
         self._refused_count += 1
         now = self._context.loop.time()
         if now - self._refused_logged_at >= _REFUSED_LOG_SECONDS:
             _logger.warning(
-                "client %s: closed, %d are connected already; %d refused so far",
-                *(format_address(address), len(self._connections), self._refused_count),
+                "client %s: closed, %s; %d refused so far",
+                *(format_address(address), reason, self._refused_count),
             )
             self._refused_logged_at = now
 

@@ -13,6 +13,7 @@ import click
 import uvloop
 
 from datastream import ServerLimits
+from datastream.descriptors import raise_descriptors_max
 from gateway.addresses import parse_addresses
 from gateway.errors import AddressError
 from gateway.logs import set_up_logging
@@ -128,6 +129,7 @@ def run_until_stopped(work: Coroutine[Any, Any, int]) -> int:
     Returns:
         what `work` returned; 0 when it was stopped.
     """
+    raise_descriptors_max()
 
     async def main() -> int:
         task = asyncio.ensure_future(work)

@@ -12,6 +12,7 @@ from typing import Any
 
 import click
 
+from datastream.descriptors import raise_descriptors_max
 from gateway.logs import fields, set_up_logging
 from gateway.setting_sources import CONFIG_ENVIRONMENT, Resolved, resolve, to_toml
 from gateway.settings import SETTINGS, Setting
@@ -62,6 +63,7 @@ def _run(config: Path | None, print_config: bool, **flags: Any) -> None:
     settings = resolved.settings
     set_up_logging(level=settings.log_level, form=settings.log_format)
     _log_start(resolved)
+    raise_descriptors_max()
     from gateway.node import run_node
 
     click.get_current_context().exit(run_node(settings))

@@ -16,7 +16,7 @@ import pytest
 
 from datastream import server as server_module
 from datastream.errors import AddressUnavailable
-from datastream.limits import COMMANDS_PER_TURN, ServerLimits
+from datastream.limits import COMMANDS_PER_TURN, SPARE_DESCRIPTORS, ServerLimits
 from datastream.server import StreamServer, format_address
 from datastream.streamer import DataStreamer
 from tests.datastream.serving import ServerThread, read_exactly, read_to_end
@@ -211,6 +211,43 @@ def test_no_file_descriptor_left(
             assert read_exactly(client, len(OK) + 38).startswith(OK)
             client.close()
         assert 1 <= caplog.text.count("cannot accept clients for 0.3 s: [Errno 24] Too many open files") <= 3
+
+
+def test_the_last_descriptors_are_not_for_clients(
+    streamer: DataStreamer, loop: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Clients take what they can get; the process can still open files, and serve who is there."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with socket.socket() as probe:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (probe.fileno() + SPARE_DESCRIPTORS + 40, hard))
+    clients: list[socket.socket] = []
+    try:
+        with ServerThread(streamer, loop=loop) as serving:
+            while len(clients) < 200:
+                clients.append(serving.connect())
+                answer = b""
+                with contextlib.suppress(ConnectionError):  # closed with a command unread: reset
+                    clients[-1].sendall(HEADER)
+                    answer = clients[-1].recv(1)
+                if not answer:
+                    break
+                assert answer == OK[:1]
+            assert 10 < len(clients) < 200
+            files = [path.open("rb") for path in [streamer.path] * 10]
+            for file in files:
+                file.close()
+            first = clients.pop(0)
+            assert read_exactly(first, len(OK) - 1 + 38)[: len(OK) - 1] == OK[1:]
+            first.close()
+            until(serving, lambda: serving.server.client_count == len(clients) - 1)
+            with serving.connect() as next_one:
+                next_one.sendall(HEADER)
+                assert read_exactly(next_one, len(OK) + 38).startswith(OK)
+            for client in clients:
+                client.close()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert "closed, the last files that this process may open are not for clients; 1 refused" in caplog.text
 
 
 def test_a_thousand_connects_at_once(streamer: DataStreamer, loop: str) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import resource
+
 import click
 import pytest
 
@@ -26,3 +28,16 @@ def test_work_that_ends_by_itself() -> None:
         return 7
 
     assert run_until_stopped(work()) == 7
+
+
+def test_a_server_may_open_as_many_files_as_it_is_allowed_to() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+
+    async def work() -> int:
+        return int(resource.getrlimit(resource.RLIMIT_NOFILE) == (hard, hard))
+
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, hard - 1), hard))
+    try:
+        assert run_until_stopped(work()) == 1
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

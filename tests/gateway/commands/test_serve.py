@@ -188,3 +188,18 @@ def test_an_interrupt_ends_the_process_with_130_and_no_traceback() -> None:
         _, errors = process.communicate(timeout=30)
     assert process.returncode == 130
     assert errors.strip() == ""
+
+
+def test_a_node_may_open_as_many_files_as_it_is_allowed_to() -> None:
+    program = (
+        "import resource, sys, types\n"
+        "limit = resource.RLIMIT_NOFILE\n"
+        "node = types.ModuleType('gateway.node')\n"
+        "node.run_node = lambda settings: print(*resource.getrlimit(limit)) or 0\n"
+        "sys.modules['gateway.node'] = node\n"
+        "from gateway.cli import main\n"
+        "resource.setrlimit(limit, (100, 200))\n"
+        "sys.exit(main(['serve']))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "200 200\n"
