@@ -1,14 +1,25 @@
-"""Run every benchmark: `python -m benchmarks [--quick] [NAME …]`, which is what `make bench` does."""
+"""Run every benchmark: `python -m benchmarks [--quick] [NAME …]`, which is what `make bench` does.
+
+Each runs in a process of its own, so that none lives on in the next, and has a deadline: one that does not
+come to its end is stopped, and the table says so. The exit status is 1 then.
+"""
 
 from __future__ import annotations
 
-import importlib
+import json
 import os
 import platform
+import signal
+import subprocess
 import sys
+import tempfile
+import time
+from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
+
+from benchmarks.goals import goal_of
 
 NAMES = (
     "append",
@@ -23,11 +34,23 @@ NAMES = (
     "tcp_live",
     "catch_up",
     "prepare",
+    "stream_read",
+    "sink",
 )
+DEADLINE_SECONDS = 240.0
+"""Far above what the longest takes on a machine that does something else, too."""
+STOP_SECONDS = 30.0
+"""For a benchmark that was interrupted to end its nodes."""
+_RUN = (
+    "import importlib, json, sys; name, quick, path = sys.argv[1:]; "
+    "rows = importlib.import_module(f'benchmarks.{name}').run(quick == '1'); "
+    "json.dump(rows, open(path, 'w'))"
+)
+"""What the process of one benchmark does: it writes its rows to a file."""
 
 
-def main() -> None:
-    """Run the benchmarks named, or all, and print their figures as a table."""
+def main() -> int:
+    """Run the benchmarks named, or all, and print their figures as one table; return the exit status."""
     quick = "--quick" in sys.argv
     names = [word for word in sys.argv[1:] if not word.startswith("-")] or list(NAMES)
     unknown = sorted(set(names) - set(NAMES))
@@ -35,13 +58,64 @@ def main() -> None:
         raise SystemExit(f"benchmark: got {', '.join(unknown)}, expected some of {', '.join(NAMES)}")
     console = Console()
     console.print(f"{os.cpu_count()} cores, Python {platform.python_version()}, Linux {platform.release()}")
-    table = Table("what", "figures", title="Ratios are to a bare loop in the same run")
+    table = Table("what", "figures", "goal", title="Ratios are to a bare loop in the same run")
+    started = time.monotonic()
+    failed = []
     for name in names:
-        console.print(f"running {name} …", style="dim")
-        for label, text in importlib.import_module(f"benchmarks.{name}").run(quick):
-            table.add_row(label, text)
+        console.print(f"running {name} …", style="dim", end=" ")
+        begun = time.monotonic()
+        rows, reason = run_one(name, quick)
+        for label, text in rows:
+            table.add_row(label, text, goal_of(label))
+        if reason:
+            failed.append(name)
+            table.add_row(name, f"[red]{reason}[/red]", "")
+        console.print(f"{time.monotonic() - begun:.0f} s", style="dim")
     console.print(table)
+    console.print(f"{time.monotonic() - started:.0f} s in all")
+    return 1 if failed else 0
+
+
+def run_one(
+    name: str, quick: bool, deadline_seconds: float = DEADLINE_SECONDS
+) -> tuple[list[tuple[str, str]], str]:
+    """Run one benchmark in a process of its own.
+
+    Returns:
+        Its rows, and why there are none: empty when it came to its end.
+    """
+    with tempfile.TemporaryDirectory(prefix="sluice-bench-") as folder:
+        rows, log = Path(folder) / "rows.json", Path(folder) / "log"
+        with log.open("w") as file:
+            process = subprocess.Popen(
+                [sys.executable, "-c", _RUN, name, str(int(quick)), str(rows)],
+                stdout=file,
+                stderr=file,
+                start_new_session=True,
+            )
+        try:
+            status = process.wait(deadline_seconds)
+        except subprocess.TimeoutExpired:
+            return [], f"did not end within {deadline_seconds:g} s"
+        finally:
+            _stop(process)
+        if status:
+            said = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
+            return [], f"failed: {said[-1] if said else f'exit status {status}'}"
+        return [(label, text) for label, text in json.loads(rows.read_text())], ""
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    """Interrupt a benchmark that runs, so that it ends its nodes itself; then kill what is left of it."""
+    if process.poll() is not None:
+        return
+    process.send_signal(signal.SIGINT)
+    try:
+        process.wait(STOP_SECONDS)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

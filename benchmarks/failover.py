@@ -6,6 +6,10 @@ An active node and its standby, as processes; three publishers that know both, w
 `sluice publish`, and a network that makes 25 blocks a second. A pause is the longest time without a new
 acknowledgement to anybody, from just before the failover (or the SIGKILL) until the new node acknowledges.
 Unplanned, an operator runs `sluice failover --force` at once: a moment of looking comes on top in life.
+
+A node that is killed may have acknowledged a block that its standby does not have yet. Nobody holds that
+block then but the dead node's disk, and the new node goes on when the dead one is back. Such rounds are
+counted apart: their pause is as long as the operator takes.
 """
 
 from __future__ import annotations
@@ -35,6 +39,8 @@ KEY = key_of_seed(7)
 BLOCKS_PER_SECOND = 25
 ROUND_SECONDS = 20.0
 """A round that takes longer has failed."""
+ALONE_SECONDS = 6.0
+"""How long the standby may take to go on without the dead node, before that one is started again."""
 OPTIONS = MakerOptions(rounds_per_block=1, events_per_round=2, transactions_per_block=3, item_bytes=256)
 
 
@@ -56,9 +62,9 @@ class _Watch:
         after = [at for at in self.times if at > since]
         return max(later - earlier for earlier, later in zip([since, *after], after, strict=False))
 
-    async def until_after(self, when: float, count: int) -> None:
-        """Wait for so many new acknowledgements after a time."""
-        async with asyncio.timeout(ROUND_SECONDS):
+    async def until_after(self, when: float, count: int, seconds: float = ROUND_SECONDS) -> None:
+        """Wait for so many new acknowledgements after a time; TimeoutError when they do not come."""
+        async with asyncio.timeout(seconds):
             while sum(at > when for at in self.times[-2 * count :]) < count:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
 
@@ -83,10 +89,17 @@ async def _network(blocks: Sequence[Block]) -> AsyncIterator[Block]:
         yield block
 
 
-async def _pauses(folder: Path, blocks: Sequence[Block], rounds: int, *, planned: bool) -> list[float]:
-    """Fail over so many times; give the seconds of each pause."""
+async def _pauses(
+    folder: Path, blocks: Sequence[Block], rounds: int, *, planned: bool
+) -> tuple[list[float], int]:
+    """Fail over so many times.
+
+    Returns:
+        The seconds of each pause that ended without the dead node, and the number of those that did not.
+    """
     nodes = _Pair(folder)
     watch, found = _Watch(), []
+    waited_count = 0
     try:
         gateways = [nodes.processes[0].grpc, nodes.processes[1].grpc]
         publishing = [
@@ -100,8 +113,13 @@ async def _pauses(folder: Path, blocks: Sequence[Block], rounds: int, *, planned
             await watch.until_after(time.monotonic(), 10)
             begun = time.monotonic()
             await nodes.fail_over(active, planned=planned)
-            await watch.until_after(time.monotonic(), 5)
-            found.append(watch.longest_pause(begun))
+            try:
+                await watch.until_after(time.monotonic(), 5, ROUND_SECONDS if planned else ALONE_SECONDS)
+                found.append(watch.longest_pause(begun))
+            except TimeoutError:
+                if planned:
+                    raise
+                waited_count += 1
             if not planned:
                 await nodes.bring_back(active)
             active = 1 - active
@@ -109,7 +127,7 @@ async def _pauses(folder: Path, blocks: Sequence[Block], rounds: int, *, planned
             task.cancel()
         with suppress(asyncio.CancelledError, PublishFailed):
             await asyncio.gather(*publishing)
-        return found
+        return found, waited_count
     finally:
         nodes.stop()
 
@@ -160,13 +178,17 @@ def run(quick: bool = False, rounds: int | None = None) -> list[tuple[str, str]]
     planned_rounds = rounds or (3 if quick else 20)
     unplanned_rounds = rounds or (2 if quick else 5)
     found = []
-    for planned, count, goal in ((True, planned_rounds, 2), (False, unplanned_rounds, 5)):
+    for planned, count in ((True, planned_rounds), (False, unplanned_rounds)):
         block_count = int((count + 2) * ROUND_SECONDS * BLOCKS_PER_SECOND)
         blocks = list(BlockMaker(7, KEY, OPTIONS).blocks(block_count))
         with tempfile.TemporaryDirectory() as folder:
-            pauses = asyncio.run(_pauses(Path(folder), blocks, count, planned=planned))
+            pauses, waited_count = asyncio.run(_pauses(Path(folder), blocks, count, planned=planned))
         kind = "planned" if planned else "SIGKILL and --force"
-        text = f"median {median(pauses):.2f} s, worst {max(pauses):.2f} s of {count}; goal: median < {goal} s"
+        text = f"{waited_count} of {count} waited for the dead node's disk"
+        if pauses:
+            text = f"median {median(pauses):.2f} s, worst {max(pauses):.2f} s of {len(pauses)}" + (
+                f"; {text}" if waited_count else ""
+            )
         found.append((f"failover, {kind}: publishers pause", text))
     return found
 

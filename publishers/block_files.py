@@ -15,6 +15,7 @@ import os
 import re
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO, Final, Literal, get_args
 
@@ -228,13 +229,19 @@ def _read_bytes(file: BinaryIO, block_format: BlockFormat, size_bytes_max: int) 
 
 
 def _read_zstd(compressed: bytes, size_bytes_max: int) -> bytes:
-    with zstandard.ZstdDecompressor().stream_reader(compressed) as reader:
+    decompressor = zstandard.ZstdDecompressor()
+    # The usual file says how much it holds: one pass, never beyond that. What fails is looked at again below,
+    # to say how it is damaged.
+    with suppress(zstandard.ZstdError):
+        if 0 < zstandard.frame_content_size(compressed) <= size_bytes_max:
+            return decompressor.decompress(compressed, allow_extra_data=False)
+    with decompressor.stream_reader(compressed) as reader:
         data = reader.read(size_bytes_max + 1)
     if len(data) > size_bytes_max:
         return data
     # The reader takes the end of the file for the end of the frame. That the frame really ended is known by
     # the other interface only, which cannot be bounded; so it runs second.
-    frame = zstandard.ZstdDecompressor().decompressobj()
+    frame = decompressor.decompressobj()
     frame.decompress(compressed)
     if not frame.eof:
         raise EOFError

@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import uvloop
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
@@ -119,7 +120,7 @@ def publish_partition(
         PublishFailed, TurnTimeout, ItemTooLarge: the partition cannot be published to its end.
         PublishStopped: the steward told the task to stop.
     """
-    return asyncio.run(_publish(batches, options, is_streaming))
+    return uvloop.run(_publish(batches, options, is_streaming))
 
 
 async def _publish(

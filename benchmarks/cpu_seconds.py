@@ -1,0 +1,70 @@
+"""Processor seconds of this process and all that it started: where the time of a Spark job goes.
+
+Linux only: /proc. The processes of a Spark session live on from job to job, so the difference of two looks is
+what a job took; children that have ended are in what their parents say.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+__all__ = ["CpuSeconds", "cpu_seconds", "process_tree"]
+
+_TICKS = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True, slots=True)
+class CpuSeconds:
+    """Seconds so far."""
+
+    jvm: float
+    python: float
+    """Spark's Python workers, and other children."""
+    own: float
+    """This process: the driver."""
+
+    @property
+    def total(self) -> float:
+        """Of all."""
+        return self.jvm + self.python + self.own
+
+    def since(self, earlier: CpuSeconds) -> CpuSeconds:
+        """Give the seconds between two looks."""
+        return CpuSeconds(self.jvm - earlier.jvm, self.python - earlier.python, self.own - earlier.own)
+
+
+def cpu_seconds() -> CpuSeconds:
+    """Look."""
+    found = _processes()
+    mine = _tree(found)
+    own = found[os.getpid()][2]
+    jvm = sum(found[pid][2] for pid in mine if found[pid][0] == "java")
+    return CpuSeconds(jvm, sum(found[pid][2] for pid in mine) - jvm - own, own)
+
+
+def process_tree() -> set[int]:
+    """Give the ids of this process and of all that it started and that live."""
+    return _tree(_processes())
+
+
+def _processes() -> dict[int, tuple[str, int, float]]:
+    """Give name, parent and processor seconds of each process of the machine."""
+    found = {}
+    for path in Path("/proc").iterdir():
+        if path.name.isdigit():
+            try:
+                name, _, rest = (path / "stat").read_text().partition("(")[2].rpartition(")")
+            except OSError:
+                continue  # it has ended meanwhile
+            fields = rest.split()
+            found[int(path.name)] = (name, int(fields[1]), sum(map(int, fields[11:15])) / _TICKS)
+    return found
+
+
+def _tree(found: dict[int, tuple[str, int, float]]) -> set[int]:
+    mine = {os.getpid()}
+    while more := {pid for pid, (_, parent, _) in found.items() if parent in mine} - mine:
+        mine |= more
+    return mine

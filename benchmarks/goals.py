@@ -1,0 +1,38 @@
+"""What the figures should be: the goal beside each line of `make bench`, by a part of its label."""
+
+from __future__ import annotations
+
+from typing import Final
+
+__all__ = ["GOALS", "goal_of"]
+
+GOALS: Final[dict[str, str]] = {
+    "append, not flushed, bare": "",
+    "append, not flushed": "150,000 operations/s",
+    "queries, data": "",
+    "queries, Entry": "cold < 0.5 ms, warm < 0.1 ms",
+    "queries, Bookmark": "cold < 0.5 ms, warm < 0.1 ms",
+    "opening 2 GiB, clean": "< 0.2 s",
+    "publish, items of": "0.6",
+    "publish, small blocks": "0.5",
+    "publish, 16 racing": "0.9",
+    "publish, latency": "p99 at most 5 ×",
+    "failover, planned": "median < 2 s",
+    "failover, SIGKILL": "median < 5 s",
+    "TSS blocks of 400 kB, 4 nodes": "0.7",
+    "TSS with Schnorr proof": "steady at most 15 ms",
+    "TCP history, warm": "0.6",
+    "TCP history, cold": "0.1",
+    "TCP history, 8 clients": "0.6",
+    "TCP live, memory": "< 20 kB",
+    "catch-up": "0.5",
+    "Spark, decode, hash, check": "1.6 with 2 free cores",
+    "Spark sink": "0.7",
+}
+"""Part of a label -> goal; the longest that fits counts. Lines without one are there to compare with."""
+
+
+def goal_of(label: str) -> str:
+    """Give the goal of a line; nothing where it has none."""
+    fitting = [part for part in GOALS if part in label]
+    return GOALS[max(fitting, key=len)] if fitting else ""
