@@ -4,14 +4,14 @@
 
 The plain publisher (`benchmarks.plain_publisher`) reads the files and publishes them in one process. The
 sink gets them from the source `blockfiles` and publishes them with `publishers.spark.publish`, in one
-partition. It checks every block before it offers it; the plain publisher does not. Two gateways: a node
-(`sluice serve`, mode full, Ed25519 proofs), as people have, and a server that only stores and acknowledges,
-so that the publisher is what limits. Every run has a gateway of its own, with nothing in it.
+partition. It checks every block before it offers it; the plain publisher does not, and runs a second time
+with the same checks. Two gateways: a node (`sluice serve`, mode full, Ed25519 proofs), as people have, and a
+server that only stores and acknowledges, so that the publisher is what limits. Every run has a gateway of its
+own, with nothing in it.
 
 Steady state: from the first block that a publisher takes to the last acknowledgement, by its own report. The
 job's start is what `publish` takes beyond that: planning (it looks at the block numbers first), workers,
-commit.
-All go in turns; the best of each counts.
+commit. All go in turns; the best of each counts.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ __all__ = ["run"]
 _KEY = key_of_seed(1)
 _BLOCKS_PER_FLUSH = 32
 _CASES = (
-    ("small blocks", MakerOptions(), 2_500),
-    ("large blocks", MakerOptions(transactions_per_block=200), 250),
+    ("small blocks", MakerOptions(), 2_000),
+    ("large blocks", MakerOptions(transactions_per_block=200), 200),
 )
 
 
@@ -73,7 +73,7 @@ def run(quick: bool = False) -> list[tuple[str, str]]:
                     write_block_file(Path(name) / f"{block.number}.blk.zst", block)
                     size_bytes += block.size_bytes
                 for gateway, open_gateway in (("node", _node), ("bare server", _bare(block_count))):
-                    text = _measure(spark, Path(name), block_count, open_gateway, 1 if quick else 3)
+                    text = _measure(spark, Path(name), block_count, open_gateway, 1 if quick else 2)
                     each = f"{size_bytes // block_count / 1e3:,.0f} kB"
                     rows.append((f"Spark sink to a {gateway}, {label} of {each}", text))
     finally:
@@ -88,18 +88,20 @@ def _measure(
     open_gateway: Callable[[], AbstractContextManager[str]],
     rounds: int,
 ) -> str:
-    plain, sink = _Runs(), _Runs()
+    plain, checking, sink = _Runs(), _Runs(), _Runs()
     for round_number in range(rounds + 1):
-        for runs, once in ((plain, _plain), (sink, _sink)):
+        for runs, once in ((plain, _plain), (checking, _checking), (sink, _sink)):
             with open_gateway() as address:
                 before, started = cpu_seconds(), time.perf_counter()
                 steady_seconds = once(spark, address, folder)
                 took = time.perf_counter() - started
             if round_number:  # the first compiles, and starts the workers
                 runs.add(steady_seconds, took, cpu_seconds().since(before))
-    rates = block_count / sink.steady_seconds, block_count / plain.steady_seconds
+    ratios = [runs.steady_seconds / sink.steady_seconds for runs in (plain, checking)]
     return (
-        f"{rates[0]:,.0f} blocks/s, plain publisher {rates[1]:,.0f}; ratio {rates[0] / rates[1]:.2f}; "
+        f"{block_count / sink.steady_seconds:,.0f} blocks/s, plain publisher "
+        f"{block_count / plain.steady_seconds:,.0f}; ratio {ratios[0]:.2f}, "
+        f"to one that checks {ratios[1]:.2f}; "
         f"a job's start {sink.start_seconds:.1f} s (plain {plain.start_seconds:.1f}); processor time with "
         f"the gateway {sink.cpu.total:.1f} s, the JVM {sink.cpu.jvm:.1f} of it (plain {plain.cpu.total:.1f})"
     )
@@ -107,6 +109,11 @@ def _measure(
 
 def _plain(_: SparkSession, address: str, folder: Path) -> float:
     command = [sys.executable, "-m", "benchmarks.plain_publisher", address, str(folder)]
+    return float(subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout)
+
+
+def _checking(_: SparkSession, address: str, folder: Path) -> float:
+    command = [sys.executable, "-m", "benchmarks.plain_publisher", address, str(folder), "--check"]
     return float(subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout)
 
 

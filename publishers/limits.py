@@ -159,6 +159,10 @@ PACE_LEAD_SECONDS: Final = 1.0
 """With `blocks_per_second`, the time between the start and the first block, in which publishers connect: else
 the one that connects first would be far ahead of the others."""
 
+THREAD_SWITCH_SECONDS: Final = 0.001
+"""How long the thread of a task that checks blocks may keep the interpreter while the one that publishes
+waits. With Python's default, 5 ms, the gateway is idle while a task reads ahead."""
+
 TURN_POLL_SECONDS: Final = 0.1
 """How often a part of a chain that is not next asks the gateways how far they are."""
 

@@ -19,6 +19,7 @@ import asyncio
 import json
 import logging
 import random
+import sys
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -120,7 +121,12 @@ def publish_partition(
         PublishFailed, TurnTimeout, ItemTooLarge: the partition cannot be published to its end.
         PublishStopped: the steward told the task to stop.
     """
-    return uvloop.run(_publish(batches, options, is_streaming))
+    switch_seconds = sys.getswitchinterval()
+    sys.setswitchinterval(limits.THREAD_SWITCH_SECONDS)
+    try:
+        return uvloop.run(_publish(batches, options, is_streaming))
+    finally:
+        sys.setswitchinterval(switch_seconds)
 
 
 async def _publish(
