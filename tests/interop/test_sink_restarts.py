@@ -1,6 +1,6 @@
 """A streaming query that is stopped, and whose driver is killed, goes on from its checkpoint: exactly once.
 
-SLUICE_LONG=1 starts it eleven times, and ends every other run with SIGKILL.
+SLUICE_LONG=1 restarts it ten times, after a kill and after a stop in turn.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import random
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -37,7 +37,7 @@ def test_a_query_that_is_stopped_and_killed_publishes_each_block_once(
     chain = tmp_path / "chain"
     write_chain(chain, blocks[:1])
     with gateways(tmp_path, 1) as (node,):
-        orders = {
+        orders: dict[str, Any] = {
             "chain": str(chain),
             "gateways": node.address,
             "checkpoint": str(tmp_path / "checkpoint"),
@@ -45,28 +45,28 @@ def test_a_query_that_is_stopped_and_killed_publishes_each_block_once(
         }
         written = 1
         for restart in range(RESTARTS):
-            with Driver(tmp_path / "driver.log", do="follow", master="local[2]", **orders) as running:
-                goal = COUNT * (restart + 1) // (RESTARTS + 1)
-                write_chain(chain, blocks[written:goal])
-                written = goal
-                # Somewhere in a batch: the last block of none is waited for.
-                await_head(running, node, chance.randrange(node.head + 1, goal - 1))
-                if restart % 2:
-                    running.stop()
-                else:
-                    running.kill()
-        query = start_query(spark, orders)
+            goal = COUNT * (restart + 1) // (RESTARTS + 1)
+            write_chain(chain, blocks[written:goal])
+            written = goal
+            # Somewhere in a batch: the last block of none is waited for.
+            until = chance.randrange(node.head + 1, goal - 1)
+            if restart % 2:
+                stop_at(spark, orders, node, until)
+            else:
+                with Driver(tmp_path / "driver.log", do="follow", master="local[2]", **orders) as driver:
+                    wait_until(lambda: node.head >= until or not driver.is_running, f"block {until}")  # noqa: B023
+                    assert driver.is_running  # until it is killed
         write_chain(chain, blocks[written:])
-        wait_until(lambda: node.head == COUNT - 1 or not query.isActive, "the last block")
-        query.stop()
+        stop_at(spark, orders, node, COUNT - 1)
         node.stop()
-    assert query.exception() is None
     check_streams(node.data_dir)
     store(tmp_path / "expected", blocks)
     assert stream_bytes(node.data_dir) == stream_bytes(tmp_path / "expected")
 
 
-def await_head(driver: Driver, node: Gateway, number: int) -> None:
-    """Wait until the node has a block, or the driver has ended."""
-    wait_until(lambda: node.head >= number or not driver.is_running, f"block {number}")
-    assert driver.is_running
+def stop_at(spark: SparkSession, orders: dict[str, Any], node: Gateway, number: int) -> None:
+    """Run the query until the node has a block, and stop it."""
+    query = start_query(spark, orders)
+    wait_until(lambda: node.head >= number or not query.isActive, f"block {number}")
+    query.stop()
+    assert query.exception() is None
