@@ -134,6 +134,8 @@ class Driver:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "tests.interop.sink_driver", json.dumps(orders)],
                 cwd=ROOT,
+                # A session in this process has told its children not to look for modules where they are.
+                env=os.environ | {"PYTHONPATH": str(ROOT)},
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
