@@ -21,6 +21,7 @@ import asyncio
 import errno
 import fcntl
 import logging
+import os
 import socket
 import struct
 import termios
@@ -252,6 +253,10 @@ class Connection:
         except (BlockingIOError, InterruptedError):
             return
         if data:
+            # uvloop stops polling a socket once it has an error, and tells of that once: when the reset came
+            # behind these bytes, nobody would ever hear of it.
+            if error := self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
+                raise ConnectionResetError(error, os.strerror(error))
             self.active_at = self._context.loop.time()
             self._core.receive(data)
         else:

@@ -95,6 +95,21 @@ def test_a_client_that_goes_away_is_forgotten(
         until(serving, lambda: serving.server.client_count == 0)
 
 
+def test_a_reset_right_behind_a_command_is_noticed(streamer: DataStreamer, loop: str) -> None:
+    """Both are there when the loop looks: uvloop reports such a socket once, with the bytes, and no more."""
+    limits = ServerLimits(write_timeout_seconds=0, inactivity_timeout_seconds=0)
+    with ServerThread(streamer, loop=loop, limits=limits) as serving:
+        client = serving.connect()
+        until(serving, lambda: serving.server.client_count == 1)
+        gone = threading.Event()
+        serving._loop.call_soon_threadsafe(gone.wait, 20)
+        client.sendall(START_0[:11])
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+        client.close()
+        gone.set()
+        until(serving, lambda: serving.server.client_count == 0)
+
+
 def test_half_closed_and_never_read(streamer: DataStreamer, loop: str) -> None:
     """A catch-up after a half-close is subject to the write timeout, also once the kernel has all of it."""
     limits = ServerLimits(write_timeout_seconds=0.4)
