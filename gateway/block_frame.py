@@ -61,6 +61,8 @@ class Header:
     """The serialized Timestamp as it is in the item, in canonical encoding."""
     timestamp_seconds: int
     """Consensus time, seconds since 1970."""
+    hapi_major: int
+    """Major number of `hapi_proto_version`; 0 in every version so far."""
     hapi_minor: int
     """Minor number of `hapi_proto_version`."""
 
@@ -111,7 +113,8 @@ def read_header(item: bytes, kind: int) -> Header:
         what = _field_name("block header", 4, _HEADER_FIELDS)
         got = "an encoding that is not canonical"
         raise refused(RefusalKind.CANNOT_PARSE, what, got, canonical.hex())
-    return Header(item, message.number, canonical, seconds, message.hapi_proto_version.minor)
+    version = message.hapi_proto_version
+    return Header(item, message.number, canonical, seconds, version.major, version.minor)
 
 
 def read_footer(item: bytes) -> Footer:

@@ -304,7 +304,7 @@ class BlockHasher:
             return 8, root_8, None
         if has_extension:  # only one of the layouts has a place for them
             return 16, root_16, None
-        if header.hapi_minor >= HAPI_MINOR_LAYOUT_16:
+        if (header.hapi_major, header.hapi_minor) >= (0, HAPI_MINOR_LAYOUT_16):
             return 16, root_16, root_8
         return 8, root_8, root_16
 

@@ -30,7 +30,7 @@ def refusal_of(call: Callable[[], object]) -> str:
 
 def test_a_header_gives_what_the_block_needs() -> None:
     item = header_item(9, minor=77, seconds=5, nanos=6)
-    assert read_header(item, ItemKind.BLOCK_HEADER) == Header(item, 9, bytes.fromhex("08051006"), 5, 77)
+    assert read_header(item, ItemKind.BLOCK_HEADER) == Header(item, 9, bytes.fromhex("08051006"), 5, 0, 77)
 
 
 def test_a_header_may_have_fields_of_later_versions_repeated_too() -> None:

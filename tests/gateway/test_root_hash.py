@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.api import block_pb2
 from gateway.errors import BlockRefused
 from gateway.items import ItemKind, field_item, kinds_of, payload_of
 from gateway.limits import PROOFS_PER_BLOCK_MAX
@@ -131,6 +132,19 @@ def test_items_that_cannot_be_processed_are_refused_by_their_number(kind: int) -
     names = {8: "filtered single item (field 8)", 19: "redacted item (field 19)"}
     name = names.get(kind, f"item field {kind}")
     assert text == f"unsupported: item 3: got {name}, expected an item that can be hashed"
+
+
+@pytest.mark.parametrize(
+    ("major", "minor", "layout"), [(0, 0, 8), (0, 77, 8), (0, 78, 16), (1, 0, 16), (1, 77, 16), (2, 80, 16)]
+)
+def test_the_version_suggests_the_layout(major: int, minor: int, layout: int) -> None:
+    """A major version comes after all minor ones before it."""
+    header = block_pb2.BlockHeader(
+        hapi_proto_version=block_pb2.SemanticVersion(major=major, minor=minor),
+        block_timestamp=block_pb2.Timestamp(seconds=5),
+    )
+    items = [field_item(ItemKind.BLOCK_HEADER, header.SerializeToString()), *whole(body_items())[1:]]
+    assert summary_of(items).root_layout == layout
 
 
 def test_the_layout_may_be_a_setting() -> None:

@@ -103,6 +103,18 @@ def test_any_chain(before: list[BlockPlan], last: BlockPlan) -> None:
     assert_holds(MadeChain(NETWORK, [*before, replace(last, is_signed=True)]))
 
 
+def test_a_block_0_that_is_proven_by_a_later_one_brings_the_ledger_data() -> None:
+    chain = MadeChain(NETWORK, [BlockPlan(is_signed=False), BlockPlan(8, 77, is_signed=False), BlockPlan()])
+    fresh = BlockVerifier(ProofVerifier(LedgerKeys(tss_id=NETWORK.ledger.ledger_id)))
+    assert fresh.awaits_block_0
+    block = chain.blocks()[0]
+    hasher = fresh.hasher()
+    hasher.add(block.items)
+    verdict = fresh.check(hasher.finish(), block.items)
+    assert verdict.published == NETWORK.ledger
+    assert verdict.summary.root_hash == chain.roots[0]
+
+
 # --- several proofs in one block ----------------------------------------------------------------------------
 
 

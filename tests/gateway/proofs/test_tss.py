@@ -11,10 +11,11 @@ import pytest
 from gateway.errors import ProofDataError
 from gateway.proofs import schnorr, tss
 from gateway.proofs.ledger_data import read_publication, refusal_of
-from gateway.proofs.poseidon import hash_array
+from gateway.proofs.poseidon import hash_array, hash_array_number
 from gateway.proofs.tss import TssCheck
 from gateway.verdict import Refusal, RefusalKind
 from tests.gateway.proofs import real
+from tests.gateway.proofs.bn254_setup import WrapsSetup
 from tests.gateway.proofs.tss_network import TssNetwork
 
 ROOT = bytes(range(48))
@@ -66,6 +67,38 @@ def test_a_wraps_proof_needs_a_wraps_key() -> None:
     spoiled = TssCheck(replace(published, wraps_vk=b"\xff" * 1768)).check(signature, root_hash)
     assert spoiled is not None
     assert spoiled.what == "TSS block proof: WRAPS verification key: pp_hash"
+
+
+def test_both_proofs_of_one_key_hold_side_by_side() -> None:
+    """A network goes over from Schnorr to WRAPS proofs: its ledger data serve for both, in any order."""
+    setup = WrapsSetup()
+    network = TssNetwork((1, 1, 1), wraps_vk=setup.key_bytes())
+    signature = network.sign(ROOT)
+    ledger_number = int.from_bytes(network.ledger.ledger_id, "little")
+
+    def with_wraps(ledger_number: int, vk_hash: int) -> bytes:
+        return signature[:2728] + b"".join(setup.proof_parts(ledger_number, vk_hash).values())
+
+    vk_hash = hash_array_number(network.vk)
+    wraps = with_wraps(ledger_number, vk_hash)
+    assert len(wraps) == 3432
+    for order in ((signature, wraps, signature), (wraps, signature, wraps)):
+        check = TssCheck(network.ledger)
+        assert [check.check(each, ROOT) for each in order] == [None] * 3
+        assert check.check(wraps, bytes(48)) is not None
+    of_others = {
+        "WRAPS proof: z0[0]": with_wraps(ledger_number + 1, vk_hash),
+        "WRAPS proof: zi[1]": with_wraps(ledger_number, vk_hash + 1),
+        "WRAPS proof: pairing equations of Groth16 and KZG": wraps[:-32] + bytes(32),
+    }
+    for what, other in of_others.items():
+        refusal = check.check(other, ROOT)
+        assert refusal is not None
+        assert refusal.what == what
+    stranger = TssCheck(TssNetwork((1, 1, 1), wraps_vk=WrapsSetup(seed=8).key_bytes()).ledger)
+    refusal = stranger.check(wraps, ROOT)
+    assert refusal is not None
+    assert refusal.what == "WRAPS proof: pairing equations of Groth16 and KZG"
 
 
 @real.needs_real_blocks
