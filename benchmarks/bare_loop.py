@@ -65,7 +65,7 @@ async def _run() -> None:
     print("watching", flush=True)
     await asyncio.to_thread(sys.stdin.read)
     record.close()
-    print(record.worst_seconds, flush=True)
+    print(record.worst_seconds, record.worst_own_seconds, flush=True)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from gateway.key_files import public_key_hex
 from gateway.merkle import EMPTY_HASH, StreamingTree
 from gateway.root_hash import BlockHasher
 
-__all__ = ["Chain", "make_chain"]
+__all__ = ["SET_BYTES", "Chain", "make_chain"]
 
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
 SET_BYTES = 64 * 1024
@@ -44,6 +44,7 @@ def make_chain(
     sign: Callable[[bytes], bytes] = KEY.sign,
     published: Sequence[bytes] = (),
     ledger_key: str = f"ed25519:{public_key_hex(KEY)}",
+    set_bytes: int = SET_BYTES,
 ) -> Chain:
     """Make blocks 0 to block_count - 1, each with `items_per_block` items of `item_bytes` as its body.
 
@@ -55,6 +56,7 @@ def make_chain(
         sign: gives the signature of a root hash.
         published: further items of block 0.
         ledger_key: with which the signatures are checked.
+        set_bytes: bytes of items in one item set at most.
     """
     tree, previous = StreamingTree(), EMPTY_HASH
     messages, item_count, size_bytes = [], 0, 0
@@ -78,18 +80,18 @@ def make_chain(
         items.append(_proof(number, sign(root)))
         tree.push(root)
         previous = root
-        messages.append(_messages(number, items, header_apart))
+        messages.append(_messages(number, items, header_apart, set_bytes))
         item_count += len(items)
         size_bytes += sum(map(len, items))
     return Chain(messages, item_count, size_bytes, ledger_key)
 
 
-def _messages(number: int, items: list[bytes], header_apart: bool) -> list[bytes]:
-    """Cut a block into item sets of at most SET_BYTES, and its end."""
+def _messages(number: int, items: list[bytes], header_apart: bool, set_bytes: int) -> list[bytes]:
+    """Cut a block into item sets of at most so many bytes, and its end."""
     sets: list[list[bytes]] = [[]]
     size = 0
     for item in items:
-        full = size + len(item) > SET_BYTES or (header_apart and item is items[1])
+        full = size + len(item) > set_bytes or (header_apart and item is items[1])
         if sets[-1] and full:
             sets.append([])
             size = 0

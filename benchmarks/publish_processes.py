@@ -44,6 +44,8 @@ class BareLoop:
 
     worst_pause_seconds: float = 0.0
     """The longest that it did not come round, though it had nothing to do."""
+    worst_own_pause_seconds: float = 0.0
+    """The longest own part of such a pause: what the machine does unseen, as an interrupt does."""
 
 
 @contextmanager
@@ -77,7 +79,8 @@ def bare_loop() -> Iterator[BareLoop]:
             yield found
         finally:
             process.stdin.close()
-            found.worst_pause_seconds = float(process.stdout.readline())
+            worst, own = process.stdout.readline().split()
+            found.worst_pause_seconds, found.worst_own_pause_seconds = float(worst), float(own)
 
 
 @contextmanager
