@@ -27,7 +27,8 @@ class PauseRecord:
 
     A pause is by how much a sleep of WATCH_SECONDS came too late. Of a pause, the *own* part is what is left
     without the time in which the loop's thread was ready and had no processor (/proc/thread-self/schedstat,
-    Linux): the loop's callbacks, and its waits for threads of its own process.
+    Linux): the loop's callbacks, and its waits for threads of its own process. On a busy machine that is more
+    than the process itself is to blame for: a thread that has Python's lock may wait for a processor, too.
     """
 
     def __init__(self) -> None:
