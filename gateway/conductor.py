@@ -4,7 +4,7 @@ A shell. It feeds every event to `gateway.race.Arbiter` and performs the actions
 has no opinion about block numbers. It runs in one event loop; large sets are hashed, and blocks committed, in
 threads.
 
-    message ──► Arbiter ──► Append ──► BlockHasher (here, or in a thread when the set is large)
+    message ──► Arbiter ──► Append ──► BlockHasher (here, or by `Hashing` when the set is large)
                    ▲    ──► Verify ──► root hash here, proofs by `ProofChecks` (here, or in a process apart)
                    │    ──► CheckLink ──► Chain
                    │    ──► Commit ──► queue ──► Ledger, one thread, all that wait share one pair of flushes
@@ -30,13 +30,13 @@ from datastream.errors import CommitFailed
 from gateway.chain import Chain
 from gateway.conductor_notes import note_answer, note_drop, note_refusal
 from gateway.errors import BlockRefused
+from gateway.hash_process import HashProcess
+from gateway.hashing import Hashing
 from gateway.item_set import ItemSet
 from gateway.ledger import Ledger, VerifiedBlock
 from gateway.limits import (
     COMMIT_GROUP_BYTES_MAX,
     DISK_PROBE_SECONDS,
-    INLINE_HASH_BYTES_MAX,
-    INLINE_HASH_ITEMS_MAX,
 )
 from gateway.logs import fields
 from gateway.metrics import Metrics
@@ -103,6 +103,7 @@ class Conductor:
         clock_ns: monotonic time in nanoseconds.
         responses_max: how many responses may wait for one publisher.
         group_blocks_max: most blocks that share one pair of flushes.
+        hash_process: hashes what takes long; closed with the conductor.
     """
 
     def __init__(
@@ -115,6 +116,7 @@ class Conductor:
         clock_ns: Callable[[], int] = time.monotonic_ns,
         responses_max: int = 4096,
         group_blocks_max: int = 64,
+        hash_process: HashProcess | None = None,
     ) -> None:
         self.arbiter = arbiter
         self.idle = asyncio.Event()
@@ -141,7 +143,7 @@ class Conductor:
         self._commit_task: asyncio.Task[None] | None = None
         self._probe_task: asyncio.Task[None] | None = None
         self._commit_thread = ThreadPoolExecutor(1, "commit")
-        self._hash_threads = ThreadPoolExecutor(2, "hash")
+        self._hashing = Hashing(hash_process)
         self._room = asyncio.Event()
         self._publisher_count = 0
         self._timer: asyncio.TimerHandle | None = None
@@ -289,7 +291,7 @@ class Conductor:
         if self._timer is not None:
             self._timer.cancel()
         self._commit_thread.shutdown()
-        self._hash_threads.shutdown()
+        self._hashing.close()
         self._checks.close()
 
     def _spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
@@ -353,7 +355,7 @@ class Conductor:
         attempt = self._attempts[action.attempt_id]
         attempt.items.extend(action.items)
         attempt.kinds.extend(action.kinds or ())
-        if attempt.hashing is None and _is_small(action.items):
+        if attempt.hashing is None and self._hashing.is_quick(action.items):
             try:
                 attempt.hasher.add(action.items, action.kinds)
             except BlockRefused as refused:
@@ -361,15 +363,13 @@ class Conductor:
             return ()
         attempt.unhashed.append(action)
         if attempt.hashing is None:
-            attempt.hashing = self._spawn(self._hash_in_thread(attempt))
+            attempt.hashing = self._spawn(self._hash_apart(attempt))
         return ()
 
-    async def _hash_in_thread(self, attempt: _Attempt) -> None:
-        loop = asyncio.get_running_loop()
+    async def _hash_apart(self, attempt: _Attempt) -> None:
         try:
             while attempt.unhashed and attempt.attempt_id in self._attempts:
-                action = attempt.unhashed.popleft()
-                await loop.run_in_executor(self._hash_threads, attempt.hasher.add, action.items, action.kinds)
+                await self._hashing.add_next(attempt.hasher, attempt.unhashed)
         except BlockRefused as refused:
             attempt.hashing = None
             if attempt.attempt_id in self._attempts:  # it may have been dropped meanwhile
@@ -547,8 +547,3 @@ class Conductor:
         self._timer = None
         self.perform(self.arbiter.tick(self._now_ns()))
         self._arm()
-
-
-def _is_small(items: Sequence[bytes]) -> bool:
-    """Tell whether items are hashed at once, in the event loop."""
-    return len(items) <= INLINE_HASH_ITEMS_MAX and sum(map(len, items)) <= INLINE_HASH_BYTES_MAX

@@ -18,6 +18,7 @@
     ├── StoredDataError      what was read back from a disk or a stream is not what we write
     │   ├── LayoutError      a sequence of entries is not a block
     │   └── ChainStateError  a saved chain state does not hold together
+    ├── HashProcessLost      there is no process that hashes; items are hashed in the node
     └── ChainMisuse          our own code advanced a chain with a block that is not its next
 
 A message says object, got, expected and place; the same facts are fields. A bare `Exception` is never raised.
@@ -37,6 +38,7 @@ __all__ = [
     "FailoverFailed",
     "Fatal",
     "GatewayError",
+    "HashProcessLost",
     "ItemError",
     "KeyFileError",
     "LayoutError",
@@ -242,6 +244,15 @@ class LayoutError(StoredDataError):
 
 class ChainStateError(StoredDataError):
     """A saved chain state cannot be taken up again."""
+
+
+class HashProcessLost(GatewayError):
+    """There is no process that hashes, or it did not answer."""
+
+    def __init__(self, got: str) -> None:
+        super().__init__(f"hash process: got {got}, expected an answer")
+        self.got = got
+        """What became of it."""
 
 
 class ChainMisuse(GatewayError):

@@ -25,6 +25,13 @@ __all__ = [
     "FOLLOW_SETTLE_SECONDS",
     "HALF_CLOSE_SECONDS",
     "HARD_MESSAGE_FACTOR",
+    "HASH_BATCH_BYTES",
+    "HASH_PROCESS_BYTES_MAX",
+    "HASH_PROCESS_BYTES_MIN",
+    "HASH_PROCESS_ITEMS_MAX",
+    "HASH_PROCESS_ITEMS_MIN",
+    "HASH_PROCESS_REST_SECONDS",
+    "HASH_PROCESS_SECONDS_MAX",
     "HEADER_SIZE_MAX",
     "HEALTH_CHECK_SECONDS",
     "INLINE_HASH_BYTES_MAX",
@@ -160,6 +167,32 @@ that no other publisher waits for it."""
 INLINE_HASH_ITEMS_MAX: Final = 1_024
 """Items of one set that are looked at and hashed in the event loop: each takes 1.5 microseconds, however
 short it is. A larger set goes to a thread."""
+
+HASH_PROCESS_ITEMS_MIN: Final = 128
+"""Items of one set from which on they are hashed in the process for that: 0.15 ms of hashing, where to send
+them and to receive the answer takes the event loop 0.05 ms."""
+
+HASH_PROCESS_BYTES_MIN: Final = 32 * 1024
+"""Bytes of one set from which on they are hashed there, for the same reason."""
+
+HASH_BATCH_BYTES: Final = 256 * 1024
+"""Bytes of waiting sets of one block beyond which no further set joins them on their way to thread or
+process. Each way takes some 0.1 ms, and to hash so many bytes some ms."""
+
+HASH_PROCESS_ITEMS_MAX: Final = 8_192
+"""Items of one batch beyond which it is hashed in a thread: they are looked at in the event loop first, which
+takes 0.1 ms for each thousand."""
+
+HASH_PROCESS_BYTES_MAX: Final = 8 << 20
+"""Bytes of one batch beyond which it is hashed in a thread. On their way to the process they are in memory
+three times."""
+
+HASH_PROCESS_SECONDS_MAX: Final = 10.0
+"""How long the process for hashing may take to start, or for one request of at most 256 MiB. One that takes
+longer hangs and is replaced; its items are hashed in the node."""
+
+HASH_PROCESS_REST_SECONDS: Final = 5.0
+"""Time between two attempts to start the process for hashing."""
 
 THREAD_SWITCH_SECONDS: Final = 0.001
 """How long one thread may keep the interpreter while another waits. Python's default, 5 ms, is what the event

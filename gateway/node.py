@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import os
 import secrets
 import signal
 import sys
@@ -41,6 +42,7 @@ from gateway.errors import Fatal, SettingError
 from gateway.findings import ADVICE, Facts, Finding, FindingBook, look
 from gateway.following import Following
 from gateway.grpc_server import ServerPlan, not_free, start_server
+from gateway.hash_process import HashProcess
 from gateway.http import start_http
 from gateway.ledger import Ledger
 from gateway.ledger_files import given_address_book, given_ledger, keep_ledger, ledger_to_start_with
@@ -105,6 +107,8 @@ class Node:
         self.tcp_address = settings.tcp_address
         self.http_address = settings.http_address
         self._disk = disk
+        # With a single core, to send items to another process only costs.
+        self._hash_process = HashProcess() if len(os.sched_getaffinity(0)) > 1 else None
         self.subscribe_service: SubscribeService
         self.following: Following
         self.keeper: RoleKeeper
@@ -200,6 +204,12 @@ class Node:
             ),
         )
 
+    def warm_up(self) -> None:
+        """Start what otherwise starts when it is needed first; this waits for nothing."""
+        if self._hash_process is not None:
+            self._hash_process.start()
+            self._cleanup.callback(self._hash_process.close)
+
     async def stop(self) -> None:
         """Finish complete blocks, tell publishers, and close everything. Stopping twice does nothing."""
         self._stopping = True
@@ -248,6 +258,7 @@ class Node:
             self.metrics,
             responses_max=settings.publish_send_queue_max,
             group_blocks_max=settings.commit_max_blocks_per_group,
+            hash_process=self._hash_process,
         )
         loop = asyncio.get_running_loop()
         self.metrics.asyncio_tasks.set_function(lambda: len(asyncio.all_tasks(loop)))
@@ -548,6 +559,7 @@ async def _run(settings: Settings) -> int:
     loop = asyncio.get_running_loop()
     for signal_number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(signal_number, stop.set)
+    node.warm_up()
     try:
         await node.start()
     except DatastreamError as error:

@@ -30,6 +30,7 @@ from grpc import aio
 
 from gateway.admission import Admission, AdmissionLimits, DenialKind, address_of
 from gateway.api import publish_pb2
+from gateway.begun import Begun
 from gateway.conductor import Conductor
 from gateway.errors import ItemError
 from gateway.item_set import ItemSet, inspect
@@ -178,7 +179,7 @@ class PublishService:
         A broken connection ends reading in the same way, and then cancels this task.
         """
         conductor, admission = self._conductor, self._admission
-        reading = asyncio.ensure_future(context.read())
+        reading = Begun(context.read())
         try:
             while (request := await reading) is not aio.EOF:
                 if not outbox.closed:
@@ -186,14 +187,13 @@ class PublishService:
                         await asyncio.sleep(wait_ns / 1e9)
                     await conductor.room_for(outbox)
                 # gRPC receives the next message, in a thread of its own, while this one is hashed.
-                reading = asyncio.ensure_future(context.read())
-                await asyncio.sleep(0)  # it begins
+                reading = Begun(context.read())
                 if outbox.closed:
                     outbox.dropped_count += 1
                 else:
                     await self._handle_any(outbox, request)
         finally:
-            reading.cancel()
+            reading.close()
         await asyncio.sleep(HALF_CLOSE_SECONDS)
         if not outbox.closed:
             conductor.perform(conductor.arbiter.half_closed(outbox.publisher_id, conductor.now_ns()))

@@ -123,11 +123,11 @@ class StreamFacts:
     """When a FINISHED stream is closed in any case; 0: only when its blocks are settled."""
 
 
-LIVE = frozenset(
-    {BlockState.STREAMING, BlockState.COMPLETE, BlockState.VERIFIED, BlockState.COMMITTING},
-)
-_SENDING = frozenset({StreamState.SENDING, StreamState.PROVEN})
-GONE = frozenset({StreamState.FINISHED, StreamState.ENDED})
+# Tuples, since to find a member of an enum in a set takes longer than to compare it with a few.
+LIVE = (BlockState.STREAMING, BlockState.COMPLETE, BlockState.VERIFIED, BlockState.COMMITTING)
+_SENDING = (StreamState.SENDING, StreamState.PROVEN)
+GONE = (StreamState.FINISHED, StreamState.ENDED)
+_TIMED = (StreamState.PROVEN, StreamState.FRESH, StreamState.FINISHED)
 
 
 class RaceFacts:
@@ -252,8 +252,14 @@ class RaceFacts:
 
     def next_deadline_ns(self) -> int | None:
         """When `tick` has something to do at the latest; None: no time limit is running."""
-        deadlines = [at for stream in self.streams.values() if (at := self.stream_deadline(stream))]
-        deadlines += [at for stream in self.streams.values() if (at := self.owed_deadline(stream))]
+        # Asked after every event, of every stream: most have no time limit of their own.
+        deadlines = [
+            at
+            for stream in self.streams.values()
+            if stream.state in _TIMED or stream.owed_since_ns is not None
+            for at in (self.stream_deadline(stream), self.owed_deadline(stream))
+            if at
+        ]
         deadlines += [at for at in (self.block_deadline(self.lowest_sent()), self.pardon_deadline()) if at]
         return min(deadlines, default=None)
 

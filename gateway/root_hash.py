@@ -60,7 +60,16 @@ from gateway.merkle import (
 )
 from gateway.verdict import RefusalKind
 
-__all__ = ["NOT_HASHED", "BlockHasher", "BlockSummary", "RootLayout", "subtree_of"]
+__all__ = [
+    "NOT_HASHED",
+    "BlockHasher",
+    "BlockSummary",
+    "Leaves",
+    "Looked",
+    "RootLayout",
+    "hash_into",
+    "subtree_of",
+]
 
 RootLayout = Literal["auto", 8, 16]
 """Setting `verification.root_layout`: the layout that blocks have; `auto` goes by the header's version."""
@@ -157,11 +166,43 @@ class BlockSummary:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Leaves:
+    """Items whose leaves belong to the subtrees, and the subtree of each."""
+
+    subtree_of_kind: Mapping[int, int]
+    """By field number; NOT_HASHED where there is none."""
+    items: Sequence[bytes]
+    """Serialized items, in order."""
+    kinds: Sequence[int]
+    """The field number of each."""
+
+    @property
+    def subtrees(self) -> set[int]:
+        """Those that have a leaf among the items."""
+        return {self.subtree_of_kind[kind] for kind in set(self.kinds)} - {NOT_HASHED}
+
+
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """The next items of a block, which may be taken: what the hasher knows when they are."""
+
+    leaves: Leaves
+    header: Header
+    footer: Footer | None
+    proofs: tuple[bytes, ...]
+    record_file: bytes | None
+    item_count: int
+    """Of these items alone."""
+    size_bytes: int
+
+
 class BlockHasher:
     """Takes the items of one block as they come, and gives its summary at the end.
 
     Every item goes through `add` once, in order; then `finish` is called once. A block that cannot be
-    accepted is refused as soon as that is known, by `BlockRefused`.
+    accepted is refused as soon as that is known, by `BlockRefused`. Who has the items hashed elsewhere calls
+    `look` and `take` in place of `add`.
     """
 
     def __init__(self, root_layout: RootLayout = "auto") -> None:
@@ -202,8 +243,17 @@ class BlockHasher:
             kinds: `kinds_of(items)`, from a caller that has them already.
 
         Raises:
-            BlockRefused: an item is malformed, cannot be processed or stands where it must not. Nothing of
-                `items` was taken then.
+            BlockRefused: as `look`. Nothing of `items` was taken then.
+        """
+        looked = self.look(items, kinds)
+        if looked is not None:
+            self.take(looked)
+
+    def look(self, items: Sequence[bytes], kinds: Sequence[int] | None = None) -> Looked | None:
+        """Look at the next items, and change nothing; None when there are none.
+
+        Raises:
+            BlockRefused: an item is malformed, cannot be processed or stands where it must not.
         """
         if kinds is None:
             try:
@@ -211,9 +261,7 @@ class BlockHasher:
             except ItemError as error:
                 raise cannot_parse(error) from error
         if not kinds:
-            return
-
-        # 1. Look at everything, change nothing.
+            return None
         header, footer, proofs = self._header, self._footer, self._proofs
         body_start, body_end = 0, len(kinds)
         if header is None:
@@ -229,12 +277,31 @@ class BlockHasher:
         record_file, subtree_of_kind = self._record_file, _SUBTREE_OF_KIND
         if not _BODY_KINDS.issuperset(kinds[body_start:body_end]):
             record_file, subtree_of_kind = self._look_at_body(items, kinds, body_start, body_end)
+        # The header is hashed with the body.
+        leaves = Leaves(subtree_of_kind, items[:body_end], kinds[:body_end])
+        return Looked(leaves, header, footer, proofs, record_file, len(items), sum(map(len, items)))
 
-        # 2. Take it; nothing below can fail. The header is hashed with the body.
-        _hash_into(self._trees, subtree_of_kind, items[:body_end], kinds[:body_end])
-        self._header, self._footer, self._proofs, self._record_file = header, footer, proofs, record_file
-        self._item_count += len(items)
-        self._size_bytes += sum(map(len, items))
+    def take(self, looked: Looked, grown: Mapping[int, StreamingTree] | None = None) -> None:
+        """Take the items that were looked at last; nothing here can fail.
+
+        Args:
+            looked: what `look` returned, with no other call of `take` since.
+            grown: the trees with the leaves, by the number of the subtree, if they were hashed elsewhere.
+        """
+        if grown is None:
+            hash_into(self._trees, looked.leaves)
+        else:
+            for subtree, tree in grown.items():
+                self._trees[subtree] = tree
+        self._header, self._footer, self._proofs = looked.header, looked.footer, looked.proofs
+        self._record_file = looked.record_file
+        self._item_count += looked.item_count
+        self._size_bytes += looked.size_bytes
+
+    @property
+    def trees(self) -> Sequence[StreamingTree]:
+        """The tree of each subtree, in the order of the layouts."""
+        return self._trees
 
     def subtree_roots(self) -> list[bytes]:
         """Return the root of each subtree over the items so far, 48 bytes each, in the order of the layouts.
@@ -361,22 +428,23 @@ class BlockHasher:
         return record_file, subtrees
 
 
-def _hash_into(
-    trees: Sequence[StreamingTree],
-    subtree_of_kind: Mapping[int, int],
-    items: Sequence[bytes],
-    kinds: Sequence[int],
-) -> None:
-    """Append the leaf of each item to its kind's tree."""
+def hash_into(trees: Mapping[int, StreamingTree] | Sequence[StreamingTree], leaves: Leaves) -> None:
+    """Append the leaf of each item to its kind's tree.
+
+    Args:
+        trees: by the number of the subtree, those of `leaves.subtrees` at least.
+        leaves: the items.
+    """
+    subtree_of_kind, items, kinds = leaves.subtree_of_kind, leaves.items, leaves.kinds
     if len(items) < _FEW_ITEMS:
         for kind, item in zip(kinds, items, strict=True):
             subtree = subtree_of_kind[kind]
             if subtree != NOT_HASHED:
                 trees[subtree].push(leaf_hash(item))
         return
-    leaves: list[list[bytes]] = [[] for _ in range(SUBTREE_COUNT + 1)]  # NOT_HASHED, -1, is the last
-    append_of_kind = {kind: leaves[subtree].append for kind, subtree in subtree_of_kind.items()}
+    hashes: list[list[bytes]] = [[] for _ in range(SUBTREE_COUNT + 1)]  # NOT_HASHED, -1, is the last
+    append_of_kind = {kind: hashes[subtree].append for kind, subtree in subtree_of_kind.items()}
     hand_out_leaf_hashes(items, map(append_of_kind.__getitem__, kinds))
-    for tree, new_leaves in zip(trees, leaves, strict=False):
-        if new_leaves:
-            tree.extend(new_leaves)
+    for subtree, new_hashes in enumerate(hashes[:SUBTREE_COUNT]):
+        if new_hashes:
+            trees[subtree].extend(new_hashes)

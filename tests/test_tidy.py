@@ -31,6 +31,7 @@ PURE = (
     "gateway/items.py",
     "gateway/merkle.py",
     "gateway/root_hash.py",
+    "gateway/begun.py",
     "gateway/block.py",
     "gateway/block_layout.py",
     "gateway/chain.py",

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from datastream import DatastreamError
-from gateway import conductor as conductor_module
 from gateway import following as following_module
+from gateway import hashing as hashing_module
 from publishers.machine_tables import FINAL_STATES
 from tests.datastream.fake_disk import PowerLost
 from tests.simulation.coverage import Coverage
@@ -75,8 +75,8 @@ def run(seed: int, options: Options, data_dir: Path, coverage: Coverage, trace_l
     """
     for path in sorted(data_dir.iterdir()):
         shutil.rmtree(path) if path.is_dir() else path.unlink()
-    inline_items_max = vars(conductor_module)["INLINE_HASH_ITEMS_MAX"]
-    vars(conductor_module)["INLINE_HASH_ITEMS_MAX"] = options.inline_items_max
+    inline_items_max = vars(hashing_module)["INLINE_HASH_ITEMS_MAX"]
+    vars(hashing_module)["INLINE_HASH_ITEMS_MAX"] = options.inline_items_max
     open_channel = vars(following_module)["open_channel"]
     simulation = Simulation(World(seed, trace_lines), options, data_dir, coverage)
     vars(following_module)["open_channel"] = simulation.peers.open_channel
@@ -86,7 +86,7 @@ def run(seed: int, options: Options, data_dir: Path, coverage: Coverage, trace_l
     except Violation as violation:
         world.violation = world.violation or violation
     finally:
-        vars(conductor_module)["INLINE_HASH_ITEMS_MAX"] = inline_items_max
+        vars(hashing_module)["INLINE_HASH_ITEMS_MAX"] = inline_items_max
         vars(following_module)["open_channel"] = open_channel
         simulation.close()
     lines = [f"{at_ns / 1e9:12.6f} {text}" for at_ns, text in world.trace]

@@ -1,0 +1,105 @@
+"""Where a block's items are hashed: in the event loop, in a thread, or in a process apart.
+
+A shell. What is hashed quickly is hashed where it is. The rest waits in a queue of its block for the process
+(`gateway.hash_process`), where there is one that is ready and the items are not very long; else for a thread.
+
+    a set                              no process is ready    one is
+    up to 127 items and 32 KiB - 1     event loop             event loop
+    up to 1,024 items and 256 KiB      event loop             process
+    up to 8,192 items and 8 MiB        thread                 process
+    more                               thread                 thread
+    any, behind one that waits         thread                 process
+
+Sets of one block that wait together go together. What comes out is the same wherever it is done.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from gateway.errors import HashProcessLost
+from gateway.hash_process import HashProcess
+from gateway.limits import (
+    HASH_BATCH_BYTES,
+    HASH_PROCESS_BYTES_MAX,
+    HASH_PROCESS_BYTES_MIN,
+    HASH_PROCESS_ITEMS_MAX,
+    HASH_PROCESS_ITEMS_MIN,
+    INLINE_HASH_BYTES_MAX,
+    INLINE_HASH_ITEMS_MAX,
+)
+from gateway.race_actions import Append
+from gateway.root_hash import BlockHasher
+
+__all__ = ["Hashing"]
+
+
+class Hashing:
+    """Hashes the items of one node's blocks.
+
+    Args:
+        process: hashes what is not hashed in the event loop; None: threads do. Closed with this.
+    """
+
+    def __init__(self, process: HashProcess | None = None) -> None:
+        self._process = process
+        self._threads = ThreadPoolExecutor(2, "hash")
+
+    def is_quick(self, items: Sequence[bytes]) -> bool:
+        """Tell whether items may be hashed in the event loop."""
+        items_max, bytes_max = INLINE_HASH_ITEMS_MAX, INLINE_HASH_BYTES_MAX
+        if self._process is not None and self._process.ready.is_set():
+            items_max, bytes_max = HASH_PROCESS_ITEMS_MIN - 1, HASH_PROCESS_BYTES_MIN - 1
+        return len(items) <= items_max and sum(map(len, items)) <= bytes_max
+
+    async def add_next(self, hasher: BlockHasher, waiting: deque[Append]) -> None:
+        """Take sets from the front of a block's queue, one at least, and add them to its hasher.
+
+        Raises:
+            BlockRefused: as `BlockHasher.add`.
+        """
+        items, kinds = _next_batch(waiting)
+        if len(items) <= HASH_PROCESS_ITEMS_MAX and await self._add_in_process(hasher, items, kinds):
+            return
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(self._threads, hasher.add, items, kinds)
+
+    async def _add_in_process(
+        self, hasher: BlockHasher, items: Sequence[bytes], kinds: Sequence[int] | None
+    ) -> bool:
+        """Add items that the process has hashed; tell whether it did."""
+        if self._process is None:
+            return False
+        looked = hasher.look(items, kinds)
+        if looked is None or looked.size_bytes > HASH_PROCESS_BYTES_MAX:
+            return False
+        try:
+            grown = await self._process.hash(hasher.trees, looked.leaves)
+        except HashProcessLost:
+            return False
+        hasher.take(looked, grown)
+        return True
+
+    def close(self) -> None:
+        """End threads and process."""
+        if self._process is not None:
+            self._process.close()
+        self._threads.shutdown()
+
+
+def _next_batch(waiting: deque[Append]) -> tuple[Sequence[bytes], Sequence[int] | None]:
+    """Take one set from the queue, and what is behind it as long as they are few bytes together."""
+    first = waiting.popleft()
+    if not waiting or first.kinds is None:
+        return first.items, first.kinds
+    items, kinds = list(first.items), list(first.kinds)
+    size_bytes = sum(map(len, items))
+    while waiting and size_bytes < HASH_BATCH_BYTES and (further_kinds := waiting[0].kinds) is not None:
+        further = waiting.popleft()
+        items.extend(further.items)
+        kinds.extend(further_kinds)
+        size_bytes += sum(map(len, further.items))
+    return items, kinds

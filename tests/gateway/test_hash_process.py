@@ -1,0 +1,202 @@
+"""Tests of `gateway.hash_process`: a real process that hashes, dies, hangs and is replaced."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+from collections.abc import Awaitable, Callable
+
+import pytest
+import uvloop
+
+from gateway import hash_process
+from gateway.errors import HashProcessLost
+from gateway.hash_process import HashProcess
+from gateway.items import ItemKind, field_item
+from gateway.root_hash import BlockHasher, Looked
+from tests.gateway.blocks import body_items, header_item
+from tests.gateway.conducting import logged
+
+# A tag of two bytes, an extension's subtree, and one that goes to none.
+ODD_ITEMS = [
+    field_item(28, b"one"),
+    field_item(40, b"two"),
+    field_item(ItemKind.SIGNED_TRANSACTION, bytes(5_000)),
+]
+GONE = {
+    f"hash process: got {got}, expected an answer"
+    for got in (
+        "the end of its socket",
+        "[Errno 104] Connection reset by peer",
+    )  # it had read all, or had not
+}
+ITEMS = [header_item(), *body_items(500), *ODD_ITEMS]
+
+
+def with_process(
+    play: Callable[[HashProcess], Awaitable[None]], *, run: Callable[..., None] = uvloop.run
+) -> None:
+    """Play with a process; it is gone afterwards."""
+
+    async def main() -> None:
+        process = HashProcess()
+        try:
+            await play(process)
+        finally:
+            process.close()
+        assert process.pid is None
+        assert not process.ready.is_set()
+
+    run(main())
+
+
+async def started(process: HashProcess) -> int:
+    """Start it; return its process id."""
+    process.start()
+    await process.ready.wait()
+    assert process.pid is not None
+    return process.pid
+
+
+def looked_at(hasher: BlockHasher, items: list[bytes]) -> Looked:
+    looked = hasher.look(items)
+    assert looked is not None
+    return looked
+
+
+async def refusal(process: HashProcess) -> str:
+    """Ask, and return why there is no answer."""
+    hasher = BlockHasher()
+    with pytest.raises(HashProcessLost) as caught:
+        await process.hash(hasher.trees, looked_at(hasher, ITEMS).leaves)
+    assert hasher.item_count == 0
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("run", [uvloop.run, asyncio.run])
+def test_it_hashes_as_it_is_done_here(run: Callable[..., None]) -> None:
+    here = BlockHasher()
+    here.add(ITEMS)
+
+    async def play(process: HashProcess) -> None:
+        await started(process)
+        for cut in (1, 2, 17, 300, len(ITEMS)):
+            there = BlockHasher()
+            for part in filter(None, (ITEMS[:cut], ITEMS[cut:])):
+                looked = looked_at(there, part)
+                there.take(looked, await process.hash(there.trees, looked.leaves))
+            assert there.subtree_roots() == here.subtree_roots()
+            assert (there.item_count, there.size_bytes) == (here.item_count, here.size_bytes)
+
+    with_process(play, run=run)
+
+
+def test_requests_are_answered_in_order_and_one_that_was_given_up_is_passed_over() -> None:
+    async def play(process: HashProcess) -> None:
+        await started(process)
+        hashers = [BlockHasher() for _ in range(5)]
+        looks = [
+            looked_at(hasher, [header_item(index), *body_items(50 * index)])
+            for index, hasher in enumerate(hashers)
+        ]
+        asked = [
+            asyncio.ensure_future(process.hash(hasher.trees, looked.leaves))
+            for hasher, looked in zip(hashers, looks, strict=True)
+        ]
+        await asyncio.sleep(0)  # they are sent
+        asked[2].cancel()
+        for index in (0, 1, 3, 4):
+            hashers[index].take(looks[index], await asked[index])
+            here = BlockHasher()
+            here.add([header_item(index), *body_items(50 * index)])
+            assert hashers[index].subtree_roots() == here.subtree_roots()
+
+    with_process(play)
+
+
+def test_one_that_is_not_ready_is_started_and_does_not_keep_anybody_waiting() -> None:
+    async def play(process: HashProcess) -> None:
+        assert process.pid is None
+        assert await refusal(process) == "hash process: got none that is ready, expected an answer"
+        first = process.pid
+        assert first is not None
+        await started(process)
+        assert process.pid == first
+
+    with_process(play)
+
+
+def test_one_that_was_killed_is_replaced_after_a_rest(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def play(process: HashProcess) -> None:
+        first = await started(process)
+        os.kill(first, signal.SIGSTOP)  # so that it does not answer first
+        refused = asyncio.ensure_future(refusal(process))
+        await asyncio.sleep(0)
+        os.kill(first, signal.SIGKILL)
+        assert await refused in GONE
+        assert process.pid is None
+        assert await refusal(process) == "hash process: got none that is ready, expected an answer"
+        assert process.pid is None  # it rests
+        monkeypatch.setattr(process, "_start_at", 0.0)
+        second = await started(process)
+        assert second != first
+        await process.hash(BlockHasher().trees, looked_at(BlockHasher(), ITEMS).leaves)
+
+    with_process(play)
+    (line,) = logged(caplog, "hash process lost")
+    assert line["next_in_seconds"] == 5.0
+
+
+def test_one_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def play(process: HashProcess) -> None:
+        os.kill(await started(process), signal.SIGSTOP)
+        monkeypatch.setattr(hash_process, "HASH_PROCESS_SECONDS_MAX", 0.05)
+        process._watch_over()
+        assert await refusal(process) == "hash process: got no answer in 0.05 s, expected an answer"
+        assert process.pid is None
+
+    with_process(play)
+
+
+def test_one_that_does_not_get_ready_is_given_up(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The interpreter of the process is one that ends at once, as if it crashed; or there is none."""
+
+    async def play(process: HashProcess) -> None:
+        lost, lose = asyncio.Event(), process._lose
+
+        def spy(got: str) -> None:
+            lose(got)
+            lost.set()
+
+        monkeypatch.setattr(process, "_lose", spy)
+        process.start()
+        await lost.wait()
+        assert process.pid is None
+
+    for executable in ("/bin/false", "/no/such/python"):
+        monkeypatch.setattr(sys, "executable", executable)
+        with_process(play)
+    ended, missing = (line["got"] for line in logged(caplog, "hash process lost"))
+    assert ended == "the end of its socket"
+    assert missing == "[Errno 2] No such file or directory: '/no/such/python'"
+
+
+def test_once_closed_it_is_not_started_again(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING)
+
+    async def play(process: HashProcess) -> None:
+        await started(process)
+        process.close()
+        process.close()
+        process.start()
+        assert process.pid is None
+
+    with_process(play)
+    assert logged(caplog, "hash process lost") == []

@@ -1,0 +1,180 @@
+"""Tests of `gateway.hashing`: loop, thread or process, and always the same hashes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections import deque
+from pathlib import Path
+
+import pytest
+import uvloop
+
+from gateway import hashing
+from gateway.errors import BlockRefused
+from gateway.hash_process import HashProcess
+from gateway.hashing import Hashing
+from gateway.items import ItemKind, field_item, kinds_of
+from gateway.limits import (
+    HASH_PROCESS_BYTES_MIN,
+    HASH_PROCESS_ITEMS_MIN,
+    INLINE_HASH_BYTES_MAX,
+    INLINE_HASH_ITEMS_MAX,
+)
+from gateway.race_actions import Append, AttemptId
+from gateway.root_hash import BlockHasher
+from tests.gateway.blocks import body_items, header_item
+from tests.gateway.conducting import Stage, gate, on_stage
+from tests.nodes import make_blocks
+
+BLOCKS = make_blocks(2)
+SHORT = field_item(ItemKind.SIGNED_TRANSACTION, b"")
+
+
+def item_of(size: int) -> bytes:
+    """An item of so many bytes, more than 127 and fewer than 2 million."""
+    for head_size in (3, 4):
+        item = field_item(ItemKind.SIGNED_TRANSACTION, bytes(size - head_size))
+        if len(item) == size:
+            return item
+    raise AssertionError(size)
+
+
+def queue_of(*sets: list[bytes]) -> deque[Append]:
+    return deque(Append(AttemptId(1), items, kinds_of(items)) for items in sets)
+
+
+def roots_of(*sets: list[bytes]) -> list[bytes]:
+    hasher = BlockHasher()
+    for items in sets:
+        hasher.add(items)
+    return hasher.subtree_roots()
+
+
+def test_what_is_quick_depends_on_whether_a_process_is_ready() -> None:
+    async def main() -> None:
+        process = HashProcess()
+        subject = Hashing(process)
+        try:
+            for items_max, bytes_max in (
+                (INLINE_HASH_ITEMS_MAX, INLINE_HASH_BYTES_MAX),
+                (HASH_PROCESS_ITEMS_MIN - 1, HASH_PROCESS_BYTES_MIN - 1),
+            ):
+                assert subject.is_quick([SHORT] * items_max)
+                assert not subject.is_quick([SHORT] * (items_max + 1))
+                assert subject.is_quick([item_of(bytes_max)])
+                assert not subject.is_quick([item_of(bytes_max + 1)])
+                process.start()
+                await process.ready.wait()
+        finally:
+            subject.close()
+
+    uvloop.run(main())
+
+
+@pytest.mark.parametrize("ready", [True, False])
+def test_sets_that_wait_go_together_up_to_a_limit(ready: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hashing, "HASH_BATCH_BYTES", 20_000)
+    sets = [[header_item(), *body_items(3)], *([item_of(8_000)] for _ in range(7))]
+
+    async def main() -> None:
+        process = HashProcess()
+        subject = Hashing(process if ready else None)
+        try:
+            if ready:
+                process.start()
+                await process.ready.wait()
+            hasher, waiting = BlockHasher(), queue_of(*sets)
+            lengths = []
+            while waiting:
+                await subject.add_next(hasher, waiting)
+                lengths.append(len(waiting))
+            assert lengths == [4, 1, 0]
+            assert hasher.subtree_roots() == roots_of(*sets)
+        finally:
+            subject.close()
+
+    uvloop.run(main())
+
+
+@pytest.mark.parametrize("limit", ["HASH_PROCESS_ITEMS_MAX", "HASH_PROCESS_BYTES_MAX"])
+def test_what_is_too_much_for_the_process_goes_to_a_thread(
+    limit: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    items = [header_item(), *body_items(200)]
+    most = len(items) if limit == "HASH_PROCESS_ITEMS_MAX" else sum(map(len, items))
+
+    async def main() -> None:
+        process = HashProcess()
+        subject = Hashing(process)
+        try:
+            process.start()
+            await process.ready.wait()
+            with gate(monkeypatch, BlockHasher, "add") as held:
+                held.open()
+                for value, thread_count in ((most, 0), (most - 1, 1)):
+                    monkeypatch.setattr(hashing, limit, value)
+                    hasher = BlockHasher()
+                    await subject.add_next(hasher, queue_of(items))
+                    assert hasher.subtree_roots() == roots_of(items)
+                    assert len([name for name in held.threads if name.startswith("hash")]) == thread_count
+        finally:
+            subject.close()
+
+    uvloop.run(main())
+
+
+def test_a_refusal_comes_from_the_process_path_as_from_the_hasher() -> None:
+    items = [header_item(), *body_items(200), header_item()]
+    with pytest.raises(BlockRefused) as here:
+        BlockHasher().add(items)
+
+    async def main() -> None:
+        process = HashProcess()
+        subject = Hashing(process)
+        try:
+            process.start()
+            await process.ready.wait()
+            hasher = BlockHasher()
+            with pytest.raises(BlockRefused) as there:
+                await subject.add_next(hasher, queue_of(items))
+            assert there.value.refusal == here.value.refusal
+            assert hasher.item_count == 0
+        finally:
+            subject.close()
+
+    uvloop.run(main())
+
+
+def test_a_process_that_dies_in_mid_block_costs_nothing_but_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its request is hashed in a thread instead; the block is acknowledged, and stored as it came."""
+    monkeypatch.setattr(hashing, "HASH_PROCESS_ITEMS_MIN", 1)  # every set
+    process = HashProcess()
+
+    async def play(stage: Stage) -> None:
+        process.start()
+        await process.ready.wait()
+        alice = stage.publisher("alice")
+        alice.items(*BLOCKS[0].items)
+        alice.end(0)
+        await alice.expect("ack 0")
+        assert process.pid is not None
+        os.kill(process.pid, signal.SIGSTOP)
+        items = BLOCKS[1].items
+        alice.items(*items[:2])
+        alice.items(*items[2:4])
+        await asyncio.sleep(0)
+        os.kill(process.pid, signal.SIGKILL)
+        alice.items(*items[4:])
+        alice.end(1)
+        await alice.expect("ack 1")
+        assert not process.ready.is_set()
+        for block in BLOCKS[:2]:
+            stored = stage.ledger.read_block(block.number)
+            assert stored is not None
+            assert stored.items == block.items
+
+    on_stage(tmp_path, play, hash_process=process)
