@@ -22,6 +22,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import grpc
@@ -300,6 +301,7 @@ def _printable(value: str | bytes) -> str:
     return text[:PUBLISHER_NAME_CHARACTERS_MAX]
 
 
+@lru_cache(maxsize=16)  # all publishers hear the same of a block
 def to_wire(response: Response) -> publish_pb2.PublishStreamResponse:
     """Make the message of a response. "No block yet" is 2^64 - 1 on the wire (wire.md section 6)."""
     match response:
