@@ -271,6 +271,7 @@ class ServerContext:
 
     async def read(self) -> Any:
         """Wait for the next message; EOF when there is none any more."""
+        await asyncio.sleep(0)  # gRPC answers through the event loop, also when the message is here already
         while not self._inbox and not self._lost:
             self._reader = self._loop.create_future()
             await self._reader
