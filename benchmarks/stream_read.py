@@ -26,6 +26,7 @@ from gateway.ledger import Ledger, VerifiedBlock
 from publishers.maker import BlockMaker, MakerOptions, key_of_seed
 from publishers.spark.data_stream import DataStreamDataSource
 from publishers.spark.session import build_session
+from publishers.stream_runs import PagesReader
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -114,13 +115,16 @@ def _make_chain(folder: Path, size: int) -> None:
 
 
 def _used(path: Path) -> int:
-    return path.stat().st_size
+    """Give the bytes that are in use; a file has empty pages at its end."""
+    with PagesReader(path) as pages:
+        return pages.header.total_length
 
 
 def _bare(path: Path) -> None:
+    rest = _used(path)
     with path.open("rb", buffering=0) as file:
-        while file.read(PAGE_SIZE):
-            pass
+        while rest > 0:
+            rest -= len(file.read(min(PAGE_SIZE, rest)))
 
 
 def _reader(path: Path, decode: str) -> None:
