@@ -208,9 +208,9 @@ class Wire:
         self._channels.append(channel)
         return channel
 
-    async def publisher(self, name: str | None = None) -> Publisher:
-        """Open a publish stream, and wait until the node knows of it."""
-        stub = publish_pb2_grpc.BlockStreamPublishServiceStub(self.channel())
+    async def publisher(self, name: str | None = None, channel: aio.Channel | None = None) -> Publisher:
+        """Open a publish stream, on a channel of its own or a given one; wait until the node knows of it."""
+        stub = publish_pb2_grpc.BlockStreamPublishServiceStub(channel or self.channel())
         metadata = None if name is None else (("publisher-id", name),)
         publisher = Publisher(stub.publishBlockStream(metadata=metadata))
         await asyncio.wait_for(publisher.call.initial_metadata(), ANSWER_SECONDS)

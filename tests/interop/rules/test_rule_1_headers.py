@@ -244,13 +244,57 @@ def test_two_streams_of_one_connection_are_one_publisher_where_nothing_else_tell
     tmp_path: Path,
 ) -> None:
     async def scene(stage: Stage) -> None:
-        first = await stage.publisher()
-        names = [stream.name for stream in stage.node.conductor.arbiter.streams.values()]
-        address, _, port = names[0].rpartition(":")
+        channel = stage.channel()
+        first = await stage.publisher(channel=channel)
+        second = await stage.publisher(channel=channel)
+        names = {stream.name for stream in stage.node.conductor.arbiter.streams.values()}
+        assert len(names) == 1
+        address, _, port = names.pop().rpartition(":")
         assert address == "ipv4:127.0.0.1"
         assert int(port) != stage.node.grpc_address.port
-        second = await stage.publisher()
         await asyncio.gather(first.call.done_writing(), second.call.done_writing())
         await second.expect("closed")
+
+    play(tmp_path, scene)
+
+
+def test_two_streams_of_one_publisher_race_as_any_and_share_the_blame(tmp_path: Path) -> None:
+    async def scene(stage: Stage) -> None:
+        one, other, carol = await stage.publishers("alice", "alice", "carol")
+        await begin(stage, one, 9)
+        await offer(other, 9)
+        await begin(stage, other, 10)
+        await offer(carol, 9, 10)
+        await carol.expect("skip 9", "skip 10")
+        one.call.cancel()
+        await carol.expect("resend 9")  # alice failed it, whichever stream it was
+        await finish(other, 10)
+        await stage.held(10)
+        carol.call.cancel()
+        await other.expect("skip 9", "resend 9")  # nobody else is left
+        await other.block(BLOCKS[9])
+        await other.expect("ack 9", "ack 10")
+
+    play(tmp_path, scene)
+
+
+def test_a_publisher_that_is_back_while_its_old_stream_lives_gets_its_block_when_that_is_timed_out(
+    tmp_path: Path,
+) -> None:
+    """Its first connection is gone for it, and not yet for the node."""
+
+    async def scene(stage: Stage) -> None:
+        (old,) = await stage.publishers("alice")
+        await begin(stage, old, 9)
+        new = await stage.publisher("alice")
+        await offer(new, 9)
+        await new.expect("skip 9")
+        await new.block(BLOCKS[10])
+        await stage.held(10)
+        stage.clock.jump(6)
+        await old.expect("end TIMEOUT last 8 about 9", "closed")
+        await new.expect("resend 9")
+        await new.block(BLOCKS[9])
+        await new.expect("ack 9", "ack 10")
 
     play(tmp_path, scene)

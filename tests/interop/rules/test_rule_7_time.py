@@ -30,6 +30,24 @@ def test_the_winner_of_the_lowest_block_is_timed_out_and_nobody_else(tmp_path: P
     play(tmp_path, scene)
 
 
+def test_what_one_that_was_timed_out_still_sends_is_dropped_silently(tmp_path: Path) -> None:
+    """The rest of its block, and the blocks behind it: it hears one answer, and wins nothing."""
+
+    async def scene(stage: Stage) -> None:
+        alice, bob = await stage.publishers("alice", "bob")
+        alice.polite = False
+        await begin(stage, alice, 9)
+        stage.clock.jump(6)
+        await finish(alice, 9)
+        await alice.block(BLOCKS[10])
+        await alice.items()  # not even what has no form is answered
+        await alice.expect("end TIMEOUT last 8 about 9", "closed")
+        await bob.block(BLOCKS[9], BLOCKS[10])
+        await bob.expect("ack 9", "ack 10")
+
+    play(tmp_path, scene)
+
+
 def test_the_time_is_three_times_the_networks_block_time(tmp_path: Path) -> None:
     async def scene(stage: Stage) -> None:
         alice, bob = await stage.publishers("alice", "bob")
