@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from publishers.spark.failures import reason_in
+from publishers.spark.failures import known_failure, reason_in
 
 SPARK_ERROR = """\
 An error occurred while calling o66.save.
@@ -32,3 +32,79 @@ publishers.errors.PublishFailed: publisher x: block 5 was refused SQLSTATE: 3800
 )
 def test_the_line_that_matters_is_found(text: str, reason: str) -> None:
     assert reason_in(text) == reason
+
+
+BIND = "java.net.BindException: Address already in use"
+OWN = "; give the workers an interpreter of their own that has sluice-gateway[spark] and nothing else"
+# What is written -> what is said, up to its remedy, and the remedy's end.
+USUAL = {
+    "[PYTHON_VERSION_MISMATCH] Python in worker has different version: 3.12 than that in driver: 3.11, …": (
+        "the workers run Python 3.12, the driver Python 3.11; set PYSPARK_PYTHON to ",
+        "of version 3.11 that has sluice-gateway[spark]",
+    ),
+    'java.io.IOException: Cannot run program "/opt/py": error=2, No such file': (
+        "the workers' interpreter /opt/py does not start (error=2, No such file); ",
+        "set PYSPARK_PYTHON to the Python that has sluice-gateway[spark]",
+    ),
+    "ModuleNotFoundError: No module named 'publishers.spark'; 'publishers' is not a package": (
+        "on a worker another module called 'publishers' hides the package of Sluice; remove it from ",
+        "from the working directory of the workers",
+    ),
+    "ModuleNotFoundError: No module named 'gateway'": (
+        "a worker cannot import 'gateway': sluice-gateway is not installed for its interpreter, or ",
+        "or point PYSPARK_PYTHON to one that has it",
+    ),
+    "ModuleNotFoundError: No module named 'google.protobuf'": (
+        "a worker cannot import 'google'; ",
+        "pip install 'sluice-gateway[spark]' for its interpreter",
+    ),
+    "google.protobuf.runtime_version.VersionError: Detected incompatible versions: gencode 7": (
+        "the protobuf that is imported does not fit what Sluice was generated with (Detected ",
+        "incompatible versions: gencode 7)" + OWN,
+    ),
+    "ImportError: cannot import name 'node_pb2' from 'proto' (/lib/proto/__init__.py)": (
+        "another module is imported in the place of one of Sluice's or protobuf's (cannot import name ",
+        "'node_pb2' from 'proto' (/lib/proto/__init__.py))" + OWN,
+    ),
+    "TypeError: Couldn't build proto file into descriptor pool: duplicate file name node.proto": (
+        "two sets of protobuf classes with the same names are loaded (Couldn't build proto file ",
+        "duplicate file name node.proto)" + OWN,
+    ),
+    f"{BIND}: Service 'sparkDriver' failed after 16 retries": (
+        "a port that Spark was told to use is in use (by its service sparkDriver); ",
+        "or none, so that Spark takes any",
+    ),
+    BIND: ("a port that Spark was told to use is in use; ", "or none, so that Spark takes any"),
+    "ERROR DiskBlockManager: Failed to create any local dir.": (
+        "Spark cannot write to its local folder (Failed to create any local dir.); ",
+        "set SPARK_LOCAL_DIRS to one that it can write to",
+    ),
+    "java.io.IOException: No space left on device": (
+        "no space is left for Spark's temporary files; ",
+        "set SPARK_LOCAL_DIRS to a disk that has some",
+    ),
+    "java.lang.OutOfMemoryError: Java heap space": (
+        "Spark ran out of memory (Java heap space); give it more: --conf spark.driver.memory=4g in ",
+        "else spark.executor.memory",
+    ),
+    "TypeError: 'JavaPackage' object is not callable": (
+        "PySpark and the Spark in SPARK_HOME are of different versions; ",
+        "unset SPARK_HOME",
+    ),
+}
+
+
+@pytest.mark.parametrize("text", USUAL)
+def test_what_spark_usually_fails_on_is_explained(text: str) -> None:
+    begin, end = USUAL[text]
+    said = known_failure(text)
+    assert said is not None
+    assert said.startswith(begin)
+    assert said.endswith(end)
+    assert reason_in(f"An error occurred while calling o6.save.\n: x.Y: Task failed\n{text}\n\tat z") == said
+
+
+def test_an_error_of_ours_is_worth_more_than_what_is_around_it() -> None:
+    text = "publishers.errors.BadBlock: block 5 is bad\njava.io.IOException: No space left on device"
+    assert reason_in(text) == "block 5 is bad"
+    assert known_failure("something else") is None
