@@ -1,0 +1,291 @@
+"""`sluice publish` as processes: interrupts, spark-submit, checkpoints, what it says when Spark cannot run.
+
+Each start of Spark costs some seconds of a JVM; those that fail before cost none.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+import pyspark
+
+from gateway.node import Node
+from publishers.block_files import write_block_file
+from publishers.errors import SparkUnavailable
+from publishers.head import Head
+from publishers.spark.session import require_java
+from publishers.submit import sluice_publish
+from tests.nodes import KEY, make_blocks
+from tests.publishers.fake_node import FakeNode, running
+from tests.publishers.node_thread import node_thread
+
+SECONDS = 250.0
+LOOK_SECONDS = 0.1
+LONG = pytest.mark.skipif("SLUICE_LONG" not in os.environ, reason="several JVMs; SLUICE_LONG=1 runs it")
+BLOCKS = make_blocks(400)
+SUBMIT = str(Path(pyspark.__file__).parent / "bin" / "spark-submit")
+
+
+@pytest.fixture(autouse=True)
+def _java() -> None:
+    try:
+        require_java()
+    except SparkUnavailable as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="module")
+def chain(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("chain")
+    for block in BLOCKS:
+        write_block_file(folder / f"{block.number}.blk", block)
+    return folder
+
+
+Program = tuple[str, ...]
+Environment = dict[str, str] | None
+
+
+class Command:
+    """One run, in a process group of its own as a shell would start it."""
+
+    def __init__(self, *words: object, program: Program = (), environment: Environment = None) -> None:
+        program = program or (sys.executable, "-m", "gateway.cli", "publish")
+        kept = {
+            name: value for name, value in os.environ.items() if not name.startswith(("PYSPARK", "SPARK"))
+        }
+        self.process = subprocess.Popen(
+            [*program, *map(str, words)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=kept | (environment or {}),
+            start_new_session=True,
+        )
+
+    def ended(self) -> tuple[int, str, str]:
+        """Wait for its end: exit status, standard output and standard error."""
+        out, err = self.process.communicate(timeout=SECONDS)
+        return self.process.returncode, out, err
+
+    def kill(self) -> None:
+        """Leave nothing behind."""
+        if self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait(SECONDS)
+
+
+@contextmanager
+def started(*words: object, program: Program = (), environment: Environment = None) -> Iterator[Command]:
+    command = Command(*words, program=program, environment=environment)
+    try:
+        yield command
+    finally:
+        command.kill()
+
+
+def ran(*words: object, program: Program = (), environment: Environment = None) -> tuple[int, str, str]:
+    with started(*words, program=program, environment=environment) as command:
+        return command.ended()
+
+
+def await_head(node: Node, number: int) -> None:
+    """Wait until a node has a block."""
+    with Head([str(node.grpc_address)]) as head:
+        while (last := head.ask()[0]) is None or last < number:
+            time.sleep(LOOK_SECONDS)
+
+
+# --- interrupts ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.spark
+def test_ctrl_c_finishes_the_block_and_says_how_to_go_on(chain: Path, tmp_path: Path) -> None:
+    with node_thread(tmp_path / "node") as node:
+        words = ("--source", chain, "--gateway", node.grpc_address, "--publishers", 2, "--rate", 30)
+        with started(*words, "--json") as command:
+            await_head(node, 10)
+            os.killpg(command.process.pid, signal.SIGINT)  # as a terminal does: to the JVM, too
+            status, out, err = command.ended()
+        said = json.loads(out)
+        assert (status, said["interrupted"], said["complete"], said["failures"]) == (130, True, False, [])
+        safe = said["safe_through"]
+        assert 10 <= safe < 399
+        assert node.ledger.last_number == safe
+        assert f"sluice: interrupted; blocks up to {safe} are stored. Go on with:\n" in err
+        line = err.splitlines()[-1]
+        assert line == said["go_on"]
+        assert line.endswith(f"--json --from {safe + 1}")
+        assert line.startswith("sluice publish --source ")
+
+
+@pytest.mark.spark
+def test_spark_submit_runs_it_and_hands_its_sigterm_on(chain: Path, tmp_path: Path) -> None:
+    program = (SUBMIT, "--master", "local[1]", "--conf", "spark.ui.enabled=false", sluice_publish.__file__)
+    with node_thread(tmp_path / "node") as node:
+        words = ("--source", chain, "--gateway", node.grpc_address, "--rate", 30)
+        with started(*words, program=program, environment={"PYSPARK_PYTHON": sys.executable}) as command:
+            await_head(node, 10)
+            command.process.send_signal(signal.SIGTERM)  # to the JVM, which is all that a supervisor knows
+            status, out, err = command.ended()
+        safe = node.ledger.last_number
+        assert safe is not None
+        assert 10 <= safe < 399
+    assert status == 130, err
+    # spark-submit writes both of Python's outputs to its standard output.
+    assert f"\nblocks 0 to 399: interrupted, safe_through {safe}, " in out
+    line = out.splitlines()[-1]
+    assert line.startswith("spark-submit --master 'local[1]' --conf spark.ui.enabled=false ")
+    given = f"--source {chain} --gateway {node.grpc_address} --rate 30"
+    assert line.endswith(f"sluice_publish.py {given} --from {safe + 1}")
+
+
+# --- following ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.spark
+@LONG
+def test_following_signs_and_goes_on_after_a_kill(tmp_path: Path) -> None:
+    chain, state = tmp_path / "chain", tmp_path / "state"
+    chain.mkdir()
+    for block in BLOCKS[:30]:
+        write_block_file(chain / f"{block.number}.blk", block)
+    with node_thread(tmp_path / "node") as node:
+        words = (
+            *("--source", chain, "--gateway", node.grpc_address, "--follow", "--checkpoint", state),
+            *("--option", "blocks_per_batch=10", "--sign", "env:SIGNING_KEY"),
+        )
+        key = {"SIGNING_KEY": pem(KEY)}
+        with started(*words, environment=key) as command:
+            await_head(node, 20)
+            os.killpg(command.process.pid, signal.SIGKILL)
+            command.ended()
+        for block in BLOCKS[30:45]:
+            write_block_file(chain / f"{block.number}.blk", block)
+        with started(*words, environment=key) as command:
+            await_head(node, 44)
+            with started(*words, environment=key) as second:
+                assert second.ended() == (
+                    1,
+                    "",
+                    f"sluice: checkpoint {state}: another `sluice publish` is using it\n",
+                )
+            command.process.send_signal(signal.SIGTERM)
+            status, out, err = command.ended()
+        assert status == 130, err
+        assert "safe_through 44" in out
+        assert err.splitlines()[-1].endswith(
+            f"--follow --checkpoint {state} --option blocks_per_batch=10 --sign env:SIGNING_KEY"
+        )
+        assert node.ledger.last_number == 44
+    other = tmp_path / "other"
+    shutil.copytree(chain, other)
+    status, _, err = ran("--source", other, *words[2:], environment=key)
+    there, given = f"blockfiles:{chain}", f"blockfiles:{other}"
+    assert (status, err) == (
+        1,
+        f"sluice: checkpoint {state}: it was begun with --source {there}, not {given}\n",
+    )
+
+
+def pem(key: object) -> str:
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+    assert isinstance(key, Ed25519PrivateKey)
+    return key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    ).decode()
+
+
+# --- what goes wrong ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.spark
+@LONG
+def test_two_of_the_same_at_once_and_no_gateway(chain: Path) -> None:
+    with running(FakeNode()) as node:
+        words = ("--source", chain, "--gateway", node.address, "--to", 30, "--json", "--deadline", 60)
+        with started(*words) as one, started(*words) as two:
+            ends = [one.ended(), two.ended()]
+    assert [status for status, _, _ in ends] == [0, 0]
+    rows = [json.loads(out)["publishers"][0] for _, out, _ in ends]
+    assert sum(row["won"] for row in rows) == 31
+    assert all(row["acknowledged"] + row["duplicate"] == 31 for row in rows)
+    status, out, err = ran("--source", chain, "--gateway", "127.0.0.1:1", "--deadline", "0.5")
+    assert status == 1
+    assert out.startswith("blocks 0 to 399: not all stored as far as is known, safe_through -")
+    failed, *rest = err.splitlines()[-3:]
+    why = "block 0 was not acknowledged within 0.5 s (cannot connect to 127.0.0.1:1: "
+    assert failed.startswith(f"sluice: publisher publisher-1 failed: {why}")
+    assert rest == [
+        "sluice: no block is known to be stored. Go on with:",
+        f"sluice publish --source {chain} --gateway 127.0.0.1:1 --deadline 0.5",
+    ]
+
+
+def refused(chain: Path, *words: object, **environment: str) -> str:
+    """Run it where it cannot run; its one line."""
+    status, out, err = ran("--source", chain, "--gateway", "127.0.0.1:1", *words, environment=environment)
+    assert (status, out) == (1, "")
+    (line,) = err.splitlines()
+    return line
+
+
+def test_an_old_java_is_said(chain: Path, tmp_path: Path) -> None:
+    java = tmp_path / "bin" / "java"
+    java.parent.mkdir()
+    java.write_text("#!/bin/sh\necho 'openjdk version \"1.8.0_392\"' >&2\n")
+    java.chmod(0o755)
+    line = refused(chain, JAVA_HOME=str(tmp_path))
+    assert line.startswith(
+        f"sluice: Spark needs Java 17: JAVA_HOME ({tmp_path}) is version 8; install Java 17"
+    )
+
+
+def another_python() -> str | None:
+    """An interpreter of another version than this one; None: there is none here."""
+    for minor in range(8, 16):
+        found = shutil.which(f"python3.{minor}")
+        if found is not None and minor != sys.version_info.minor:
+            done = subprocess.run([found, "-c", ""], capture_output=True, check=False)
+            if done.returncode == 0:
+                return found
+    return None
+
+
+def test_other_interpreters_and_a_clash_of_modules_are_said(chain: Path, tmp_path: Path) -> None:
+    line = refused(chain, PYSPARK_PYTHON=f"{tmp_path}/python9")
+    assert line.startswith(
+        f"sluice: the workers' interpreter {tmp_path}/python9 (PYSPARK_PYTHON) does not start"
+    )
+    other = another_python()
+    if other is not None:
+        here = f"{sys.version_info.major}.{sys.version_info.minor}"
+        line = refused(chain, PYSPARK_PYTHON=other)
+        assert line.startswith(f"sluice: the workers' interpreter {other} is Python 3.")
+        assert f", and this is Python {here}; set PYSPARK_PYTHON to" in line
+    line = refused(chain, SPARK_LOCAL_DIRS="/proc/x")
+    assert line.startswith("sluice: Spark's folder for temporary files, /proc/x, cannot be written to: ")
+
+
+@pytest.mark.spark
+def test_a_port_in_use_is_said(chain: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        line = refused(chain, "--conf", f"spark.driver.port={port}", "--conf", "spark.port.maxRetries=0")
+    assert line.startswith("sluice: Spark does not start: a port that Spark was told to use is in use")
