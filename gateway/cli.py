@@ -35,7 +35,13 @@ STATUS_INTERRUPTED = 130
 _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO})
 """A full or broken disk behind `>` or a file: not a bug, wherever it shows."""
 _OUR_PACKAGES = frozenset({"datastream", "gateway", "publishers"})
-_EXTRA_OF_MODULE = {"pandas": "spark", "py4j": "spark", "pyarrow": "spark", "pyspark": "spark"}
+_EXTRA_OF_MODULE = {
+    "numpy": "spark",
+    "pandas": "spark",
+    "py4j": "spark",
+    "pyarrow": "spark",
+    "pyspark": "spark",
+}
 
 
 class Commands(click.Group):
