@@ -106,3 +106,17 @@ def test_a_later_block_makes_way_also_when_the_one_that_was_asked_for_is_safe_by
     assert race.arbiter.inflight_bytes == 0
     race.block("Carol", 10, 11)
     race.expect("Carol", "ack 10", "ack 11")
+
+
+def test_whoever_is_timed_out_by_an_error_was_still_a_source() -> None:
+    """Alice's ERROR completes block 10, which had its proof; that stalls Bob, who has block 9.
+
+    Bob was there when Alice said it, so subscribers are not told. The simulation expected that they are.
+    """
+    race = Race(8, rules=RaceRules(stall_blocks=1))
+    race.connect("Alice", "Bob")
+    race.header("Bob", 9)
+    race.header("Alice", 10, proven=True)
+    race.end_stream("Alice", is_error=True)
+    race.expect("Bob", "end TIMEOUT last 8 about 9")
+    assert race.source_errors == []

@@ -61,6 +61,8 @@ class AnswerRules(Picture):
         self._answered = False
         self._before = ""
         """What the state of the sender's stream was before the event."""
+        self._is_alone = False
+        """Whether no other stream was open before the event."""
         self._now = Moment("", (), {}, (), None)
 
     def _wrong(self, rule: str, got: str) -> None:
@@ -103,9 +105,9 @@ class AnswerRules(Picture):
             number = latest if latest is not None and latest >= self.next_number else None
         return number if number is not None and (self.target is None or number > self.target) else None
 
-    def _is_last_source(self, sender: Stream | None) -> bool:
-        others = [stream for stream in self.streams.values() if stream is not sender and stream.is_ready]
-        return bool(self._now.kwargs.get("is_error")) and bool(self._before) and not others
+    def _is_last_source(self) -> bool:
+        """Whether the sender said ERROR as the only one; those whom it thereby timed out were still there."""
+        return bool(self._now.kwargs.get("is_error")) and bool(self._before) and self._is_alone
 
     # --- answers -------------------------------------------------------------------------------------------
 

@@ -125,6 +125,7 @@ class Oracle(AnswerRules):
         must_refuse = sender is not None and self._must_refuse(sender)
         if sender is not None and sender.is_ready:
             self._before = sender.state
+            self._is_alone = not any(one.is_ready for one in self.streams.values() if one is not sender)
             if name in ("left", "end_stream", "half_closed"):
                 sender.state = "ended" if name == "left" else "finished"
         for action in actions:
@@ -262,9 +263,8 @@ class Oracle(AnswerRules):
                 self.target = action.target_number
                 self.to_tell.append(action.target_number)
             case SourceError():
-                sender = self._now.sender
                 self._expect(
-                    name == "end_stream" and self._is_last_source(sender),
+                    name == "end_stream" and self._is_last_source(),
                     "Rule 8: subscribers are told when the last publisher says ERROR",
                     f"{action} on {name}",
                 )
@@ -409,7 +409,7 @@ class Oracle(AnswerRules):
             self._must_end(stream.publisher_id, EndStatus.INVALID_REQUEST)
         if name == "end_stream":
             self._expect(
-                self._is_last_source(stream) == any(isinstance(one, SourceError) for one in actions),
+                self._is_last_source() == any(isinstance(one, SourceError) for one in actions),
                 "Rule 8: subscribers are told when the last publisher says ERROR",
                 f"{stream.name}, {kwargs}",
             )
