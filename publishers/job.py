@@ -12,6 +12,7 @@ Source: design.md, "Spark"; publish-block-stream.md, "Multiple Publisher Extensi
 
 from __future__ import annotations
 
+import logging
 import tempfile
 import threading
 import time
@@ -40,8 +41,11 @@ if TYPE_CHECKING:
 
 __all__ = ["Failure", "JobProgress", "JobReport", "publish"]
 
+_logger = logging.getLogger(__name__)
+
 _ABORT_WAIT_SECONDS: Final = 10.0
 _STOP_WAIT_SECONDS: Final = limits.STOP_TIMEOUT_SECONDS + 2 * limits.CLOSE_TIMEOUT_SECONDS
+_QUERY_STARTS_MAX: Final = 5
 _LOCAL_HOST: Final = "127.0.0.1"
 
 
@@ -333,7 +337,7 @@ def _run_job(race: _Race, job: _Job) -> None:
         context.addJobTag(race.tag)
         context.setJobDescription(f"publish as {job.publisher_id}")
         if race.chain.is_streaming:
-            _run_query(race, job, options)
+            _keep_query_running(race, job, options)
             return
         if race.chain.first_block is not None:
             options["first_block"] = str(race.chain.first_block)
@@ -341,6 +345,28 @@ def _run_job(race: _Race, job: _Job) -> None:
         job.reports = _read_reports(race.folder, job.publisher_id)
     except Exception as error:
         job.error = error
+
+
+def _keep_query_running(race: _Race, job: _Job, options: dict[str, str]) -> None:
+    """Run the query to its end; one that fell over another of this session is begun again."""
+    for start in range(1, _QUERY_STARTS_MAX + 1):
+        try:
+            _run_query(race, job, options)
+            return
+        except Exception as error:
+            if start == _QUERY_STARTS_MAX or race.is_stopping or not _is_sparks_own_race(error):
+                raise
+            _logger.warning("query %s is begun again: %s", job.publisher_id, reason_in(str(error)))
+
+
+def _is_sparks_own_race(error: Exception) -> bool:
+    """Tell whether a query fell over another that began beside it.
+
+    All queries share the registered data source, with the environment of its workers in a Java map. Spark
+    writes this map into the tasks of one query while it still puts names into it for another; a map that
+    changed meanwhile cannot be read. The checkpoint makes it safe to begin again.
+    """
+    return any(name in str(error) for name in ("OptionalDataException", "ConcurrentModificationException"))
 
 
 def _run_query(race: _Race, job: _Job, options: dict[str, str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -30,6 +31,18 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     session = build_session("local[1]", publishers=3, app_name="tests", log_file=log_file)
     yield session
     session.stop()
+
+
+@pytest.fixture(autouse=True)
+def logging_as_it_was() -> Iterator[None]:
+    """Commands set up the logging of their process, which here is that of all tests."""
+    loggers = [logging.getLogger(name) for name in ("", "datastream", "gateway", "publishers")]
+    levels = [logger.level for logger in loggers]
+    handlers = list(logging.root.handlers)
+    yield
+    for logger, level in zip(loggers, levels, strict=True):
+        logger.setLevel(level)
+    logging.root.handlers[:] = handlers
 
 
 @pytest.fixture

@@ -51,6 +51,8 @@ _LOG_SHOWN_LINES: Final = 5
 # PySpark forks this process to start the JVM. Where gRPC already runs in it, gRPC's handler in the forked
 # child can abort before Java begins (about one fork in fifty with grpcio 1.85); the next fork is another try.
 _JVM_STARTS_MAX: Final = 3
+_READ_BY_PYSPARK: Final = ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON")
+"""Read in this process, whenever a session or a query begins."""
 # A local job's time is mostly Java compiling Spark: with the quick compiler alone, a session and two small
 # jobs take 14 s of processor time instead of 23 s. The JVM only passes Arrow batches on, so nothing is lost.
 _LOCAL_JAVA_OPTIONS: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
@@ -200,7 +202,7 @@ def _started(builder: SparkSession.Builder, log_path: Path) -> SparkSession:
         os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
     for start in range(1, _JVM_STARTS_MAX + 1):
         try:
-            with _standard_error_to(log_path):
+            with _standard_error_to(log_path), _passed_on(preflight.worker_environment(os.environ)):
                 return builder.getOrCreate()
         except PySparkRuntimeError as error:
             exited = error.getCondition() == "JAVA_GATEWAY_EXITED"
@@ -240,9 +242,10 @@ def _check_machine(master: str | None, settings: Mapping[str, str]) -> None:
         require_java()
         preflight.check_spark_home(os.environ)
         preflight.check_local_folder(os.environ, settings)
-    os.environ.update(preflight.worker_environment(os.environ))
+    workers = preflight.worker_environment(os.environ)
+    os.environ.update({name: workers[name] for name in _READ_BY_PYSPARK})
     if is_local(master):
-        preflight.check_worker_python(os.environ)
+        preflight.check_worker_python({**os.environ, **workers})
 
 
 def _not_started(error: Exception, log_path: Path) -> SparkUnavailable:
@@ -290,6 +293,21 @@ def _submitted_settings() -> dict[str, str]:
 
     SparkContext._ensure_initialized()  # else SparkConf does not see those of the JVM
     return dict(SparkConf().getAll())
+
+
+@contextmanager
+def _passed_on(environment: Mapping[str, str]) -> Iterator[None]:
+    """Let the JVM and its workers have this in their environment; what this process starts later has not."""
+    before = {name: os.environ.get(name) for name in environment if name not in _READ_BY_PYSPARK}
+    os.environ.update(environment)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
 
 
 @contextmanager

@@ -16,8 +16,8 @@ import os
 import random
 import signal
 import sys
-import threading
 from collections.abc import Iterable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +39,8 @@ __all__ = ["copy_blocks", "main", "start_query"]
 
 _HURT_ATTEMPTS = 3
 """Attempts of a task that something may happen to."""
-_KILL_SECONDS_MAX = 3.0
+_HURT_BATCHES = 8
+"""Batches that a task may have taken when it is hurt; what it has sent by then is a matter of chance."""
 
 
 class TaskKilledByTest(Exception):
@@ -62,17 +63,9 @@ class ShakyWriter(BlockStreamWriter):
             return super().write(iterator)
         match chance.choice(("raise", "kill", "late", "nothing")):
             case "raise":
-                return super().write(_failing(iterator, chance.randrange(8)))
+                return super().write(_failing(iterator, chance.randrange(_HURT_BATCHES)))
             case "kill":
-                timer = threading.Timer(
-                    chance.uniform(0, _KILL_SECONDS_MAX), os.kill, (os.getpid(), signal.SIGKILL)
-                )
-                timer.daemon = True
-                timer.start()
-                try:
-                    return super().write(iterator)
-                finally:
-                    timer.cancel()
+                return super().write(_dying(iterator, chance.randrange(_HURT_BATCHES)))
             case "late":  # everything is published, and nobody hears of it
                 super().write(iterator)
                 raise TaskKilledByTest("after its last block")
@@ -86,6 +79,12 @@ class ShakySource(BlockStreamDataSource):
     def writer(self, schema: StructType, overwrite: bool) -> BlockStreamWriter:
         options = self._checked_for_writing(schema, overwrite)
         return ShakyWriter(options, int(options.publisher_id.rpartition("-")[2]))
+
+
+def _dying(batches: Iterator[Any], count: int) -> Iterator[Any]:
+    """Give so many batches, and end the process without a word."""
+    yield from islice(batches, count)
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _failing(iterator: Iterator[Any], batch_count: int) -> Iterator[Any]:

@@ -23,6 +23,8 @@ CASES = [
             "without change for 2.5 s"
         ),
     ),
+    (errors.CheckpointError("a", "of another source"), "checkpoint a: of another source"),
+    (errors.PublishStopped("p-1"), "publisher p-1 was told to stop"),
     (errors.BlockFileError("a/5.blk", "truncated"), "a/5.blk: truncated"),
     (errors.BlockListError("a", "block 5 is missing"), "a: block 5 is missing"),
     (errors.BlockOrderError(5, 6), "block 5 is missing: block 6 came after block 4"),

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -242,3 +244,35 @@ def test_two_that_follow_go_on_from_their_checkpoints_and_end_with_the_last_bloc
         assert [row.publisher_id for row in report.publishers] == ["publisher-1", "publisher-2"]
     # The second run did not begin anew.
     assert all((row.first_block or 0) >= 4 for row in second.publishers)
+
+
+FELL_OVER = "Job aborted: task 0.0 in stage 1 failed (driver): java.io.OptionalDataException"
+
+
+@pytest.mark.parametrize(
+    ("errors", "is_stopping", "starts", "is_raised"),
+    [
+        ([], False, 1, False),
+        ([FELL_OVER, FELL_OVER], False, 3, False),
+        ([FELL_OVER] * 5, False, 5, True),
+        ([FELL_OVER], True, 1, True),
+        (["block 5 is missing"], False, 1, True),
+    ],
+)
+def test_a_query_that_fell_over_another_is_begun_again(
+    monkeypatch: pytest.MonkeyPatch, errors: list[str], is_stopping: bool, starts: int, is_raised: bool
+) -> None:
+    """Spark's tasks cannot be read when another query changed the environment of all meanwhile."""
+    begun: list[int] = []
+
+    def run_query(*_: object) -> None:
+        begun.append(1)
+        if len(begun) <= len(errors):
+            raise RuntimeError(errors[len(begun) - 1])
+
+    monkeypatch.setattr(job_module, "_run_query", run_query)
+    race: Any = SimpleNamespace(is_stopping=is_stopping)
+    job: Any = SimpleNamespace(publisher_id="publisher-1")
+    with pytest.raises(RuntimeError) if is_raised else nullcontext():
+        job_module._keep_query_running(race, job, {})
+    assert len(begun) == starts

@@ -158,3 +158,17 @@ def test_a_jvm_that_aborts_at_once_is_started_again_beside_grpc(
     )
     assert done.stdout.startswith("Spark does not start: "), done.stderr
     assert (tmp_path / "starts").read_text().count("started") == starts
+
+
+def test_what_workers_are_to_have_is_not_left_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that is started after a session looks for modules where it would without Spark."""
+    monkeypatch.delenv("PYTHONSAFEPATH", raising=False)
+    monkeypatch.setenv("PYSPARK_PYTHON", "python9")
+    with session_module._passed_on({"PYTHONSAFEPATH": "1", "PYSPARK_PYTHON": "python9"}):
+        assert os.environ["PYTHONSAFEPATH"] == "1"
+    assert "PYTHONSAFEPATH" not in os.environ
+    assert os.environ["PYSPARK_PYTHON"] == "python9"
+    monkeypatch.setenv("PYTHONSAFEPATH", "x")
+    with session_module._passed_on({"PYTHONSAFEPATH": "1"}):
+        pass
+    assert os.environ["PYTHONSAFEPATH"] == "x"
