@@ -103,6 +103,9 @@ class Publishing:
     def __init__(self, nodes: list[ServeProcess]) -> None:
         self.client = Listener([str(node.grpc_address) for node in nodes], "alice", OPTIONS)
         self._ended = asyncio.Event()
+        self._goes_on = asyncio.Event()
+        self._goes_on.set()
+        self._last_number = -1
         self._task = asyncio.ensure_future(self.client.publish(self._source()))
 
     async def _source(self) -> AsyncIterator[Block]:
@@ -110,6 +113,8 @@ class Publishing:
             if self._ended.is_set():
                 return
             await asyncio.sleep(0.02)
+            await self._goes_on.wait()
+            self._last_number = block.number
             yield block
 
     async def more(self, count: int = 10) -> None:
@@ -118,6 +123,19 @@ class Publishing:
         async with asyncio.timeout(2 * ANSWER_SECONDS):
             while len(self.client.acknowledged) < until:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
+
+    @asynccontextmanager
+    async def pause(self, standby: ServeProcess, places: Places) -> AsyncIterator[None]:
+        """No new block meanwhile; what is acknowledged is on the standby, too.
+
+        A block that nobody but a dead node has is the known limit of a forced failover.
+        """
+        self._goes_on.clear()
+        async with asyncio.timeout(2 * ANSWER_SECONDS):
+            while await last_of(standby, places) < self._last_number:  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+        yield
+        self._goes_on.set()
 
     async def end(self) -> None:
         """No more blocks; all are acknowledged."""
@@ -160,7 +178,8 @@ def test_nodes_are_run_watched_failed_over_and_backed_up(tmp_path: Path) -> None
                     with await asyncio.to_thread(urllib.request.urlopen, address, timeout=10) as answer:
                         assert answer.status == 200
                 await publishing.more()
-                await lose(b, places)
+                async with publishing.pause(a, places):
+                    await lose(b, places)
                 await publishing.more()
                 places["B:40841"] = await come_back(b, places)
                 await publishing.end()
