@@ -283,11 +283,17 @@ class Ledger:
 
     def _root_hash_of(self, number: int, last_number: int) -> bytes:
         """Return a committed block's root hash from its last entry, found by the next block's bookmark."""
+        path, streamer = self.streamer.path, self.streamer
         if number == last_number:
-            end = self.streamer.committed.total_entries - 1
-        else:
-            end = self.streamer.get_bookmark(bookmark_of(number + 1)) - 1
-        return _block_end(self.streamer.path, self.streamer.get_entry(end))[1]
+            found, root_hash = _block_end(path, streamer.get_entry(streamer.committed.total_entries - 1))
+            if found == number:
+                return root_hash
+            # The commit thread was faster than the chain: further blocks are in the stream already.
+        end = streamer.get_bookmark(bookmark_of(number + 1)) - 1
+        found, root_hash = _block_end(path, streamer.get_entry(end))
+        if found != number:
+            raise LayoutError(f"block end at entry {end}", str(found), str(number))
+        return root_hash
 
     def _roll_forward(self, start_number: int, last_number: int) -> None:
         """Take the root hashes from block `start_number` on into the chain."""

@@ -531,3 +531,19 @@ def test_a_block_that_is_not_where_its_bookmark_says_is_an_error(
     monkeypatch.undo()
     assert ledger.streamer.get_bookmark(bookmark_of(1)) == len(entries_of(BLOCKS[0]))
     ledger.close()
+
+
+def test_the_root_hash_of_the_last_block_while_the_next_ones_are_committed(tmp_path: Path) -> None:
+    """They are in the stream before the chain takes note of them; nodes then seemed not to agree."""
+    ledger = Ledger.open(tmp_path)
+    commit(ledger, BLOCKS[:2])
+    ledger.append(BLOCKS[2:4])
+    assert ledger.last_number == 1
+    assert ledger.root_hash_at(1) == BLOCKS[1].root_hash
+    assert ledger.root_hash_at(0) == BLOCKS[0].root_hash
+    assert ledger.root_hash_at(2) is None
+    ledger.advance(BLOCKS[2])
+    assert ledger.root_hash_at(2) == BLOCKS[2].root_hash
+    ledger.advance(BLOCKS[3])
+    assert ledger.root_hash_at(3) == BLOCKS[3].root_hash
+    ledger.close()
