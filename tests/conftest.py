@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -19,14 +20,23 @@ os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
 
 @pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """A local session with three task slots and the data sources registered."""
-    from publishers.spark.session import build_session, require_java
+def java() -> None:
+    """Skip what needs Java where there is none. One that is there, as `make test` sees to, has to do."""
+    from publishers.spark.session import require_java
 
     try:
         require_java()
     except SparkUnavailable as error:
+        if os.environ.get("JAVA_HOME") or shutil.which("java"):
+            pytest.fail(str(error))
         pytest.skip(str(error))
+
+
+@pytest.fixture(scope="session")
+def spark(java: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """A local session with three task slots and the data sources registered."""
+    from publishers.spark.session import build_session
+
     log_file = tmp_path_factory.mktemp("spark") / "spark.log"
     session = build_session("local[1]", publishers=3, app_name="tests", log_file=log_file)
     yield session

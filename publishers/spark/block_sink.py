@@ -139,19 +139,19 @@ async def _publish(
     prepared = PreparedBlocks(_checked(blocks_in(batches), options.is_checked), options.prepared_bytes)
     prepared.start()
     try:
-        blocks = aiter(prepared)
         async with StewardLink(options.steward, options.publisher_id, name, batch) as link:
             await link.go()
-            if options.blocks_per_second is not None:
-                blocks = _paced(blocks, options.blocks_per_second)
-            runs = _Runs(blocks)
+            runs = _Runs(aiter(prepared))
             reports: list[PublishReport] = []
             while (first := await link.unless_stopped(runs.begin())) is not None:
                 is_first = partition == 0 if options.first_block is None else first <= options.first_block
                 racers = options.racers(name)
-                if reports or not is_first:
+                must_wait = bool(reports) or not is_first
+                if must_wait:
                     racers = await link.unless_stopped(_await_turns(racers, first, options))
                 source = runs.run() if is_streaming else runs.strict()
+                if options.blocks_per_second is not None:
+                    source = _paced(source, options.blocks_per_second, is_beginning=not must_wait)
                 client_options = options.client_options()
                 reports += await race(source, racers, client_options, options.prepared_bytes, link.watch)
                 link.check()
@@ -190,14 +190,17 @@ async def _await_turns(racers: list[Racer], first_block: int, options: SinkOptio
     return [Racer(racer.publisher_id, gateways) for racer, gateways in zip(racers, ordered, strict=True)]
 
 
-async def _paced(blocks: AsyncIterator[Block], per_second: float) -> AsyncIterator[Block]:
+async def _paced(
+    blocks: AsyncIterator[Block], per_second: float, *, is_beginning: bool
+) -> AsyncIterator[Block]:
     """Give each block no sooner than its turn, and up to half a turn later by chance.
 
-    As consensus nodes have a block at almost the same time, and none is always the first. The first turn
-    comes when all have had time to connect.
+    As consensus nodes have a block at almost the same time, and none is always the first. The turns are
+    counted from the first block that is asked for, which a later shard does when it may send. Where the chain
+    begins, the first turn comes when all racing publishers have had time to connect.
     """
     loop = asyncio.get_running_loop()
-    started, count = loop.time() + limits.PACE_LEAD_SECONDS, 0
+    started, count = loop.time() + (limits.PACE_LEAD_SECONDS if is_beginning else 0), 0
     async for block in blocks:
         turn = (count + random.uniform(0, 0.5)) / per_second
         await asyncio.sleep(max(0.0, started + turn - loop.time()))

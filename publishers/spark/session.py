@@ -43,7 +43,7 @@ _JAVA_REMEDY: Final = (
     f"install Java {JAVA_VERSION_MIN} or later (Debian and Ubuntu: apt-get install openjdk-17-jre-headless; "
     "macOS: brew install openjdk@17), or set JAVA_HOME to one"
 )
-_JAVA_TIMEOUT_SECONDS: Final = 20
+_JAVA_TIMEOUT_SECONDS: Final = 60  # it takes 0.1 s, and far longer on a machine that has no time
 _VERSION: Final = re.compile(r'version "(?:1\.)?(\d+)')
 _LOCAL_MASTER: Final = re.compile(r"local(?:\[(?P<slots>\*|\d+)(?P<failures>,\s*\d+)?\])?")
 _LOG_TAIL_LINES: Final = 200
@@ -68,16 +68,26 @@ appender.stderr.layout.pattern = %d{{yyyy-MM-dd HH:mm:ss}} %p %c{{1}}: %m%n%ex
 """
 
 
-def java_version(java: Path) -> int | None:
-    """Ask a Java for its major version; None when it does not run or does not say."""
+def java_version(java: Path) -> int | str:
+    """Ask a Java for its major version.
+
+    Returns:
+        The version, or what it did instead of saying it.
+    """
     try:
         answer = subprocess.run(
             [java, "-version"], capture_output=True, text=True, timeout=_JAVA_TIMEOUT_SECONDS, check=False
         )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    match = _VERSION.search(answer.stderr + answer.stdout)
-    return int(match[1]) if match else None
+    except subprocess.TimeoutExpired:
+        return f"did not say its version within {_JAVA_TIMEOUT_SECONDS} s"
+    except OSError as error:
+        return f"does not run: {error.strerror or error}"
+    said = answer.stderr + answer.stdout
+    match = _VERSION.search(said)
+    if match is not None:
+        return int(match[1])
+    lines = [line for line in said.splitlines() if line.strip()] or ["nothing"]
+    return f"does not run: it says {lines[0]!r} and ends with status {answer.returncode}"
 
 
 def require_java(environment: Mapping[str, str] | None = None) -> int:
@@ -109,10 +119,9 @@ def require_java(environment: Mapping[str, str] | None = None) -> int:
             )
         java, where = Path(found), found
     version = java_version(java)
-    if version is None:
-        raise SparkUnavailable(
-            f"Spark needs Java {JAVA_VERSION_MIN}: the one in {where} does not run", _JAVA_REMEDY
-        )
+    if isinstance(version, str):
+        reason = f"Spark needs Java {JAVA_VERSION_MIN}: the one in {where} {version}"
+        raise SparkUnavailable(reason, _JAVA_REMEDY)
     if version < JAVA_VERSION_MIN:
         raise SparkUnavailable(
             f"Spark needs Java {JAVA_VERSION_MIN}: {where} is version {version}", _JAVA_REMEDY

@@ -26,9 +26,7 @@ import pyspark
 
 from gateway.node import Node
 from publishers.block_files import write_block_file
-from publishers.errors import SparkUnavailable
 from publishers.head import Head
-from publishers.spark.session import require_java
 from publishers.submit import sluice_publish
 from tests.nodes import KEY, make_blocks
 from tests.publishers.fake_node import FakeNode, running
@@ -36,17 +34,10 @@ from tests.publishers.node_thread import node_thread
 
 SECONDS = 250.0
 LOOK_SECONDS = 0.1
+pytestmark = pytest.mark.usefixtures("java")
 LONG = pytest.mark.skipif("SLUICE_LONG" not in os.environ, reason="several JVMs; SLUICE_LONG=1 runs it")
 BLOCKS = make_blocks(400)
 SUBMIT = str(Path(pyspark.__file__).parent / "bin" / "spark-submit")
-
-
-@pytest.fixture(autouse=True)
-def _java() -> None:
-    try:
-        require_java()
-    except SparkUnavailable as error:
-        pytest.skip(str(error))
 
 
 @pytest.fixture(scope="module")

@@ -11,9 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from publishers.errors import SparkUnavailable
-from publishers.spark.session import require_java
-
 REPOSITORY = Path(__file__).parents[2]
 PORTS = (40840, 40841, 6900, 16007)
 BLOCKS_SHOWN = 10
@@ -41,11 +38,8 @@ def is_free(port: int) -> bool:
 
 
 @pytest.mark.spark
+@pytest.mark.usefixtures("java")
 def test_the_transcript_runs(tmp_path: Path) -> None:
-    try:
-        require_java()
-    except SparkUnavailable as error:
-        pytest.skip(str(error))
     if busy := [port for port in PORTS if not is_free(port)]:
         pytest.skip(f"the README's ports are in use here: {busy}")
     # `publish` waits for the node by itself; what follows it needs no pause either.

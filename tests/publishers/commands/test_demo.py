@@ -16,20 +16,9 @@ from rich.console import Console
 from gateway.cli import main
 from publishers.commands.demo import print_result
 from publishers.demo import DemoResult, PublisherResult
-from publishers.errors import SparkUnavailable
-from publishers.spark.session import require_java
 from publishers.stream_reader import ReadTotals
 
 STOP_SECONDS = 60
-
-
-@pytest.fixture
-def java() -> None:
-    """Skip where Spark cannot start."""
-    try:
-        require_java()
-    except SparkUnavailable as error:
-        pytest.skip(str(error))
 
 
 def demo(folder: Path, *words: str) -> subprocess.Popen[str]:

@@ -7,6 +7,7 @@ import dataclasses
 import pickle
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,6 +23,7 @@ from publishers import limits
 from publishers.errors import BadBlock, FrameError, PublishFailed, PublishStopped, TurnTimeout
 from publishers.report import PublishReport
 from publishers.report_totals import QueryTotals
+from publishers.spark import block_sink
 from publishers.spark.block_sink import (
     BlockStreamStreamWriter,
     BlockStreamWriter,
@@ -33,6 +35,7 @@ from publishers.spark.block_sink import (
 from publishers.spark.block_stream import BlockStreamDataSource
 from publishers.spark.schema import ARROW_SCHEMA, BLOCK_COLUMNS, spark_schema
 from publishers.steward import Steward
+from publishers.turns import await_turn
 from tests.nodes import make_blocks
 from tests.publishers.fake_node import FakeNode, FakeStream, running
 from tests.publishers.node_thread import node_thread, store
@@ -243,11 +246,40 @@ def test_paced_blocks_wait_for_their_turn(monkeypatch: pytest.MonkeyPatch) -> No
         for number in range(5):
             yield Block(number, ())
 
-    async def run() -> list[int]:
+    async def run(is_beginning: bool) -> list[int]:
         monkeypatch.setattr(asyncio, "sleep", sleep)
-        return [block.number async for block in _paced(source(), per_second=0.001)]
+        paced = _paced(source(), per_second=0.001, is_beginning=is_beginning)
+        return [block.number async for block in paced]
 
-    assert asyncio.run(run()) == [0, 1, 2, 3, 4]
-    # A turn lasts 1,000 s, of which up to a half is chance; no time passes here.
-    for turn, seconds in enumerate(asked):
-        assert turn * 1000 - 1 <= seconds - limits.PACE_LEAD_SECONDS <= turn * 1000 + 500
+    for is_beginning, lead_seconds in ((True, limits.PACE_LEAD_SECONDS), (False, 0.0)):
+        asked.clear()
+        assert asyncio.run(run(is_beginning)) == [0, 1, 2, 3, 4]
+        # A turn lasts 1,000 s, of which up to a half is chance; no time passes here.
+        for turn, seconds in enumerate(asked):
+            assert turn * 1000 - 1 <= seconds - lead_seconds <= turn * 1000 + 500
+
+
+def test_the_pace_of_a_later_partition_begins_with_its_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Turns counted from the task's start had all passed when it might send: nothing held it back."""
+    order: list[str] = []
+
+    async def waiting(*arguments: Any) -> tuple[str, ...]:
+        gateways = await await_turn(*arguments)
+        order.append("turn")
+        return gateways
+
+    async def pacing(blocks: AsyncIterator[Block], *arguments: Any, **named: Any) -> AsyncIterator[Block]:
+        order.append("pace")
+        async for block in _paced(blocks, *arguments, **named):
+            yield block
+
+    monkeypatch.setattr(block_sink, "await_turn", waiting)
+    monkeypatch.setattr(block_sink, "_paced", pacing)
+    in_task(monkeypatch, 1)
+    store(tmp_path, BLOCKS[:5])
+    with node_thread(tmp_path) as node:
+        writer(gateways=str(node.grpc_address), blocks_per_second="1000").write(batches_of(BLOCKS[5:]))
+        assert node.ledger.last_number == 9
+    assert order == ["turn", "pace"]

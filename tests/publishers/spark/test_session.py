@@ -36,10 +36,11 @@ def fake_java(folder: Path, says: str, status: int = 0) -> Path:
         (OPENJDK.format("21"), 21),
         ('java version "1.8.0_392"', 8),
         (OPENJDK.format("24-ea"), 24),
-        ("not a java", None),
+        ("not a java", "does not run: it says 'not a java' and ends with status 0"),
+        ("", "does not run: it says 'nothing' and ends with status 0"),
     ],
 )
-def test_the_version_is_read_from_what_java_says(tmp_path: Path, says: str, version: int | None) -> None:
+def test_the_version_is_read_from_what_java_says(tmp_path: Path, says: str, version: int | str) -> None:
     assert java_version(fake_java(tmp_path, says) / "bin" / "java") == version
 
 
@@ -81,7 +82,25 @@ def test_an_old_java(tmp_path: Path) -> None:
 def test_a_java_that_does_not_run(tmp_path: Path) -> None:
     home = fake_java(tmp_path, "library missing", status=127)
     assert refusal({"JAVA_HOME": str(home)}) == (
-        f"Spark needs Java 17: the one in JAVA_HOME ({home}) does not run"
+        f"Spark needs Java 17: the one in JAVA_HOME ({home}) does not run: "
+        "it says 'library missing' and ends with status 127"
+    )
+
+
+def test_a_java_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session_module, "_JAVA_TIMEOUT_SECONDS", 0.2)
+    home = fake_java(tmp_path, "wait")
+    (home / "bin" / "java").write_text("#!/bin/sh\nexec sleep 60\n")
+    assert refusal({"JAVA_HOME": str(home)}) == (
+        f"Spark needs Java 17: the one in JAVA_HOME ({home}) did not say its version within 0.2 s"
+    )
+
+
+def test_a_java_that_cannot_be_started(tmp_path: Path) -> None:
+    home = fake_java(tmp_path, "never")
+    (home / "bin" / "java").chmod(0o644)
+    assert refusal({"JAVA_HOME": str(home)}) == (
+        f"Spark needs Java 17: the one in JAVA_HOME ({home}) does not run: Permission denied"
     )
 
 
