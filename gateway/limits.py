@@ -206,7 +206,8 @@ DRAIN_SECONDS: Final = 1.0
 While messages come they are read and dropped: a publisher that writes before it reads gets to the answer."""
 
 DRAIN_SECONDS_MAX: Final = 30.0
-"""How long such a stream is read at most, some time for the rest of the largest block; then it is cut off."""
+"""How long such a stream is read at most, some time for the rest of the largest block; then it is cut off.
+Also how long a publisher may leave the node's last word unread, and the status that then follows it."""
 
 HALF_CLOSE_SECONDS: Final = 0.02
 """How long after the end of a publisher's messages the stream has to live to count as closed in order. gRPC

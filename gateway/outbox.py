@@ -30,6 +30,8 @@ class Outbox:
         """Messages that came after the node had ended the stream."""
         self.overflow = asyncio.Event()
         """Set when the publisher does not read: its stream is to be broken off."""
+        self.over = asyncio.Event()
+        """Set when nothing more will be put in, or there was no room."""
         self._responses: deque[Response] = deque()
         self._responses_max = responses_max
         self._changed = asyncio.Event()
@@ -38,6 +40,7 @@ class Outbox:
         """Queue a response; none after one for which there was no room, so that none is missing between."""
         if self.overflow.is_set() or len(self._responses) >= self._responses_max:
             self.overflow.set()
+            self.over.set()
         else:
             self._responses.append(response)
         self._changed.set()
@@ -45,6 +48,7 @@ class Outbox:
     def close(self) -> None:
         """Say that nothing more comes."""
         self.closed = True
+        self.over.set()
         self._changed.set()
 
     async def get(self) -> list[Response]:

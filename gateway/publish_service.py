@@ -13,7 +13,8 @@ loops, one that reads and one that writes.
     cancelled, connection lost      `left`
 
 When the node ends a stream, its other side is drained for a while, not reset, so that the publisher reads the
-answer before the connection's end.
+answer before the connection's end. One that does not read its responses is told so with gRPC's status; one
+that does not read that either has its connection cut.
 Source: wire.md section 6; publish-block-stream.md.
 """
 
@@ -33,6 +34,7 @@ from gateway.admission import Admission, AdmissionLimits, DenialKind, address_of
 from gateway.api import publish_pb2
 from gateway.begun import Begun
 from gateway.conductor import Conductor
+from gateway.connections import cut_off
 from gateway.errors import ItemError
 from gateway.item_set import ItemSet, inspect
 from gateway.limits import (
@@ -140,22 +142,40 @@ class PublishService:
         outbox = self._conductor.connect(name, address=address)
         reader = asyncio.ensure_future(self._read(outbox, address, context))
         writer = asyncio.ensure_future(self._write(outbox, context))
-        overflow = asyncio.ensure_future(outbox.overflow.wait())
+        over = asyncio.ensure_future(outbox.over.wait())
         reason = "cancelled, or the connection was lost"
         try:
-            await asyncio.wait({writer, overflow}, return_when=asyncio.FIRST_COMPLETED)
-            if overflow.done():
+            await asyncio.wait({writer, over}, return_when=asyncio.FIRST_COMPLETED)
+            if not outbox.overflow.is_set():
+                await asyncio.wait({writer}, timeout=DRAIN_SECONDS_MAX)
+            if outbox.overflow.is_set() or not writer.done():
                 reason = "the publisher does not read its responses"
                 self._conductor.disconnect(outbox, reason)
-                # gRPC has no reset: the status waits behind what the publisher has not read.
-                await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, reason)
+                await self._break_off(outbox, context, reason)
             writer.result()
             await self._drain(outbox, reader)
             reason = "the stream is over"
         finally:
-            for task in (reader, writer, overflow):
+            for task in (reader, writer, over):
                 task.cancel()
             self._conductor.disconnect(outbox, reason)
+
+    async def _break_off(self, outbox: Outbox, context: aio.ServicerContext[Any, Any], reason: str) -> None:
+        """End a stream whose responses are not read; where its status is not read either, its connection.
+
+        gRPC has no reset: the status waits behind what the publisher has not read.
+        """
+        aborting = asyncio.ensure_future(context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, reason))
+        try:
+            if not (await asyncio.wait({aborting}, timeout=DRAIN_SECONDS_MAX))[0]:
+                found = await asyncio.to_thread(cut_off, context.peer())
+                log.warning(
+                    "publisher reads nothing" + (", and is cut off" if found else ""),
+                    extra=fields(publisher=outbox.name, connection=context.peer()),
+                )
+            await aborting
+        finally:
+            aborting.cancel()
 
     async def _drain(self, outbox: Outbox, reader: asyncio.Task[None]) -> None:
         """Let the reader drop what still comes, until nothing comes for a while or it has lasted too long."""

@@ -108,6 +108,11 @@ RULES: tuple[Rule, ...] = (
         lambda s: s.publish_max_inflight_bytes >= s.publish_max_block_bytes,
         lambda s: f"at least {size_text(s.publish_max_block_bytes)}, which is publish.max_block_bytes",
     ),
+    Rule(  # The blocks of a group are acknowledged in one go: a smaller queue would close who reads them all.
+        "publish.send_queue_max",
+        lambda s: s.publish_send_queue_max >= s.commit_max_blocks_per_group,
+        lambda s: f"at least {s.commit_max_blocks_per_group}, which is commit.max_blocks_per_group",
+    ),
     *_tls_rules("grpc"),
     *_tls_rules("subscriber"),
     *_tls_rules("control"),

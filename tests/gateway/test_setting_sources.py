@@ -169,6 +169,14 @@ BROKEN_RULES: list[tuple[str, dict[str, object], str]] = [
         ),
     ),
     (
+        "publish.send_queue_max",
+        {"publish.send_queue_max": "63"},
+        (
+            "publish.send_queue_max: got 63, expected at least 64, which is commit.max_blocks_per_group "
+            "(flag --publish-send-queue-max)"
+        ),
+    ),
+    (
         "grpc.tls_key",
         {"grpc.tls_certificate": "a.crt"},
         (

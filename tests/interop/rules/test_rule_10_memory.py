@@ -1,4 +1,7 @@
-"""Rule 10: what is in flight is bounded by pushing back, and the lowest block always gets through."""
+"""Rule 10: what is in flight is bounded by pushing back, and the lowest block always gets through.
+
+Responses that are not read are bounded, too, and beyond the bound the publisher is closed.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +11,15 @@ from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import pytest
+from grpc import aio
 
+from gateway import publish_service
 from gateway.block import Block
 from gateway.items import ItemKind, field_item
 from gateway.limits import ITEM_OVERHEAD_BYTES
 from publishers.client import ClientOptions, publish_blocks
 from publishers.maker import BlockMaker, MakerOptions
-from tests.interop.rules.scenes import Stage, play
+from tests.interop.rules.scenes import BLOCKS, Stage, play
 from tests.nodes import KEY, Publisher, split
 
 KIB = 1024
@@ -224,3 +229,42 @@ def test_one_publisher_far_ahead_is_slowed_and_the_others_are_not(tmp_path: Path
     play(
         tmp_path, scene, committed=0, publish_max_publisher_inflight_bytes=64 * KIB, publish_stall_blocks=100
     )
+
+
+# --- responses that are not read ----------------------------------------------------------------------------
+
+
+async def ask_for_ever(deaf: Publisher) -> None:
+    """Offer a block that is answered with Behind, again and again, and read nothing."""
+    while True:
+        await deaf.items(BLOCKS[13].items[0])
+
+
+@pytest.mark.parametrize("is_ended", [False, True])
+def test_a_publisher_that_reads_nothing_at_all_has_its_connection_cut(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, is_ended: bool
+) -> None:
+    """It has too many answers, or the node has ended its stream; neither can be told to it."""
+    monkeypatch.setattr(publish_service, "DRAIN_SECONDS_MAX", 0.2)
+
+    async def scene(stage: Stage) -> None:
+        (deaf,) = await stage.publishers("deaf")
+        sending = asyncio.ensure_future(ask_for_ever(deaf))
+        if is_ended:
+            (outbox,) = stage.node.conductor._outboxes.values()
+            await stage.until(lambda: len(outbox._responses) > 20)
+            arbiter = stage.node.conductor.arbiter
+            stage.node.conductor.perform(arbiter.bad_request(outbox.publisher_id, "nonsense", 0))
+        await asyncio.wait({sending})
+        assert sending.exception() is not None
+        await stage.left(0)
+        (again,) = await stage.publishers("deaf")  # its place is free
+        await again.block(BLOCKS[9])
+        await again.expect("ack 9")
+        with pytest.raises(aio.AioRpcError):
+            await deaf.answers(1_000_000)
+
+    queue_max = 1_000_000 if is_ended else 100
+    play(tmp_path, scene, publish_send_queue_max=queue_max, publish_max_streams_per_publisher=1)
+    cut = [record for record in caplog.records if record.message == "publisher reads nothing, and is cut off"]
+    assert [record.sluice_fields["publisher"] for record in cut] == ["deaf"]  # type: ignore[attr-defined]
