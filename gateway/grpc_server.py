@@ -16,9 +16,16 @@ import grpc
 from google.protobuf.message import DecodeError
 from grpc import aio
 
+from datastream.descriptors import descriptors_max
 from gateway.addresses import Address
 from gateway.errors import Fatal
-from gateway.limits import HARD_MESSAGE_FACTOR, KEEPALIVE_ANSWER_SECONDS, KEEPALIVE_CLIENT_SECONDS_MIN
+from gateway.limits import (
+    CONNECTION_IDLE_SECONDS_MAX,
+    HANDSHAKE_SECONDS_MAX,
+    HARD_MESSAGE_FACTOR,
+    KEEPALIVE_ANSWER_SECONDS,
+    KEEPALIVE_CLIENT_SECONDS_MIN,
+)
 from gateway.tls import ServerTls
 
 __all__ = ["ServerPlan", "not_free", "start_server"]
@@ -36,6 +43,8 @@ class ServerPlan:
     """Longest message that is taken as it is (`grpc.max_message_bytes`)."""
     keepalive_seconds: float
     """Quiet time after which a client is asked whether it is still there; 0: never."""
+    connections_max: int
+    """Connections at once (`grpc.max_connections`); one more is closed at once."""
     tls: ServerTls | None = None
     """Its certificates; None: no TLS."""
 
@@ -105,6 +114,9 @@ def _options(plan: ServerPlan) -> list[tuple[str, int]]:
         # Clients may ask as well; without these two gRPC takes a careful client for an attack.
         ("grpc.http2.min_ping_interval_without_data_ms", KEEPALIVE_CLIENT_SECONDS_MIN * 1000),
         ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.max_allowed_incoming_connections", _connections_max(plan.connections_max)),
+        ("grpc.server_handshake_timeout_ms", HANDSHAKE_SECONDS_MAX * 1000),
+        ("grpc.max_connection_idle_ms", CONNECTION_IDLE_SECONDS_MAX * 1000),
     ]
     if plan.keepalive_seconds:
         options += [
@@ -112,6 +124,12 @@ def _options(plan: ServerPlan) -> list[tuple[str, int]]:
             ("grpc.keepalive_timeout_ms", KEEPALIVE_ANSWER_SECONDS * 1000),
         ]
     return options
+
+
+def _connections_max(asked: int) -> int:
+    """Limit connections, so that they cannot take the descriptors that files and other servers need."""
+    most = descriptors_max()
+    return asked if most is None else max(1, min(asked, most // 4))
 
 
 async def _try_address(setting: str, address: Address) -> None:

@@ -26,6 +26,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 
 from gateway.addresses import Address
 from gateway.errors import Fatal
+from gateway.limits import HTTP_CONNECTIONS_MAX, HTTP_SILENT_SECONDS_MAX
 from gateway.metrics import Metrics
 from gateway.operations_page import render_operations
 from gateway.status_page import Status, as_json, render
@@ -63,14 +64,24 @@ class NodeView(Protocol):
 class HttpServer:
     """A running HTTP server."""
 
-    def __init__(self, runner: web.AppRunner, address: Address) -> None:
+    def __init__(self, runner: web.AppRunner, listener: asyncio.Server, address: Address) -> None:
         self._runner = runner
+        self._listener = listener
         self.address = address
         """Where it listens; a port 0 has become the real one."""
 
     async def close(self) -> None:
         """Stop listening and close what is open. Closing twice does nothing."""
+        self._listener.close()
         await self._runner.cleanup()
+
+
+class _OneTooMany(asyncio.Protocol):
+    """A connection for which there is no place."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Close it."""
+        transport.close()
 
 
 def make_app(node: NodeView) -> web.Application:
@@ -93,16 +104,28 @@ async def start_http(node: NodeView, address: Address) -> HttpServer:
     Raises:
         Fatal: the address cannot be listened at.
     """
-    runner = web.AppRunner(make_app(node), access_log=None, logger=_requests_log, handle_signals=False)
+    runner = web.AppRunner(
+        make_app(node),
+        access_log=None,
+        logger=_requests_log,
+        handle_signals=False,
+        keepalive_timeout=HTTP_SILENT_SECONDS_MAX,
+    )
     await runner.setup()
+    server = runner.server
+    assert server is not None  # since it is set up
+
+    def take() -> asyncio.Protocol:
+        return server() if len(server.connections) < HTTP_CONNECTIONS_MAX else _OneTooMany()
+
     try:
-        await web.TCPSite(runner, address.host, address.port).start()
+        listener = await asyncio.get_running_loop().create_server(take, address.host, address.port)
     except OSError as error:
         await runner.cleanup()
         number = error.errno or 0  # below 0 when the host's name was not found
         got = os.strerror(number) if number > 0 else str(error)
         raise Fatal(f"http.address {address}", got=got, expected="an address that is free here") from error
-    return HttpServer(runner, Address(address.host, runner.addresses[0][1]))
+    return HttpServer(runner, listener, Address(address.host, listener.sockets[0].getsockname()[1]))
 
 
 def _is_about_nonsense(record: logging.LogRecord) -> bool:

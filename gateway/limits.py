@@ -13,6 +13,7 @@ __all__ = [
     "CERTIFICATE_WARNING_DAYS",
     "CHAIN_SNAPSHOT_BLOCKS",
     "COMMIT_GROUP_BYTES_MAX",
+    "CONNECTION_IDLE_SECONDS_MAX",
     "CONTROL_CALL_SECONDS",
     "CONTROL_SECONDS_MAX",
     "DISK_PROBE_BYTES",
@@ -24,6 +25,7 @@ __all__ = [
     "FIELD_CHARACTERS_MAX",
     "FOLLOW_SETTLE_SECONDS",
     "HALF_CLOSE_SECONDS",
+    "HANDSHAKE_SECONDS_MAX",
     "HARD_MESSAGE_FACTOR",
     "HASH_BATCH_BYTES",
     "HASH_PROCESS_BYTES_MAX",
@@ -34,6 +36,8 @@ __all__ = [
     "HASH_PROCESS_SECONDS_MAX",
     "HEADER_SIZE_MAX",
     "HEALTH_CHECK_SECONDS",
+    "HTTP_CONNECTIONS_MAX",
+    "HTTP_SILENT_SECONDS_MAX",
     "INLINE_HASH_BYTES_MAX",
     "INLINE_HASH_ITEMS_MAX",
     "ITEM_OVERHEAD_BYTES",
@@ -228,6 +232,20 @@ KEEPALIVE_ANSWER_SECONDS: Final = 10
 KEEPALIVE_CLIENT_SECONDS_MIN: Final = 5
 """Clients may ask the node as often. Without this, gRPC closes the connection of one that asks oftener than
 every 5 minutes, with `too_many_pings`."""
+
+HANDSHAKE_SECONDS_MAX: Final = 20
+"""How long a gRPC client may take to begin: TLS, and HTTP/2's first frames; then its connection is closed."""
+
+CONNECTION_IDLE_SECONDS_MAX: Final = 600
+"""How long a gRPC client may be connected without a call. It is told so and connects again by itself."""
+
+HTTP_CONNECTIONS_MAX: Final = 256
+"""Connections at once to the HTTP address, which probes, a scraper and a few browsers share; one more is
+closed at once."""
+
+HTTP_SILENT_SECONDS_MAX: Final = 75.0
+"""How long an HTTP client may be connected without a whole request; then it is closed. Scrapers ask again
+within a minute."""
 
 REFUSED_PUBLISHERS_KEPT: Final = 1_000
 """Publishers that were refused a stream and are remembered, so that one that tries again and again is logged

@@ -452,6 +452,7 @@ class Node:
                 address,
                 settings.grpc_max_message_bytes,
                 settings.grpc_keepalive_seconds,
+                settings.grpc_max_connections,
                 tls,
             ),
             add_services,

@@ -287,6 +287,14 @@ class Settings:
         "Quiet time after which a client is asked whether it is still there; without an answer it is closed.",
         unit="seconds",
     )
+    grpc_max_connections: int = row(
+        "grpc.max_connections",
+        WholeNumber(1, 1_000_000),
+        4096,
+        "Connections at once to each gRPC address, at most a quarter of the process's file descriptors; one "
+        "more is closed at once.",
+        unit="connections",
+    )
     grpc_tls_certificate: Path | None = row(
         "grpc.tls_certificate",
         File(),

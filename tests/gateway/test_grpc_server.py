@@ -10,15 +10,17 @@ import pytest
 from grpc import aio
 from grpc_health.v1 import health, health_pb2_grpc
 
+from gateway import grpc_server
 from gateway.addresses import Address
 from gateway.errors import Fatal
 from gateway.grpc_server import ServerPlan, start_server
 
+ANSWER_SECONDS = 20.0
 LOOPBACK = Address("127.0.0.1", 0)
 
 
-def plan(address: Address = LOOPBACK, keepalive_seconds: float = 0) -> ServerPlan:
-    return ServerPlan("grpc.address", address, 1 << 20, keepalive_seconds)
+def plan(address: Address = LOOPBACK, keepalive_seconds: float = 0, connections_max: int = 100) -> ServerPlan:
+    return ServerPlan("grpc.address", address, 1 << 20, keepalive_seconds, connections_max)
 
 
 def no_services(server: aio.Server) -> None:
@@ -43,6 +45,75 @@ def test_an_address_that_is_taken_is_named() -> None:
     assert str(caught.value) == (
         f"grpc.address {address}: got Address already in use, expected an address that is free here"
     )
+
+
+def first_bytes(connection: socket.socket) -> bytes:
+    """What the server says to a new connection: HTTP/2 settings, or nothing when it closes it."""
+    connection.settimeout(ANSWER_SECONDS)
+    return connection.recv(9)
+
+
+def test_one_connection_too_many_is_closed_and_has_a_place_when_another_is_gone() -> None:
+    async def main() -> None:
+        server, address = await start_server(plan(connections_max=2), no_services)
+        where = (address.host, address.port)
+        first, second, third = (socket.create_connection(where) for _ in range(3))
+        with second:
+            assert [len(await asyncio.to_thread(first_bytes, one)) for one in (first, second)] == [9, 9]
+            assert await asyncio.to_thread(first_bytes, third) == b""
+            third.close()
+            first.close()
+            async with asyncio.timeout(ANSWER_SECONDS):
+                while True:
+                    with socket.create_connection(where) as fourth:
+                        if await asyncio.to_thread(first_bytes, fourth):
+                            break
+                    await asyncio.sleep(0.01)
+        await server.stop(0)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("descriptors", "asked", "most"), [(None, 4096, 4096), (1024, 4096, 256), (1024, 9, 9), (3, 9, 1)]
+)
+def test_connections_leave_descriptors_for_files(
+    monkeypatch: pytest.MonkeyPatch, descriptors: int | None, asked: int, most: int
+) -> None:
+    monkeypatch.setattr(grpc_server, "descriptors_max", lambda: descriptors)
+    options = dict(grpc_server._options(plan(connections_max=asked)))
+    assert options["grpc.max_allowed_incoming_connections"] == most
+
+
+def test_a_client_that_only_connects_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grpc_server, "HANDSHAKE_SECONDS_MAX", 1)
+
+    async def main() -> None:
+        server, address = await start_server(plan(), no_services)
+        with socket.create_connection((address.host, address.port)) as silent:
+            silent.settimeout(ANSWER_SECONDS)
+            while await asyncio.to_thread(silent.recv, 100):
+                pass  # settings, and the goodbye
+        await server.stop(0)
+
+    asyncio.run(main())
+
+
+def test_a_client_without_calls_is_let_go_and_calls_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grpc_server, "CONNECTION_IDLE_SECONDS_MAX", 1)
+
+    async def main() -> None:
+        server, address = await start_server(plan(), _echo)
+        async with aio.insecure_channel(str(address)) as channel:
+            echo: aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary("/test/echo")
+            assert await echo(b"1") == b"1"
+            async with asyncio.timeout(ANSWER_SECONDS):
+                while (state := channel.get_state()) is grpc.ChannelConnectivity.READY:
+                    await channel.wait_for_state_change(state)
+            assert await echo(b"2") == b"2"
+        await server.stop(0)
+
+    asyncio.run(main())
 
 
 def test_services_are_those_that_were_added() -> None:

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 import aiohttp
 import pytest
 
+from gateway import http
 from gateway.addresses import Address
 from gateway.errors import Fatal, GatewayError
 from gateway.http import start_http
@@ -192,3 +193,36 @@ def test_what_is_not_http_is_answered_and_not_logged(
 
     asyncio.run(main())
     assert caplog.records == []
+
+
+def test_one_connection_too_many_is_closed_and_the_others_are_served(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http, "HTTP_CONNECTIONS_MAX", 2)
+
+    async def main() -> None:
+        server = await start_http(FakeNode(), ANY_PORT)
+        where = (server.address.host, server.address.port)
+        streams = [await asyncio.open_connection(*where) for _ in range(3)]
+        (reader, writer), _, (refused, _) = streams
+        assert await refused.read() == b""
+        writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert (await reader.readline()).startswith(b"HTTP/1.1 200")
+        for _, each in streams:
+            each.close()
+        await server.close()
+
+    asyncio.run(main())
+
+
+def test_a_client_that_asks_nothing_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http, "HTTP_SILENT_SECONDS_MAX", 0.1)
+
+    async def main() -> None:
+        server = await start_http(FakeNode(), ANY_PORT)
+        for begun in (b"", b"GET /healthz HT"):
+            reader, writer = await asyncio.open_connection(server.address.host, server.address.port)
+            writer.write(begun)
+            assert await asyncio.wait_for(reader.read(), 20) == b""
+            writer.close()
+        await server.close()
+
+    asyncio.run(main())
