@@ -32,7 +32,7 @@ from publishers.report_totals import by_publisher
 from publishers.signing_key import KeyPlace
 from publishers.source_names import SourceName, parse_source
 from publishers.spark.chain_sources import ChainFrame, batch_frame, check_before_spark, stream_frame
-from publishers.spark.failures import reason_in
+from publishers.spark.failures import is_passing, reason_in
 from publishers.spark.gateway_options import Gateways, gateways_of, rotated, tls_gateway_options
 from publishers.steward import Steward
 
@@ -348,25 +348,15 @@ def _run_job(race: _Race, job: _Job) -> None:
 
 
 def _keep_query_running(race: _Race, job: _Job, options: dict[str, str]) -> None:
-    """Run the query to its end; one that fell over another of this session is begun again."""
+    """Run the query to its end; one that fell over something of Spark's own is begun again."""
     for start in range(1, _QUERY_STARTS_MAX + 1):
         try:
             _run_query(race, job, options)
             return
         except Exception as error:
-            if start == _QUERY_STARTS_MAX or race.is_stopping or not _is_sparks_own_race(error):
+            if start == _QUERY_STARTS_MAX or race.is_stopping or not is_passing(str(error)):
                 raise
             _logger.warning("query %s is begun again: %s", job.publisher_id, reason_in(str(error)))
-
-
-def _is_sparks_own_race(error: Exception) -> bool:
-    """Tell whether a query fell over another that began beside it.
-
-    All queries share the registered data source, with the environment of its workers in a Java map. Spark
-    writes this map into the tasks of one query while it still puts names into it for another; a map that
-    changed meanwhile cannot be read. The checkpoint makes it safe to begin again.
-    """
-    return any(name in str(error) for name in ("OptionalDataException", "ConcurrentModificationException"))
 
 
 def _run_query(race: _Race, job: _Job, options: dict[str, str]) -> None:

@@ -11,10 +11,21 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["known_failure", "reason_in"]
+__all__ = ["is_passing", "known_failure", "reason_in"]
 
 _OUR_ERROR: Final = re.compile(
     r"^(?:publishers|gateway|datastream)\.errors\.\w+: (?P<reason>.*)$", re.MULTILINE
+)
+# What has nothing to do with the job, and need not be there the next time.
+_PASSING: Final = (
+    # All queries of a session share the registered data source, with the environment of its workers in a Java
+    # map. Spark writes this map into the tasks of one query while it still puts names into it for another; a
+    # map that changed meanwhile cannot be read.
+    "OptionalDataException",
+    "ConcurrentModificationException",
+    # Spark gives the Python that reads a streaming source on the driver 10 seconds to start, whatever else
+    # the machine does. No setting changes that (4.3, PythonWorkerFactory.createSimpleWorker).
+    "Python worker failed to connect back",
 )
 _STATUS_MARK: Final = re.compile(r"\s*SQLSTATE: \w+\s*$")
 _REINSTALL: Final = (
@@ -111,6 +122,11 @@ _KNOWN: Final = (
         "{text} pip install 'sluice-gateway[spark]' brings those that fit",
     ),
     _known(
+        r"Python worker failed to connect back",
+        "a Python worker did not start within the 10 seconds that Spark gives it; the machine had no time "
+        "for it: run it again, with fewer task slots",
+    ),
+    _known(
         r"'JavaPackage' object is not callable",
         "PySpark and the Spark in SPARK_HOME are of different versions; unset SPARK_HOME",
     ),
@@ -130,6 +146,15 @@ def known_failure(text: str) -> str | None:
             fields["line"] = text[match.start() :].split("\n", 1)[0].strip()
             return known.explanation.format(**fields)
     return None
+
+
+def is_passing(text: str) -> bool:
+    """Tell whether a streaming query that failed so may just be started again; its checkpoint makes it safe.
+
+    Args:
+        text: as for `known_failure`.
+    """
+    return any(mark in text for mark in _PASSING)
 
 
 def reason_in(text: str) -> str:

@@ -4,7 +4,7 @@
     publish a folder of block files, with a sink whose tasks are killed at random if there is a seed;
     write a line for each report
 {"do": "follow", "master", "settings", "chain", "gateways", "checkpoint", "blocks_per_batch"}
-    publish what comes into a folder until standard input ends
+    publish what comes into a folder until standard input ends, or the query fails
 {"do": "round-trip", "master", "settings", "chain", "partitions", "gateways", "options", "copy"}
     publish, and write what the gateway has into another folder
 """
@@ -16,6 +16,7 @@ import os
 import random
 import signal
 import sys
+import threading
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
@@ -130,11 +131,13 @@ def start_query(spark: SparkSession, orders: dict[str, Any]) -> StreamingQuery:
 
 def _follow(spark: SparkSession, orders: dict[str, Any]) -> None:
     query = start_query(spark, orders)
-    sys.stdin.read()
-    query.stop()
-    error = query.exception()
-    if error is not None:
-        raise error
+
+    def stop_at_end() -> None:
+        sys.stdin.read()
+        query.stop()
+
+    threading.Thread(target=stop_at_end, daemon=True).start()
+    query.awaitTermination()  # raises what the query failed with: whoever waits for its blocks is to know
 
 
 def _round_trip(spark: SparkSession, orders: dict[str, Any]) -> None:

@@ -27,7 +27,7 @@ from tests.serving import SLUICE
 
 ROOT: Final = Path(__file__).parents[2]
 WAIT_SECONDS: Final = 900.0 if os.environ.get("SLUICE_LONG") == "1" else 240.0
-_LOOK_SECONDS: Final = 0.02
+_LOOK_SECONDS: Final = 0.1  # each look is a connection: more often takes the processor from those waited for
 _CATCH_UP: Final = (
     *("--block-time", "1", "--catchup-stall-seconds", "2", "--catchup-rest-seconds", "0.2"),
     *("--catchup-max-rest-seconds", "1"),
@@ -153,10 +153,15 @@ class Driver:
         """Whether it has not ended."""
         return self._process.poll() is None
 
+    @property
+    def log(self) -> str:
+        """What it has written to standard error."""
+        return self._log_path.read_text(errors="replace")
+
     def answer(self) -> list[Any]:
         """Wait for its end: the lines that it wrote, each a JSON value."""
         out, _ = self._process.communicate(timeout=3 * WAIT_SECONDS)
-        assert self._process.returncode == 0, self._log_path.read_text(errors="replace")[-4000:]
+        assert self._process.returncode == 0, self.log[-4000:]
         return [json.loads(line) for line in out.splitlines()]
 
     def reports(self) -> list[PublishReport]:

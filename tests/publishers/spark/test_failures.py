@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from publishers.spark.failures import known_failure, reason_in
+from publishers.spark.failures import is_passing, known_failure, reason_in
 
 SPARK_ERROR = """\
 An error occurred while calling o66.save.
@@ -87,6 +87,10 @@ USUAL = {
         "Spark ran out of memory (Java heap space); give it more: --conf spark.driver.memory=4g in ",
         "else spark.executor.memory",
     ),
+    "org.apache.spark.SparkException: Python worker failed to connect back.": (
+        "a Python worker did not start within the 10 seconds that Spark gives it; ",
+        "run it again, with fewer task slots",
+    ),
     "TypeError: 'JavaPackage' object is not callable": (
         "PySpark and the Spark in SPARK_HOME are of different versions; ",
         "unset SPARK_HOME",
@@ -108,3 +112,17 @@ def test_an_error_of_ours_is_worth_more_than_what_is_around_it() -> None:
     text = "publishers.errors.BadBlock: block 5 is bad\njava.io.IOException: No space left on device"
     assert reason_in(text) == "block 5 is bad"
     assert known_failure("something else") is None
+
+
+@pytest.mark.parametrize(
+    ("text", "is_so"),
+    [
+        ("java.io.OptionalDataException", True),
+        ("java.util.ConcurrentModificationException: null", True),
+        ("org.apache.spark.SparkException: Python worker failed to connect back.", True),
+        ("publishers.errors.BadBlock: block 5 is bad", False),
+        ("java.io.IOException: No space left on device", False),
+    ],
+)
+def test_what_a_query_is_begun_again_after(text: str, is_so: bool) -> None:
+    assert is_passing(f"=== Streaming Query ===\n{text}\n\tat x") is is_so
