@@ -7,6 +7,7 @@ of its addresses: what must not be reachable from everywhere needs a server of i
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -29,6 +30,9 @@ from gateway.limits import (
 from gateway.tls import ServerTls
 
 __all__ = ["ServerPlan", "not_free", "start_server"]
+
+# That a client was gone before it had its answer is no error of a service; gRPC logs a traceback for each.
+logging.getLogger("grpc._cython.cygrpc").addFilter(lambda record: not _is_about_gone_client(record))
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +106,11 @@ class _RefuseUnreadable(aio.ServerInterceptor):
         return grpc.unary_unary_rpc_method_handler(
             answer, request_deserializer=read, response_serializer=handler.response_serializer
         )
+
+
+def _is_about_gone_client(record: logging.LogRecord) -> bool:
+    """Whether an answer could not be sent: the only batch that gRPC starts outside of our handlers."""
+    return record.getMessage().startswith("ExecuteBatchError raised in core by servicer method")
 
 
 def _options(plan: ServerPlan) -> list[tuple[str, int]]:

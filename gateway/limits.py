@@ -6,6 +6,10 @@ Pure. A limit that an operator may want to move has its default here and its nam
 from typing import Final
 
 __all__ = [
+    "ACCESS_ADDRESS_BYTES_MAX",
+    "ACCESS_BYTES_MAX",
+    "ACCESS_READS_MAX",
+    "ACCESS_SECONDS_MAX",
     "ADDRESS_BOOK_NODES_MAX",
     "ADDRESS_BOOK_SIZE_MAX",
     "BLOCK_ITEMS_MAX",
@@ -264,6 +268,21 @@ CERTIFICATE_WARNING_DAYS: Final = 14
 TLS_FILE_BYTES_MAX: Final = 1 << 20
 """Bytes of a certificate or key file. A bundle of all public authorities has a quarter of it; more is a
 wrong path."""
+# --- single blocks ------------------------------------------------------------------------------------------
+
+ACCESS_BYTES_MAX: Final = 512 * 1024 * 1024
+"""Bytes of blocks on their way to those who asked `getBlock`: each is in memory, here and in gRPC, until its
+client has it. With so many, no further one is read; one block is always possible, however large."""
+
+ACCESS_ADDRESS_BYTES_MAX: Final = 128 * 1024 * 1024
+"""The same to one network address."""
+
+ACCESS_READS_MAX: Final = 2
+"""Blocks that are read for `getBlock` at once; more would only hold more memory."""
+
+ACCESS_SECONDS_MAX: Final = 300.0
+"""How long a client may take to take a block, or hold a part of the above; then its connection is ended."""
+
 # --- subscribing --------------------------------------------------------------------------------------------
 
 SUBSCRIBE_REQUEST_BYTES_MAX: Final = 4096

@@ -110,6 +110,7 @@ class Node:
         # With a single core, to send items to another process only costs.
         self._hash_process = HashProcess() if len(os.sched_getaffinity(0)) > 1 else None
         self.subscribe_service: SubscribeService
+        self.block_access: BlockAccessService
         self.following: Following
         self.keeper: RoleKeeper
         self._tcp_server: StreamServer
@@ -485,7 +486,8 @@ class Node:
 
     def _add_reading(self, server: aio.Server) -> None:
         """Add what gives blocks away."""
-        BlockAccessService(self.ledger).add_to(server)
+        self.block_access = BlockAccessService(self.ledger)
+        self.block_access.add_to(server)
         self._make_subscribe_service().add_to(server)
 
     def _make_subscribe_service(self) -> SubscribeService:

@@ -21,8 +21,17 @@ from google.protobuf.message import DecodeError
 from grpc import aio
 
 import gateway
+from gateway.admission import address_of
+from gateway.answer_shares import AnswerShares
 from gateway.api import block_pb2, node_pb2, node_pb2_grpc
+from gateway.connections import cut_off
 from gateway.ledger import Ledger
+from gateway.limits import (
+    ACCESS_ADDRESS_BYTES_MAX,
+    ACCESS_BYTES_MAX,
+    ACCESS_READS_MAX,
+    ACCESS_SECONDS_MAX,
+)
 from gateway.logs import fields
 
 __all__ = ["INSTANCE_KEY", "STATUS_KEY", "BlockAccessService", "BlockNodeService", "Facts", "read_facts"]
@@ -110,13 +119,14 @@ class BlockAccessService:
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
+        self._shares = AnswerShares(ACCESS_BYTES_MAX, ACCESS_ADDRESS_BYTES_MAX)
+        self._reading = asyncio.Semaphore(ACCESS_READS_MAX)
 
     def add_to(self, server: aio.Server) -> None:
-        """Register the service; by hand, since a request that does not parse has an answer, too."""
-        handler = grpc.unary_unary_rpc_method_handler(
-            self.get_block,
-            request_deserializer=_parse,
-            response_serializer=node_pb2.BlockResponse.SerializeToString,
+        """Register the service; by hand: a request that does not parse has an answer, too, and answers are
+        serialized where they are read, in threads."""
+        handler: grpc.RpcMethodHandler[Any, Any] = grpc.unary_unary_rpc_method_handler(
+            self.get_block, request_deserializer=_parse, response_serializer=None
         )
         server.add_generic_rpc_handlers(
             (grpc.method_handlers_generic_handler(ACCESS_SERVICE_NAME, {"getBlock": handler}),)
@@ -124,31 +134,70 @@ class BlockAccessService:
 
     async def get_block(
         self, request: node_pb2.BlockRequest | None, context: aio.ServicerContext[Any, Any]
-    ) -> node_pb2.BlockResponse:
-        """One committed block, its items as they were received.
+    ) -> bytes:
+        """One committed block, its items as they were received; a serialized BlockResponse.
 
         A number that is not here is NOT_FOUND above the last block and NOT_AVAILABLE below the first. None is
-        a request that does not parse.
+        a request that does not parse. A client that does not take its blocks gets no more of them.
         """
         first, last = self._ledger.first_number, self._ledger.last_number
         kind = None if request is None else request.WhichOneof("block_specifier")
         if request is None or kind is None or (kind == "retrieve_latest" and not request.retrieve_latest):
-            return node_pb2.BlockResponse(status=_Code.INVALID_REQUEST)
+            return _only(_Code.INVALID_REQUEST)
         if first is None or last is None:
-            return node_pb2.BlockResponse(status=_Code.NOT_FOUND)
+            return _only(_Code.NOT_FOUND)
         latest = kind == "retrieve_latest" or request.block_number == U64_MAX
         number = last if latest else request.block_number
         if number > last:
-            return node_pb2.BlockResponse(status=_Code.NOT_FOUND)
+            return _only(_Code.NOT_FOUND)
         if number < first:
-            return node_pb2.BlockResponse(status=_Code.NOT_AVAILABLE)
-        try:
-            stored = await asyncio.to_thread(self._ledger.read_block, number)
-        except Exception as error:  # the edge of a shell: a damaged block must not look like a missing one
-            log.exception("block cannot be read", extra=fields(block=number, got=str(error)))
-            return node_pb2.BlockResponse(status=_Code.ERROR)
+            return _only(_Code.NOT_AVAILABLE)
+        address = address_of(context.peer())
+        async with self._reading:
+            refusal = self._shares.refusal(address)
+            if refusal is not None:
+                await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, refusal)
+            try:
+                answer = await asyncio.to_thread(self._read, number)
+            except (
+                Exception
+            ) as error:  # the edge of a shell: a damaged block must not look like a missing one
+                log.exception("block cannot be read", extra=fields(block=number, got=str(error)))
+                return _only(_Code.ERROR)
+            self._count(address, len(answer), context)
+        return answer
+
+    def _read(self, number: int) -> bytes:
+        """Make the answer with a block that is held; in a thread."""
+        stored = self._ledger.read_block(number)
         assert stored is not None
-        return node_pb2.BlockResponse(status=_Code.SUCCESS, block=block_pb2.Block(items=stored.items))
+        block = block_pb2.Block(items=stored.items)
+        return node_pb2.BlockResponse(status=_Code.SUCCESS, block=block).SerializeToString()
+
+    def _count(self, address: str, size_bytes: int, context: aio.ServicerContext[Any, Any]) -> None:
+        """Count the answer to a call until the call is over; one that takes too long loses its connection."""
+        peer = context.peer()
+        self._shares.take(address, size_bytes)
+        too_long = asyncio.get_running_loop().call_later(
+            ACCESS_SECONDS_MAX, _cut_off_slow, peer, ACCESS_SECONDS_MAX
+        )
+
+        def over(_: aio.ServicerContext[Any, Any]) -> None:
+            too_long.cancel()
+            self._shares.give_back(address, size_bytes)
+
+        context.add_done_callback(over)  # type: ignore[arg-type]  # the stub has a callback without arguments
+
+
+def _only(status: node_pb2.BlockResponse.Code.ValueType) -> bytes:
+    """Make an answer without a block."""
+    return node_pb2.BlockResponse(status=status).SerializeToString()
+
+
+def _cut_off_slow(peer: str, seconds: float) -> None:
+    """End the connection of a client that does not take its block."""
+    log.warning("client does not take its block, and is cut off", extra=fields(client=peer, seconds=seconds))
+    cut_off(peer)
 
 
 def _parse(message: bytes) -> node_pb2.BlockRequest | None:

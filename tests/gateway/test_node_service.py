@@ -14,18 +14,22 @@ import pytest
 from grpc import aio
 
 import gateway
-from gateway.api import node_pb2, node_pb2_grpc
+from gateway import node_service
+from gateway.api import block_pb2, node_pb2, node_pb2_grpc
 from gateway.block import Block
 from gateway.errors import LayoutError
 from gateway.ledger import Ledger
-from gateway.node_service import STATUS_KEY
+from gateway.node_service import ACCESS_SERVICE_NAME, STATUS_KEY
 from publishers.maker import BlockMaker, MakerOptions
+from tests.deaf_client import DeafClient
 from tests.nodes import ANSWER_SECONDS, KEY, Wire, make_blocks, running_node, wire_to
 
 U64_MAX = (1 << 64) - 1
 BLOCKS = make_blocks(6)
 Code = node_pb2.BlockResponse.Code
 Request = node_pb2.BlockRequest
+LATEST = Request(retrieve_latest=True)
+GET_BLOCK = f"/{ACCESS_SERVICE_NAME}/getBlock"
 
 
 def with_blocks(
@@ -165,6 +169,56 @@ def test_a_block_that_cannot_be_read_is_an_error_and_not_missing(
         if record.message == "block cannot be read"
     ]
     assert line == {"block": 1, "got": "block 1 at entry 7: got nonsense, expected the end of the block"}
+
+
+async def until_held(wire: Wire, block_count: int) -> None:
+    """Wait until so many answers with block 4 are on their way."""
+    shares = wire.node.block_access._shares
+    answer = node_pb2.BlockResponse(status=Code.SUCCESS, block=block_pb2.Block(items=BLOCKS[4].items))
+    async with asyncio.timeout(ANSWER_SECONDS):
+        while shares.bytes_held != block_count * answer.ByteSize():  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+
+
+def test_a_client_that_does_not_take_its_blocks_gets_no_more_of_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(node_service, "ACCESS_ADDRESS_BYTES_MAX", 1)
+
+    async def scenario(wire: Wire) -> None:
+        assert (await ask(wire, LATEST)).status == Code.SUCCESS
+        await until_held(wire, 0)
+        with DeafClient(wire.node.grpc_address, ANSWER_SECONDS) as deaf:
+            for _ in range(3):
+                deaf.ask(GET_BLOCK, LATEST.SerializeToString())
+            await until_held(wire, 1)
+            with pytest.raises(aio.AioRpcError) as caught:
+                await ask(wire, LATEST)
+            assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+            assert str(caught.value.details()).endswith("that were not taken yet, expected less than 1")
+            assert (await ask(wire, Request(block_number=5))).status == Code.NOT_FOUND
+        await until_held(wire, 0)
+        assert (await ask(wire, LATEST)).status == Code.SUCCESS
+
+    with_blocks(tmp_path, BLOCKS[:5], scenario)
+    assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
+
+
+def test_a_client_that_takes_too_long_over_a_block_is_cut_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(node_service, "ACCESS_SECONDS_MAX", 0.3)
+
+    async def scenario(wire: Wire) -> None:
+        with DeafClient(wire.node.grpc_address, ANSWER_SECONDS) as deaf:
+            deaf.ask(GET_BLOCK, LATEST.SerializeToString())
+            await until_held(wire, 1)
+            await asyncio.to_thread(deaf.wait_until_closed)
+            await until_held(wire, 0)
+
+    with_blocks(tmp_path, BLOCKS[:5], scenario)
+    words = "client does not take its block, and is cut off"
+    assert [record.message for record in caplog.records if record.levelno >= logging.WARNING] == [words]
 
 
 # --- serverStatus -------------------------------------------------------------------------------------------
