@@ -1,136 +1,128 @@
-"""Coverage-guided fuzzing of the parsers, with atheris (libFuzzer).
+"""Coverage-guided fuzzing of one parser in this process, with atheris (libFuzzer).
 
-    python -m tests.fuzzing.atheris_parsers [--seconds 60] [--runs N] [--corpus FOLDER] [NAME…]
+    python -m tests.fuzzing.atheris_parsers NAME --folder FOLDER [--cpu-seconds 600 | --runs N]
 
-Each parser is fuzzed in a process of its own; all of them if none is named. A finding is an error that a
-parser does not declare, an input that costs more than a second of processor time (measured again without the
-instrumentation, which costs several times as much), or a hang; the input is then in a file `crash-…` or
-`timeout-…` in the working folder, and the exit status is 1.
+`python -m tests.fuzzing` starts this for one parser after the other and keeps the books. A finding ends the
+process with a status other than 0:
+
+    an error that the parser does not declare     libFuzzer writes the input to FOLDER/findings
+    an input of more than a second                the same; it is measured again without the instrumentation,
+                                                  which costs several times as much
+    a hang, 30 seconds in one input               the signal SIGPROF ends the process, in whatever code it is;
+                                                  the input is in the record
+
+All time here is processor time: a process that is stopped for a while, or waits for its turn on a busy
+machine, has not hung.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
+import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
-from importlib.util import find_spec
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-__all__ = ["main"]
+from tests.fuzzing.record import Progress, Record
+
+if TYPE_CHECKING:
+    from tests.fuzzing.parsers import Parser
+
+__all__ = ["HANG_CPU_SECONDS", "main"]
 
 SLOW_SECONDS: Final = 1.0
 """An instrumented run that takes longer is measured again without instrumentation."""
-HANG_SECONDS: Final = 30
-"""When libFuzzer gives an input up."""
+HANG_CPU_SECONDS: Final = 30.0
+"""When an input is given up."""
 MEMORY_MIB_MAX: Final = 2048
+_PARENT_EVERY_INPUTS: Final = 1024
+_NEVER: Final = 1 << 30
+"""For limits of libFuzzer, which go by the clock on the wall and count the time that a process is stopped."""
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Fuzz; return the exit status."""
+def main(arguments: Sequence[str]) -> None:
+    """Fuzz one parser until its time is over; this does not return."""
     parser = argparse.ArgumentParser(prog="python -m tests.fuzzing.atheris_parsers", description=__doc__)
-    parser.add_argument("--seconds", type=int, default=60, help="time for each parser (60)")
-    parser.add_argument("--runs", type=int, default=0, help="inputs for each parser instead of a time")
-    parser.add_argument("--corpus", type=Path, help="folder that keeps what was found, one folder a parser")
-    parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
-    parser.add_argument("names", nargs="*", metavar="NAME")
+    parser.add_argument("--folder", type=Path, required=True, help="keeps corpus, findings and records")
+    parser.add_argument("--cpu-seconds", type=float, default=600.0, help="processor time (600)")
+    parser.add_argument("--runs", type=int, default=0, help="so many inputs instead of a time")
+    parser.add_argument("name", metavar="NAME")
     options = parser.parse_args(arguments)
-    try:
-        has_atheris = find_spec("atheris") is not None
-    except ValueError:  # a module that was made None
-        has_atheris = False
-    if not has_atheris:
-        sys.stderr.write("atheris is not installed: pip install 'sluice-gateway[fuzz]'\n")
-        return 1
-    if options.child:
-        _fuzz(options.names[0], options.seconds, options.runs, options.corpus)
-        return 0
-    from tests.fuzzing.parsers import PARSERS
-
-    for name in options.names or PARSERS:
-        if name not in PARSERS:
-            parser.error(f"no parser {name!r}; there are {', '.join(PARSERS)}")
-    statuses = [_run_child(name, options) for name in options.names or PARSERS]
-    return int(any(statuses))
-
-
-def _run_child(name: str, options: argparse.Namespace) -> int:
-    """Fuzz one parser in a process of its own; print one line of what came of it."""
-    with tempfile.TemporaryDirectory(prefix="sluice-fuzz-") as folder:
-        corpus = (options.corpus or Path(folder)) / name
-        corpus.mkdir(parents=True, exist_ok=True)
-        command = [sys.executable, "-m", "tests.fuzzing.atheris_parsers", "--child", name]
-        command += ["--seconds", str(options.seconds), "--runs", str(options.runs), "--corpus", str(corpus)]
-        begin = time.monotonic()
-        done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
-        seconds = time.monotonic() - begin
-    output = (done.stdout + done.stderr).splitlines()
-    found = next(
-        (line for line in reversed(output) if line.startswith("stat::number_of_executed_units")), "0"
-    )
-    slowest = next(
-        (line for line in reversed(output) if line.startswith("slowest ")), "slowest input < 10 ms"
-    )
-    covered = next((line.split("cov: ")[1].split()[0] for line in reversed(output) if "cov: " in line), "0")
-    count = found.split()[-1]
-    verdict = "no finding" if done.returncode == 0 else f"FINDING (exit status {done.returncode})"
-    line = f"{name}: {count} inputs in {seconds:.0f} s, coverage {covered}, {slowest}: {verdict}"
-    _say(line)
-    if done.returncode:
-        sys.stderr.write("\n".join([*output[-60:], ""]))
-    return done.returncode
-
-
-def _fuzz(name: str, seconds: int, runs: int, corpus: Path) -> None:
-    """Fuzz one parser in this process, which libFuzzer ends."""
     import atheris
 
     with atheris.instrument_imports(include=["gateway", "datastream"]):
-        from tests.fuzzing.parsers import CPU_SECONDS_MAX, PARSERS
-    parser = PARSERS[name]
-    for index, seed in enumerate(parser.seeds()):
+        from tests.fuzzing.parsers import PARSERS
+    target: Parser = PARSERS[options.name]
+    corpus = options.folder / "corpus" / target.name
+    corpus.mkdir(parents=True, exist_ok=True)
+    for index, seed in enumerate(target.seeds()):
         (corpus / f"seed-{index}").write_bytes(seed)
-    slowest = 0.01
-
-    def one_input(data: bytes) -> None:
-        nonlocal slowest
-        begin = time.process_time()
-        parser.run(data)
-        taken = time.process_time() - begin
-        if taken > slowest:
-            slowest = taken
-            text = f"slowest input {taken:.2f} s (instrumented)"
-            _say(text)
-            if taken > SLOW_SECONDS:
-                plain = _plain_seconds(name, data)
-                _say(f"{text}, {plain:.2f} s plain")
-                assert plain <= CPU_SECONDS_MAX, f"an input of {len(data)} bytes takes {plain:.2f} s"
-
-    limit = f"-runs={runs}" if runs else f"-max_total_time={seconds}"
-    arguments = [sys.argv[0], str(corpus), limit, f"-max_len={parser.size_max}", f"-timeout={HANG_SECONDS}"]
-    arguments += [f"-rss_limit_mb={MEMORY_MIB_MAX}", "-print_final_stats=1", "-verbosity=1"]
-    atheris.Setup(arguments, one_input)
+    findings = options.folder / "findings"
+    findings.mkdir(exist_ok=True)
+    limits = [f"-runs={options.runs or _NEVER}", f"-timeout={_NEVER}", f"-report_slow_units={_NEVER}"]
+    limits += [f"-max_len={target.size_max}", f"-rss_limit_mb={MEMORY_MIB_MAX}"]
+    places = [f"-artifact_prefix={findings}/{target.name}-", str(corpus)]
+    one_input = _Inputs(target, options.folder, 0.0 if options.runs else options.cpu_seconds)
+    atheris.Setup([sys.argv[0], *limits, *places], one_input)
     atheris.Fuzz()
 
 
-def _say(line: str) -> None:
-    sys.stdout.write(f"{line}\n")
-    sys.stdout.flush()
+class _Inputs:
+    """Reads inputs as libFuzzer makes them, and ends the process when its time is over.
 
+    Args:
+        target: what reads them.
+        folder: where the record is kept.
+        cpu_seconds: time for all of them; 0: no end.
+    """
 
-def _plain_seconds(name: str, data: bytes) -> float:
-    """Measure an input in a process without instrumentation."""
-    code = (
-        "import sys; from tests.fuzzing.parsers import PARSERS, cpu_seconds_of; "
-        "data = sys.stdin.buffer.read(); "
-        f"parser = PARSERS[{name!r}]; parser.run(parser.seeds()[0]); print(cpu_seconds_of(parser, data))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], input=data, capture_output=True, check=True)
-    return float(done.stdout)
+    def __init__(self, target: Parser, folder: Path, cpu_seconds: float) -> None:
+        self._target = target
+        self._record = Record(folder / f"{target.name}.record", target.size_max)
+        self._count = 0
+        self._slowest_seconds = 0.0
+        self._began = time.process_time()
+        self._end = self._began + cpu_seconds if cpu_seconds else float("inf")
+        self._parent = os.getppid()
+        signal.signal(signal.SIGPROF, signal.SIG_DFL)
+
+    def __call__(self, data: bytes) -> None:
+        """Read one input."""
+        self._record.begin(data)
+        signal.setitimer(signal.ITIMER_PROF, HANG_CPU_SECONDS)
+        begin = time.process_time()
+        self._target.run(data)
+        now = time.process_time()
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        self._count += 1
+        is_slowest = now - begin > self._slowest_seconds
+        self._slowest_seconds = max(self._slowest_seconds, now - begin)
+        self._record.end(Progress(self._count, now - self._began, self._slowest_seconds))
+        if is_slowest and now - begin > SLOW_SECONDS:
+            self._measure_again(data)
+        if now > self._end:
+            os._exit(0)
+        if self._count % _PARENT_EVERY_INPUTS == 0 and os.getppid() != self._parent:
+            os._exit(0)  # nobody is left to keep the books
+
+    def _measure_again(self, data: bytes) -> None:
+        """Refuse an input that takes too long in a process without instrumentation, too."""
+        code = (
+            "import sys; from tests.fuzzing.parsers import PARSERS, cpu_seconds_of; "
+            "data = sys.stdin.buffer.read(); "
+            f"parser = PARSERS[{self._target.name!r}]; parser.run(parser.seeds()[0]); "
+            "print(cpu_seconds_of(parser, data))"
+        )
+        done = subprocess.run([sys.executable, "-c", code], input=data, capture_output=True, check=True)
+        plain = float(done.stdout)
+        from tests.fuzzing.parsers import CPU_SECONDS_MAX
+
+        assert plain <= CPU_SECONDS_MAX, f"an input of {len(data)} bytes takes {plain:.2f} s"
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    main(sys.argv[1:])

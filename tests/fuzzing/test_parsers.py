@@ -5,10 +5,7 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
-from importlib.util import find_spec
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -21,8 +18,6 @@ from tests.datastream.fuzz_commands import STREAM_TYPE
 from tests.fuzzing.parsers import PARSERS, Parser
 from tests.gateway.blocks import block_items
 from tests.gateway.proofs import real, record_files, state_proofs
-
-ROOT = Path(__file__).resolve().parents[2]
 
 CHANGES = st.lists(
     st.tuples(
@@ -133,24 +128,6 @@ def test_the_work_of_an_input_is_bounded_by_its_size(name: str) -> None:
     parser.run(parser.seeds()[0])  # what is computed once
     for seed in parser.seeds():
         assert calls_of(parser, seed) < CALLS_MAX
-
-
-@pytest.mark.skipif(find_spec("atheris") is None, reason="atheris is not installed")
-def test_the_long_fuzzer_runs() -> None:
-    command = [sys.executable, "-m", "tests.fuzzing.atheris_parsers", "--runs", "200", "state-proof"]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=120, check=False)
-    assert done.returncode == 0, done.stderr
-    assert "state-proof: 200 inputs" in done.stdout
-
-
-def test_the_long_fuzzer_says_what_it_needs() -> None:
-    code = (
-        "import sys; sys.modules['atheris'] = None; "
-        "from tests.fuzzing.atheris_parsers import main; sys.exit(main(['--runs', '1', 'state-proof']))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=False)
-    assert done.returncode == 1
-    assert done.stderr == "atheris is not installed: pip install 'sluice-gateway[fuzz]'\n"
 
 
 def test_seeds_come_from_real_blocks_where_they_are() -> None:
