@@ -19,6 +19,7 @@
     │   ├── LayoutError      a sequence of entries is not a block
     │   └── ChainStateError  a saved chain state does not hold together
     ├── HashProcessLost      there is no process that hashes; items are hashed in the node
+    ├── HelperProcessLost    a process that works for the node is gone, or was
     └── ChainMisuse          our own code advanced a chain with a block that is not its next
 
 A message says object, got, expected and place; the same facts are fields. A bare `Exception` is never raised.
@@ -39,6 +40,7 @@ __all__ = [
     "Fatal",
     "GatewayError",
     "HashProcessLost",
+    "HelperProcessLost",
     "ItemError",
     "KeyFileError",
     "LayoutError",
@@ -253,6 +255,17 @@ class HashProcessLost(GatewayError):
         super().__init__(f"hash process: got {got}, expected an answer")
         self.got = got
         """What became of it."""
+
+
+class HelperProcessLost(GatewayError):
+    """A process that works for the node is gone, or did not answer."""
+
+    def __init__(self, name: str, got: str, *, is_first: bool) -> None:
+        super().__init__(f"{name}: got {got}, expected an answer")
+        self.got = got
+        """What became of it."""
+        self.is_first = is_first
+        """Whether it was at work on this request; else that waited behind another."""
 
 
 class ChainMisuse(GatewayError):

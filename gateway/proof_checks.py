@@ -1,8 +1,8 @@
 """Checks of proofs as the event loop asks for them: at once where they are quick, else in a process apart.
 
 A shell. Ed25519 proofs take 0.1 ms and are checked where they are; all others go to `gateway.proof_process`,
-one after the other. While the ledger data of a TSS network are still to come from block 0, later blocks wait
-here until it is committed: their proofs cannot be told from bad ones before.
+in the order in which blocks end. While the ledger data of a TSS network are still to come from block 0, later
+blocks wait here until it is committed: their proofs cannot be told from bad ones before.
 
     block    ledger data          what happens
     0        to come              checked with what it publishes; believed once it is committed, and kept
@@ -21,7 +21,6 @@ import asyncio
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from gateway.limits import PROOF_CHECK_SECONDS_MAX
 from gateway.proof_process import ProofProcess
 from gateway.proofs.ledger_data import LedgerData, may_publish
 from gateway.root_hash import BlockHasher, BlockSummary
@@ -45,8 +44,7 @@ class ProofChecks:
         if not verifier.awaits_block_0:
             self._known.set()
         self._process = ProofProcess()
-        self._thread = ThreadPoolExecutor(1, "proofs")
-        self._turn = asyncio.Lock()
+        self._thread = ThreadPoolExecutor(1, "keep ledger data")
 
     @property
     def ledger(self) -> LedgerData | None:
@@ -66,7 +64,7 @@ class ProofChecks:
         """Start the process, if blocks are expected that need it; this does not wait for it."""
         proofs = self._verifier.proofs
         if proofs.mode == "full" and (proofs.needs_process or self._verifier.awaits_block_0):
-            self._thread.submit(self._process.start)
+            self._process.start()
 
     def at_once(self, summary: BlockSummary) -> bool:
         """Tell whether the check is so quick that `check_now` may be called in the event loop."""
@@ -103,21 +101,7 @@ class ProofChecks:
         if summary.number != 0 and not self._known.is_set() and block_0_comes():
             await self._known.wait()
         publishing = [item for item in items if may_publish(item)] if summary.number == 0 else []
-        loop = asyncio.get_running_loop()
-        async with self._turn:
-            watch = loop.create_task(self._watch())
-            try:
-                return await loop.run_in_executor(
-                    self._thread, self._process.check, self._verifier.proofs, summary, publishing
-                )
-            finally:
-                watch.cancel()
-
-    async def _watch(self) -> None:
-        """Kill the process whenever it takes too long; the check fails then, or is tried again."""
-        while True:
-            await asyncio.sleep(PROOF_CHECK_SECONDS_MAX)
-            self._process.kill()
+        return await self._process.check(self._verifier.proofs, summary, publishing)
 
     async def block_0_committed(self, published: LedgerData | None) -> None:
         """Believe the ledger data that the committed block 0 published, unless some are known already.
@@ -134,6 +118,5 @@ class ProofChecks:
 
     def close(self) -> None:
         """End the process; a check that waits for it fails."""
-        self._process.kill(for_good=True)
-        self._thread.shutdown()
         self._process.close()
+        self._thread.shutdown()

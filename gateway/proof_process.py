@@ -1,32 +1,28 @@
 """A process that checks proofs, so that their mathematics stops no event loop.
 
-A shell around `gateway.verification`. Big integers and pairings hold Python's lock for milliseconds at a
-time, in whatever thread, and the event loop of the node waits that long; another process has its own lock.
+A shell around `gateway.verification`: `gateway.helper_process` with these frames, of pickle:
 
-    node                                  python -m gateway.proof_process
-    request  ──► standard input   ──►     keys, if they are others than before; summary; items of block 0
-    answer   ◄── standard output  ◄──     Verdict or Refusal
-    frame    u32 big-endian size, then so many bytes of pickle; both ends are ours
+    request  keys, if they are others than before; summary; items of block 0; whether to check it by itself
+    answer   Refusal; or whether the root of the other layout is the right one, and what block 0 publishes
 
-It ends when its standard input does, that is with the node, however the node ends; signals that reach the
-whole group do not end it, since a stopping node still finishes the blocks it has. One that died is replaced
-at the next request, which is asked again once: a block that ends the process twice is refused.
+Big integers and pairings hold Python's lock for milliseconds at a time. Requests follow one another without a
+pause: the next one is there before the last one is answered. Where several wait, since blocks come faster
+than they are checked, what is cheaper together is checked together. A process that died or hung is replaced,
+and all that it was asked is asked again, each block by itself; one that ends the process twice is refused.
 """
 
 from __future__ import annotations
 
-import os
 import pickle
-import signal
-import struct
-import subprocess
-import sys
-import threading
-from collections.abc import Sequence
-from typing import IO, Final
+from collections.abc import Iterator, Sequence
+from itertools import takewhile
+from typing import Final
 
-from gateway.errors import BlockRefused
+from gateway.errors import BlockRefused, HelperProcessLost
+from gateway.helper_process import HelperProcess, serve
+from gateway.limits import PROOF_CHECK_SECONDS_MAX, PROOFS_TOGETHER_MAX
 from gateway.proofs import ProofVerifier
+from gateway.proofs.ledger_data import LedgerData
 from gateway.proofs.poseidon import round_constants
 from gateway.root_hash import BlockSummary
 from gateway.verdict import Refusal, RefusalKind
@@ -34,57 +30,58 @@ from gateway.verification import BlockVerifier, Verdict
 
 __all__ = ["ProofProcess", "main"]
 
-_SIZE: Final = struct.Struct(">I")
 _ATTEMPTS: Final = 2
-_END_SECONDS: Final = 5.0
+_Request = tuple[ProofVerifier | None, BlockSummary, tuple[bytes, ...], bool]
+_Answer = Refusal | tuple[bool, LedgerData | None]
 
 
 class ProofProcess:
-    """The node's end: starts the process, asks it, replaces it. One thread at a time may ask."""
+    """The node's end. It lives in one event loop.
 
-    def __init__(self) -> None:
-        self._process: subprocess.Popen[bytes] | None = None
-        self._proofs: ProofVerifier | None = None  # what the process has
-        self._lock = threading.Lock()  # between the thread that asks, and whoever kills
-        self._over = False
+    Args:
+        module: what the process runs; another one only in tests.
+    """
+
+    def __init__(self, module: str = "gateway.proof_process") -> None:
+        self._helper = HelperProcess("proof process", module, PROOF_CHECK_SECONDS_MAX)
+        self._proofs: ProofVerifier | None = None  # what was sent last
+        self._sent_to = 0  # which process, of those so far
 
     @property
     def pid(self) -> int | None:
         """Process id, None while there is no process."""
-        process = self._process
-        return None if process is None else process.pid
+        return self._helper.pid
 
     def start(self) -> None:
-        """Start the process if there is none; it gets ready by itself. Raises OSError if it cannot start."""
-        with self._lock:
-            if self._over:
-                raise OSError("the proof process has been ended for good")
-            if self._process is not None and self._process.poll() is None:
-                return
-            self._discard()
-            environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-            self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "gateway.proof_process"],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                env=environment,
-            )
+        """Start the process if there is none; it gets ready by itself."""
+        self._helper.start()
 
-    def check(self, proofs: ProofVerifier, summary: BlockSummary, items: Sequence[bytes]) -> Verdict:
+    async def check(self, proofs: ProofVerifier, summary: BlockSummary, items: Sequence[bytes]) -> Verdict:
         """Check the proofs of a block: `BlockVerifier(proofs).check(summary, items)`, there.
 
         Raises:
             BlockRefused: they do not hold, or the process died twice of them.
         """
-        for _ in range(_ATTEMPTS):
+        lost_count, by_itself = 0, False
+        while lost_count < _ATTEMPTS and not self._helper.is_over:
+            self._helper.start()
+            has_them = proofs is self._proofs and self._sent_to == self._helper.start_count
+            self._proofs, self._sent_to = proofs, self._helper.start_count
+            request: _Request = (None if has_them else proofs, summary, tuple(items), by_itself)
             try:
-                answer = self._ask(proofs, summary, items)
-            except (OSError, EOFError):
-                self._replace()
+                answer: _Answer = pickle.loads(
+                    await self._helper.ask(pickle.dumps(request, pickle.HIGHEST_PROTOCOL))
+                )
+            except HelperProcessLost as lost:
+                lost_count += lost.is_first  # the others only waited behind it, or were checked with it
+                by_itself = True
                 continue
             if isinstance(answer, Refusal):
                 raise BlockRefused(answer)
-            return answer
+            in_other_layout, published = answer
+            right = summary.in_other_layout() if in_other_layout else summary
+            assert right is not None
+            return Verdict(right, published)
         raise BlockRefused(
             Refusal(
                 RefusalKind.UNSUPPORTED,
@@ -94,105 +91,47 @@ class ProofProcess:
             )
         )
 
-    def kill(self, *, for_good: bool = False) -> None:
-        """End the process at once; a check that waits for it is tried again with another.
-
-        `for_good`: not any more, it fails.
-        """
-        with self._lock:
-            self._over = self._over or for_good
-            if self._process is not None:
-                self._process.kill()
-
-    def _replace(self) -> None:
-        """Have the next request start another process: this one is dead, or dying."""
-        with self._lock:
-            if self._process is not None:
-                self._process.kill()
-            self._discard()
-
     def close(self) -> None:
-        """Let the process end, and wait for it; nobody may be asking."""
-        with self._lock:
-            self._over = True
-            self._discard()
-
-    def _ask(self, proofs: ProofVerifier, summary: BlockSummary, items: Sequence[bytes]) -> Verdict | Refusal:
-        self.start()
-        process = self._process
-        assert process is not None
-        assert process.stdin is not None
-        assert process.stdout is not None
-        changed = None if proofs is self._proofs else proofs
-        _write_frame(process.stdin, (changed, summary, tuple(items)))
-        self._proofs = proofs
-        answer = _read_frame(process.stdout)
-        assert isinstance(answer, Verdict | Refusal)
-        return answer
-
-    def _discard(self) -> None:
-        process, self._process, self._proofs = self._process, None, None
-        if process is None:
-            return
-        for pipe in (process.stdin, process.stdout):
-            assert pipe is not None
-            try:
-                pipe.close()
-            except OSError:
-                continue  # what was still to be written is lost with the process
-        try:
-            process.wait(_END_SECONDS)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        """End the process; a check that waits for it fails."""
+        self._helper.close()
 
 
 def main() -> None:
-    """Answer requests until standard input ends."""
-    for signal_number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(signal_number, signal.SIG_IGN)
-    requests, answers = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # whatever prints must not write into the frames
+    """Answer requests until the node ends."""
     round_constants()  # 0.1 s that the first block need not wait for
-    verifier: BlockVerifier | None = None
-    while True:
-        try:
-            request = _read_frame(requests)
-        except EOFError:
-            return
-        assert isinstance(request, tuple)
-        proofs, summary, items = request
-        if proofs is not None:
-            verifier = BlockVerifier(proofs)
-        assert verifier is not None
-        answer: Verdict | Refusal
-        try:
-            answer = verifier.check(summary, items)
-        except BlockRefused as refused:
-            answer = refused.refusal
-        try:
-            _write_frame(answers, answer)
-        except BrokenPipeError:
-            return
+    serve(_Answers(), PROOFS_TOGETHER_MAX)
 
 
-def _write_frame(pipe: IO[bytes], message: object) -> None:
-    encoded = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
-    pipe.write(_SIZE.pack(len(encoded)))
-    pipe.write(encoded)
-    pipe.flush()
+class _Answers:
+    """Answers requests, as many as wait."""
+
+    def __init__(self) -> None:
+        self._verifier: BlockVerifier | None = None
+
+    def __call__(self, requests: list[bytes]) -> Iterator[bytes]:
+        """Check the proofs of some blocks."""
+        decoded = [pickle.loads(request) for request in requests]
+        for index, (proofs, summary, items, by_itself) in enumerate(decoded):
+            if proofs is not None:
+                self._verifier = BlockVerifier(proofs)
+            assert self._verifier is not None
+            if (proofs is not None or index == 0) and not by_itself:
+                self._verifier.proofs.check_ahead(_summaries_of_same_keys(decoded[index:]))
+            yield pickle.dumps(_answer(self._verifier, summary, items), pickle.HIGHEST_PROTOCOL)
 
 
-def _read_frame(pipe: IO[bytes]) -> object:
-    """Return the next message. Raises EOFError if there is no whole one."""
-    head = pipe.read(_SIZE.size)
-    if len(head) < _SIZE.size:
-        raise EOFError
-    (size,) = _SIZE.unpack(head)
-    encoded = pipe.read(size)
-    if len(encoded) < size:
-        raise EOFError
-    return pickle.loads(encoded)
+def _summaries_of_same_keys(decoded: list[_Request]) -> list[BlockSummary]:
+    """Return the summaries up to the next request that brings other keys, or is to be checked by itself."""
+    same = takewhile(lambda request: request[0] is None and not request[3], decoded[1:])
+    return [request[1] for request in (decoded[0], *same)]
+
+
+def _answer(verifier: BlockVerifier, summary: BlockSummary, items: Sequence[bytes]) -> _Answer:
+    try:
+        verdict = verifier.check(summary, items)
+    except BlockRefused as refused:
+        return refused.refusal
+    return verdict.summary.root_hash != summary.root_hash, verdict.published
 
 
 if __name__ == "__main__":

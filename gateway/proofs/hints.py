@@ -20,11 +20,13 @@ Checks, each a function of its own below: `threshold` (4.1), `challenge` (4.2), 
 are verified as one product of six pairings (4.6).
 
 Only asig depends on the message. All else of PI is a statement about who signed, and the same whenever the
-same members sign: `split` and `check_message` are for who remembers statements that hold.
+same members sign: `split` and `check_message` are for who remembers statements that hold. Signatures that
+wait together are cheaper together: `hold_together` takes one product for all of them, in which pairings with
+the points of a common key are shared.
 Source: tss.md sections 3 and 4.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -49,12 +51,14 @@ __all__ = [
     "PI_SIZE",
     "VK_SIZE",
     "Challenge",
+    "Claim",
     "HintsKey",
     "HintsSignature",
     "challenge",
     "check",
     "check_message",
     "evaluation_points",
+    "hold_together",
     "pairing_relations",
     "read_asig",
     "read_key",
@@ -226,26 +230,11 @@ def check(
         random_bits: returns as many random bits as asked for, as an integer, which the sender cannot foresee:
             `secrets.randbits`.
     """
-    if not threshold(key, signature):
-        got = f"weight {signature.weight} of {key.total_weight}"
-        return _refusal("weight that signed (tss.md 4.1)", got, "more than half of the total weight")
-    rho = challenge(key, signature)
-    points = evaluation_points(key, rho)
-    if points is None:
-        return _refusal("challenge (tss.md 4.3)", "the point w' of the domain", "any other")
-    for name, holds in scalar_identities(signature, points):
-        if not holds:
-            return _refusal(f"identity {name} (tss.md 4.4)", "two sides that differ", "equal ones")
-    relations = (_message_relation(key, signature.apk), *pairing_relations(key, signature, points))
-    g2_points = {
-        "H(m)": hash_to_g2(message),
-        "asig": signature.asig,
-        "h0": key.h0,
-        "h1": key.h1,
-        "SKc": key.SKc,
-        "Zc": key.Zc,
-    }
-    if _batched_hold(relations, g2_points, random_bits):
+    relations = _relations(key, signature)
+    if isinstance(relations, Refusal):
+        return relations
+    g2_points = _g2_points(key, signature.asig, message)
+    if _batched_hold([(relations, g2_points)], random_bits):
         return None
     for relation in relations:
         if not _holds(relation, g2_points):
@@ -264,6 +253,63 @@ def check_message(key: HintsKey, apk: G1Point, asig: G2Point, message: bytes) ->
     if _holds(relation, {"H(m)": hash_to_g2(message), "asig": asig}):
         return None
     return _refusal(f"pairings {relation.name} (tss.md 4.5)", "a product other than 1", "1")
+
+
+class Claim(NamedTuple):
+    """That a message was signed: what `check` or `check_message` is asked."""
+
+    key: HintsKey
+    """That somebody vouches for."""
+    message: bytes
+    """48 bytes."""
+    apk: G1Point
+    """Aggregate key of the signature."""
+    asig: G2Point
+    """Its only part that depends on the message."""
+    statement: HintsSignature | None
+    """The signature; None if all of it but asig has been found to hold under the key."""
+
+
+def hold_together(claims: Sequence[Claim], random_bits: Callable[[int], int]) -> bool:
+    """Tell whether all claims hold; where one does not, which one is for `check` and `check_message` to say.
+
+    Args:
+        claims: those of one key are cheapest together.
+        random_bits: as for `check`.
+    """
+    batch = []
+    for key, message, apk, asig, statement in claims:
+        relations = (_message_relation(key, apk),) if statement is None else _relations(key, statement)
+        if isinstance(relations, Refusal):
+            return False
+        batch.append((relations, _g2_points(key, asig, message)))
+    return _batched_hold(batch, random_bits)
+
+
+def _relations(key: HintsKey, signature: HintsSignature) -> tuple["_Relation", ...] | Refusal:
+    """Return the relations of 4.5, which are left to be checked, or the refusal if 4.1 to 4.4 do not hold."""
+    if not threshold(key, signature):
+        got = f"weight {signature.weight} of {key.total_weight}"
+        return _refusal("weight that signed (tss.md 4.1)", got, "more than half of the total weight")
+    points = evaluation_points(key, challenge(key, signature))
+    if points is None:
+        return _refusal("challenge (tss.md 4.3)", "the point w' of the domain", "any other")
+    for name, holds in scalar_identities(signature, points):
+        if not holds:
+            return _refusal(f"identity {name} (tss.md 4.4)", "two sides that differ", "equal ones")
+    return (_message_relation(key, signature.apk), *pairing_relations(key, signature, points))
+
+
+def _g2_points(key: HintsKey, asig: G2Point, message: bytes) -> dict[str, G2Point]:
+    """Return the six points of G2 that the relations of one signature name."""
+    return {
+        "H(m)": hash_to_g2(message),
+        "asig": asig,
+        "h0": key.h0,
+        "h1": key.h1,
+        "SKc": key.SKc,
+        "Zc": key.Zc,
+    }
 
 
 # --- the equations, in the order and with the names of tss.md section 4 -------------------------------------
@@ -384,31 +430,37 @@ def pairing_relations(key: HintsKey, signature: HintsSignature, points: Challeng
 
 
 def _batched_hold(
-    relations: tuple[_Relation, ...], g2_points: dict[str, G2Point], random_bits: Callable[[int], int]
+    batch: Sequence[tuple[tuple[_Relation, ...], dict[str, G2Point]]], random_bits: Callable[[int], int]
 ) -> bool:
     """4.6: raise the relations to 1 and fresh random powers, and check the product of all at once.
 
     Sound because every point is in its group of prime order: were one relation false, one power at most of
-    2^128 would make the product 1.
+    2^128 would make the product 1. Pairings with one and the same point of G2 are one, so several signatures
+    under a key cost little more than two pairings each.
     """
-    merged: dict[str, dict[int, tuple[int, G1Point]]] = {}
-    for index, relation in enumerate(relations):
-        power = 1 if index == 0 else random_bits(BATCH_BITS)
-        for g2_name, terms in relation.factors.items():
-            sums = merged.setdefault(g2_name, {})
-            for scalar, point in terms:
-                before = sums.get(id(point), (0, point))[0]
-                sums[id(point)] = (before + power * scalar, point)
-    factors = {g2_name: list(sums.values()) for g2_name, sums in merged.items()}
-    return _holds(_Relation("all", factors), g2_points)
+    terms: dict[int, dict[int, tuple[int, G1Point]]] = {}  # by the points' identity: of G2, then of G1
+    points: dict[int, G2Point] = {}
+    for relations, g2_points in batch:
+        for relation in relations:
+            power = random_bits(BATCH_BITS) if points else 1
+            for g2_name, factors in relation.factors.items():
+                g2_point = g2_points[g2_name]
+                points[id(g2_point)] = g2_point
+                sums = terms.setdefault(id(g2_point), {})
+                for scalar, point in factors:
+                    before = sums.get(id(point), (0, point))[0]
+                    sums[id(point)] = (before + power * scalar, point)
+    g1 = [_sum(list(sums.values())) for sums in terms.values()]
+    return pairing_product_is_one(g1, [points[g2_id] for g2_id in terms])
 
 
 def _holds(relation: _Relation, g2_points: dict[str, G2Point]) -> bool:
-    g1 = [
-        weighted_sum([point for _, point in terms], [scalar for scalar, _ in terms])
-        for terms in relation.factors.values()
-    ]
+    g1 = [_sum(terms) for terms in relation.factors.values()]
     return pairing_product_is_one(g1, [g2_points[g2_name] for g2_name in relation.factors])
+
+
+def _sum(terms: Sequence[tuple[int, G1Point]]) -> G1Point:
+    return weighted_sum([point for _, point in terms], [scalar for scalar, _ in terms])
 
 
 def _g1(reader: LayoutReader, name: str) -> G1Point:

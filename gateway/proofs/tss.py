@@ -14,13 +14,14 @@ It holds if both do:
 The first does not depend on the block, so a key that was vouched for is remembered, and a steady chain pays
 for the second alone. Of the second, all but asig depends on who signed and not on what, so it is remembered
 too: a network of four has five sets of nodes with enough weight. What is remembered is compared byte by byte,
-never by hashArray, which two keys may share.
+or by SHA-384, never by hashArray, which two keys may share.
 Source: tss.md section 1.
 """
 
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
+from hashlib import sha384
 from typing import Final
 
 from gateway.errors import BlockRefused, ProofDataError
@@ -41,9 +42,12 @@ assert TSS_SIGNATURE_SIZES == (2920, 3432)
 VOUCHED_KEYS_MAX: Final = 64
 """Keys that are remembered, each some 10 kB. A network has one at a time, and changes it with its address
 book; only what the ledger vouches for gets here."""
-STATEMENTS_MAX: Final = 256
-"""Statements of signatures that are remembered, each some 5 kB. Large networks have more sets of nodes that
-may sign; theirs are checked each time, in some 3 ms more."""
+STATEMENTS_MAX: Final = 4096
+"""Statements of signatures that are remembered, each some 500 bytes: all sets of more than half of 13 equal
+nodes. Larger networks have more; those that were forgotten are checked again, in some 5 ms more."""
+ALONE_AFTER_BAD: Final = 64
+"""Signatures that are not checked together with others after one that did not hold: it has cost all of its
+batch a second check."""
 
 _WHAT: Final = "TSS block proof"
 
@@ -63,7 +67,9 @@ class TssCheck:
         self._random_bits = random_bits
         # Errors are not remembered: nobody fills these with what does not hold.
         self._vouched_key = lru_cache(VOUCHED_KEYS_MAX)(self._check_key)
-        self._held: dict[tuple[bytes, bytes], G1Point] = {}
+        self._held: dict[bytes, G1Point] = {}  # by `_digest`
+        self._ahead: set[tuple[bytes, bytes]] = set()
+        self._alone_count = 0
         self._wraps_key = lru_cache(1)(wraps.prepare)
 
     def check(self, signature: bytes, root_hash: bytes) -> Refusal | None:
@@ -77,15 +83,62 @@ class TssCheck:
         if len(signature) not in TSS_SIGNATURE_SIZES:
             expected = " or ".join(map(str, TSS_SIGNATURE_SIZES))
             return Refusal(RefusalKind.CANNOT_PARSE, _WHAT, f"{len(signature)} bytes", expected)
-        vk = signature[: hints.VK_SIZE]
-        pi = signature[hints.VK_SIZE : _PROOF_OFFSET]
+        if (signature, root_hash) in self._ahead:
+            return None
+        vk, pi, proof = _parts(signature)
         try:
-            key = self._vouched_key(vk, signature[_PROOF_OFFSET:])
+            key = self._vouched_key(vk, proof)
             return self._check_pi(key, vk, pi, root_hash)
         except ProofDataError as error:
             return Refusal(RefusalKind.CANNOT_PARSE, f"{_WHAT}: {error.what}", error.got, error.expected)
         except BlockRefused as error:
             return error.refusal
+
+    def check_ahead(self, claims: Iterable[tuple[bytes, bytes]]) -> None:
+        """Check signatures that wait together, which is cheaper; `check` knows those that hold then.
+
+        It says nothing of the others: each is for `check`. After one that does not hold, signatures are
+        checked alone for a while, so that bad ones make good ones little dearer.
+
+        Args:
+            claims: (signature, root hash), as for `check`; they replace those of the call before.
+        """
+        self._ahead = set()
+        opened: dict[tuple[bytes, bytes], hints.Claim] = {}
+        for signature, root_hash in claims:
+            if self._alone_count:
+                self._alone_count -= 1
+            elif len(signature) in TSS_SIGNATURE_SIZES:
+                try:
+                    opened[signature, root_hash] = self._open(signature, root_hash)
+                except (ProofDataError, BlockRefused):
+                    self._alone_count = ALONE_AFTER_BAD
+        if len(opened) < 2:
+            return
+        if not hints.hold_together(list(opened.values()), self._random_bits):
+            self._alone_count = ALONE_AFTER_BAD
+            return
+        self._ahead = set(opened)
+        for (signature, _), claim in opened.items():
+            if claim.statement is not None:
+                vk, pi, _ = _parts(signature)
+                self._remember(_digest(vk, hints.split(pi)[0]), claim.apk)
+
+    def _open(self, signature: bytes, root_hash: bytes) -> hints.Claim:
+        """Decode a signature whose key the ledger vouches for.
+
+        Raises:
+            ProofDataError: it cannot be decoded.
+            BlockRefused: the ledger does not vouch for the key.
+        """
+        vk, pi, proof = _parts(signature)
+        key = self._vouched_key(vk, proof)
+        statement, asig = hints.split(pi)
+        apk = self._held.get(_digest(vk, statement))
+        if apk is not None:
+            return hints.Claim(key, root_hash, apk, hints.read_asig(asig), None)
+        opened = hints.read_signature(pi)
+        return hints.Claim(key, root_hash, opened.apk, opened.asig, opened)
 
     def _check_pi(self, key: hints.HintsKey, vk: bytes, pi: bytes, root_hash: bytes) -> Refusal | None:
         """Check the aggregate signature; of a known statement, only that it is of this root.
@@ -94,17 +147,22 @@ class TssCheck:
             ProofDataError: it cannot be decoded.
         """
         statement, asig = hints.split(pi)
-        apk = self._held.get((vk, statement))
+        apk = self._held.get(_digest(vk, statement))
         if apk is not None:
             return hints.check_message(key, apk, hints.read_asig(asig), root_hash)
         signature = hints.read_signature(pi)
         refusal = hints.check(key, signature, root_hash, self._random_bits)
         if refusal is None:
-            # The oldest go first. Each step is whole by itself, so that threads need no lock.
-            self._held[vk, statement] = signature.apk
-            for oldest in list(self._held)[: max(0, len(self._held) - STATEMENTS_MAX)]:
-                self._held.pop(oldest, None)
+            self._remember(_digest(vk, statement), signature.apk)
         return refusal
+
+    def _remember(self, statement: bytes, apk: G1Point) -> None:
+        """Remember that the statement with this digest holds; the oldest go first."""
+        # Each step is whole by itself, so that threads need no lock.
+        self._held[statement] = apk
+        if len(self._held) > STATEMENTS_MAX:
+            for oldest in list(self._held)[: len(self._held) - STATEMENTS_MAX]:
+                self._held.pop(oldest, None)
 
     def _check_key(self, vk: bytes, proof: bytes) -> hints.HintsKey:
         """Return the hinTS key that the proof vouches for.
@@ -133,3 +191,13 @@ class TssCheck:
         key = self._wraps_key(self.ledger.wraps_vk)
         ledger_id, vk_hash = self.ledger.ledger_id, hash_array_number(vk)
         return wraps.check(key, proof, ledger_id, vk_hash, random_bits=self._random_bits)
+
+
+def _parts(signature: bytes) -> tuple[bytes, bytes, bytes]:
+    """Return VK, PI and the address-book proof of a signature."""
+    return signature[: hints.VK_SIZE], signature[hints.VK_SIZE : _PROOF_OFFSET], signature[_PROOF_OFFSET:]
+
+
+def _digest(vk: bytes, statement: bytes) -> bytes:
+    """Return what a statement under a key is remembered by: SHA-384 of both, which have fixed sizes."""
+    return sha384(vk + statement).digest()

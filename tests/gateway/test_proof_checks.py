@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from gateway import proof_checks
+from gateway import proof_process
 from gateway.errors import BlockRefused
 from gateway.ledger_keys import LedgerKeys
 from gateway.proof_checks import ProofChecks
@@ -126,7 +126,7 @@ def test_a_block_0_that_publishes_nothing_ends_the_waiting() -> None:
 
 def test_a_check_that_takes_too_long_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """The process is killed before it can even have started, each time."""
-    monkeypatch.setattr(proof_checks, "PROOF_CHECK_SECONDS_MAX", 0.0)
+    monkeypatch.setattr(proof_process, "PROOF_CHECK_SECONDS_MAX", 0.0)
 
     async def play(checks: ProofChecks) -> None:
         with pytest.raises(BlockRefused, match="got 2 checks that did not come to an end"):

@@ -1,23 +1,27 @@
-"""Tests of `gateway.proof_process`: a real process that answers, dies, hangs and is replaced."""
+"""Tests of `gateway.proof_process`: a real process that checks, dies, and is replaced."""
 
 from __future__ import annotations
 
+import asyncio
 import os
+import pickle
 import signal
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 import pytest
+import uvloop
 
 from gateway.errors import BlockRefused
 from gateway.ledger_keys import LedgerKeys
-from gateway.proof_process import ProofProcess
+from gateway.proof_process import ProofProcess, _Answers
 from gateway.proofs import ProofVerifier
-from gateway.verification import BlockVerifier
+from gateway.root_hash import BlockSummary
+from gateway.verdict import Refusal
+from gateway.verification import BlockVerifier, Verdict
 from tests.gateway.blocks import PUBLIC_KEY, block_items, summary_of
 from tests.gateway.proofs.tss_chain import TssChain
 from tests.gateway.proofs.tss_network import TssNetwork
@@ -25,126 +29,223 @@ from tests.gateway.proofs.tss_network import TssNetwork
 NETWORK = TssNetwork((1, 1, 1))
 CHAIN = TssChain(NETWORK)
 KNOWING = ProofVerifier(LedgerKeys((PUBLIC_KEY,)), "full", NETWORK.ledger)
-ITEMS = list(CHAIN.block(1).items)
-SUMMARY = summary_of(ITEMS)
+SUMMARIES = [summary_of(list(block.items)) for block in CHAIN.blocks(5)]
+SUMMARY = SUMMARIES[1]
 FORGED = summary_of(list(CHAIN.block(1, signed_by=TssNetwork((1, 1, 1), seed=2)).items))
 
 
-@pytest.fixture
-def process() -> Iterator[ProofProcess]:
-    """A process that is ended with the test."""
-    process = ProofProcess()
-    yield process
-    process.close()
-    assert process.pid is None
-
-
-def test_it_answers_as_the_verifier_here_does(process: ProofProcess) -> None:
-    assert process.pid is None
-    assert process.check(KNOWING, SUMMARY, ()) == BlockVerifier(KNOWING).check(SUMMARY)
-    with pytest.raises(BlockRefused) as there:
-        process.check(KNOWING, FORGED, ())
-    with pytest.raises(BlockRefused) as here:
-        BlockVerifier(KNOWING).check(FORGED)
-    assert there.value.refusal == here.value.refusal
-    assert process.check(KNOWING, summary_of(block_items(3)), ()).summary.number == 3
-
-
-def test_it_checks_with_the_keys_of_each_request(process: ProofProcess) -> None:
-    pid = None
-    for proofs, is_accepted in (
-        (ProofVerifier(LedgerKeys(), "full"), False),
-        (KNOWING, True),
-        (ProofVerifier(LedgerKeys(), "full", TssNetwork((1, 1, 1), seed=2).ledger), False),
-        (KNOWING, True),
-    ):
-        try:
-            process.check(proofs, SUMMARY, ())
-        except BlockRefused:
-            assert not is_accepted
-        else:
-            assert is_accepted
-        pid = pid or process.pid
-        assert process.pid == pid
-
-
-def test_what_block_0_publishes_comes_back(process: ProofProcess) -> None:
-    block_0 = CHAIN.block(0)
-    verdict = process.check(
-        ProofVerifier(LedgerKeys(), "full"), summary_of(list(block_0.items)), block_0.items
-    )
-    assert verdict.published == NETWORK.ledger
-    assert verdict.published is not None
-    assert verdict.published.publication == NETWORK.publication
-
-
-def test_one_that_was_killed_is_replaced(process: ProofProcess) -> None:
-    assert process.check(KNOWING, SUMMARY, ()).published is None
-    first = process.pid
-    assert first is not None
-    os.kill(first, signal.SIGKILL)
-    os.waitid(os.P_PID, first, os.WEXITED | os.WNOWAIT)
-    assert process.check(KNOWING, SUMMARY, ()).published is None
-    assert process.pid not in (None, first)
-
-
-def test_one_that_hangs_is_killed_by_somebody_else(process: ProofProcess) -> None:
-    process.start()
-    hanging = process.pid
-    assert hanging is not None
-    os.kill(hanging, signal.SIGSTOP)
-    answers: list[object] = []
-    asking = threading.Thread(target=lambda: answers.append(process.check(KNOWING, SUMMARY, ())))
-    asking.start()
-    process.kill()  # before it is asked, or while it hangs
-    asking.join()
-    assert answers == [BlockVerifier(KNOWING).check(SUMMARY)]
-
-
-def test_a_block_that_ends_it_twice_is_refused(
-    process: ProofProcess, monkeypatch: pytest.MonkeyPatch
+def with_process(
+    play: Callable[[ProofProcess], Awaitable[None]], module: str = "gateway.proof_process"
 ) -> None:
+    """Play with a process; it is gone afterwards."""
+
+    async def main() -> None:
+        process = ProofProcess(module)
+        try:
+            await play(process)
+        finally:
+            process.close()
+        assert process.pid is None
+
+    uvloop.run(main())
+
+
+async def outcome(
+    process: ProofProcess, proofs: ProofVerifier, summary: BlockSummary, items: Sequence[bytes] = ()
+) -> Verdict | Refusal:
+    try:
+        return await process.check(proofs, summary, items)
+    except BlockRefused as refused:
+        return refused.refusal
+
+
+def here(proofs: ProofVerifier, summary: BlockSummary) -> Verdict | Refusal:
+    try:
+        return BlockVerifier(proofs).check(summary)
+    except BlockRefused as refused:
+        return refused.refusal
+
+
+def test_it_answers_as_the_verifier_here_does() -> None:
+    async def play(process: ProofProcess) -> None:
+        assert process.pid is None
+        for summary in (SUMMARY, FORGED, summary_of(block_items(3))):
+            assert await outcome(process, KNOWING, summary) == here(KNOWING, summary)
+        assert isinstance(here(KNOWING, FORGED), Refusal)
+
+    with_process(play)
+
+
+def test_what_is_asked_together_is_answered_one_by_one() -> None:
+    async def play(process: ProofProcess) -> None:
+        summaries = [*SUMMARIES[1:3], FORGED, *SUMMARIES[3:]]
+        asked = [asyncio.ensure_future(outcome(process, KNOWING, summary)) for summary in summaries]
+        assert [await one for one in asked] == [here(KNOWING, summary) for summary in summaries]
+
+    with_process(play)
+
+
+def test_it_checks_with_the_keys_of_each_request() -> None:
+    other = ProofVerifier(LedgerKeys(), "full", TssNetwork((1, 1, 1), seed=2).ledger)
+    keys = (ProofVerifier(LedgerKeys(), "full"), KNOWING, other, KNOWING)
+
+    async def play(process: ProofProcess) -> None:
+        asked = [asyncio.ensure_future(outcome(process, proofs, SUMMARY)) for proofs in keys]
+        assert [isinstance(await one, Verdict) for one in asked] == [False, True, False, True]
+
+    with_process(play)
+
+
+def test_the_keys_are_sent_once_to_each_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[bool] = []
+
+    async def play(process: ProofProcess) -> None:
+        ask = process._helper.ask
+
+        def spy(request: bytes) -> asyncio.Future[bytes]:
+            sent.append(pickle.loads(request)[0] is not None)
+            return ask(request)
+
+        monkeypatch.setattr(process._helper, "ask", spy)
+        for _ in range(3):
+            await process.check(KNOWING, SUMMARY, ())
+        process._helper.lose("a test")
+        await process.check(KNOWING, SUMMARY, ())
+
+    with_process(play)
+    assert sent == [True, False, False, True]
+
+
+def test_what_block_0_publishes_comes_back() -> None:
+    block_0 = CHAIN.block(0)
+
+    async def play(process: ProofProcess) -> None:
+        keys = ProofVerifier(LedgerKeys(), "full")
+        verdict = await process.check(keys, SUMMARIES[0], block_0.items)
+        assert verdict.published == NETWORK.ledger
+        assert verdict.published is not None
+        assert verdict.published.publication == NETWORK.publication
+
+    with_process(play)
+
+
+def test_the_root_of_the_other_layout_comes_back() -> None:
+    other = SUMMARY.in_other_layout()
+    assert other is not None
+
+    async def play(process: ProofProcess) -> None:
+        assert (await process.check(KNOWING, other, ())).summary == SUMMARY
+
+    with_process(play)
+
+
+def test_one_that_was_killed_is_replaced_and_asked_again() -> None:
+    async def play(process: ProofProcess) -> None:
+        await process.check(KNOWING, SUMMARY, ())
+        first = process.pid
+        assert first is not None
+        os.kill(first, signal.SIGSTOP)  # so that it does not answer first
+        asked = [asyncio.ensure_future(outcome(process, KNOWING, summary)) for summary in SUMMARIES[1:]]
+        await asyncio.sleep(0)
+        os.kill(first, signal.SIGKILL)
+        assert [await one for one in asked] == [here(KNOWING, summary) for summary in SUMMARIES[1:]]
+        assert process.pid not in (None, first)
+
+    with_process(play)
+
+
+def test_a_block_that_ends_it_twice_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """The interpreter of the process is one that ends at once, as if it crashed."""
     monkeypatch.setattr(sys, "executable", "/bin/false")
-    with pytest.raises(BlockRefused) as caught:
-        process.check(KNOWING, SUMMARY, ())
-    assert str(caught.value.refusal) == (
-        "unsupported: block proofs: got 2 checks that did not come to an end, expected proofs that can be "
-        "checked"
-    )
+
+    async def play(process: ProofProcess) -> None:
+        refusal = await outcome(process, KNOWING, SUMMARY)
+        assert str(refusal) == (
+            "unsupported: block proofs: got 2 checks that did not come to an end, expected proofs that can "
+            "be checked"
+        )
+
+    with_process(play)
 
 
-def test_once_ended_for_good_it_is_not_started_again() -> None:
-    process = ProofProcess()
-    process.start()
-    pid = process.pid
-    assert pid is not None
-    process.kill(for_good=True)
-    with pytest.raises(BlockRefused):
-        process.check(KNOWING, SUMMARY, ())
-    process.close()
-    process.close()
-    with pytest.raises(ProcessLookupError):
-        os.kill(pid, 0)
+# A proof process that dies of block 2.
+MODULE = """
+import os
+from gateway import proof_process
+from gateway.verification import BlockVerifier
+
+check = BlockVerifier.check
+
+def deadly(self, summary, items):
+    if summary.number == 2:
+        os._exit(3)
+    return check(self, summary, items)
+
+BlockVerifier.check = deadly
+proof_process.main()
+"""
 
 
-def test_signals_to_the_group_do_not_end_it(process: ProofProcess) -> None:
-    process.check(KNOWING, SUMMARY, ())
-    pid = process.pid
-    assert pid is not None
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        os.kill(pid, number)
-    process.check(KNOWING, SUMMARY, ())
-    assert process.pid == pid
+def test_a_block_that_ends_it_is_refused_and_those_asked_with_it_are_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "deadly.py").write_text(MODULE)
+    monkeypatch.syspath_prepend(tmp_path)
+
+    async def play(process: ProofProcess) -> None:
+        asked = [asyncio.ensure_future(outcome(process, KNOWING, summary)) for summary in SUMMARIES[1:]]
+        outcomes = [await one for one in asked]
+        assert [isinstance(one, Verdict) for one in outcomes] == [True, False, True, True]
+        assert "2 checks that did not come to an end" in str(outcomes[1])
+
+    with_process(play, "deadly")
+
+
+def test_a_request_that_is_asked_again_is_checked_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that the process dies of the right block."""
+    ahead: list[list[int]] = []
+
+    def spy(self: ProofVerifier, summaries: Sequence[BlockSummary]) -> None:
+        ahead.append([summary.number for summary in summaries])
+
+    monkeypatch.setattr(ProofVerifier, "check_ahead", spy)
+    keys = [KNOWING, None, None, KNOWING, None]
+    for by_itself, expected in (
+        ([False] * 5, [[0, 1, 2], [3, 4]]),
+        ([False, False, True, False, False], [[0, 1], [3, 4]]),
+        ([True] * 5, []),
+    ):
+        requests = [
+            pickle.dumps((proofs, summary, (), flag))
+            for proofs, summary, flag in zip(keys, SUMMARIES, by_itself, strict=True)
+        ]
+        ahead.clear()
+        assert len(list(_Answers()(requests))) == 5
+        assert ahead == expected
+
+
+def test_once_closed_it_is_not_started_again() -> None:
+    async def play(process: ProofProcess) -> None:
+        process.start()
+        waiting = asyncio.ensure_future(outcome(process, KNOWING, SUMMARY))
+        await asyncio.sleep(0)
+        process.close()
+        assert isinstance(await waiting, Refusal)
+        assert isinstance(await outcome(process, KNOWING, SUMMARY), Refusal)
+
+    with_process(play)
 
 
 ORPHAN = """
+import asyncio
 import sys
 from gateway.proof_process import ProofProcess
-process = ProofProcess()
-process.start()
-print(process.pid, flush=True)
-sys.stdin.read()
+async def main():
+    process = ProofProcess()
+    process.start()
+    print(process.pid, flush=True)
+    await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
+asyncio.run(main())
 """
 
 

@@ -213,3 +213,18 @@ def test_the_signature_decides_between_the_layouts() -> None:
 def test_the_key_of_the_tests_signs_a_root() -> None:
     summary = summary_of(block_items(3))
     assert summary.proofs == (proof_item(3, KEY.sign(summary.root_hash)),)
+
+
+def test_tss_signatures_of_several_blocks_are_checked_ahead() -> None:
+    network = TssNetwork((1, 1, 1))
+    chain = TssChain(network)
+    summaries = [summary_of(list(block.items)) for block in chain.blocks(3)]
+    verifier = ProofVerifier(LedgerKeys((PUBLIC_KEY,)), "full", network.ledger)
+    assert verifier._tss is not None
+    verifier.check_ahead(summaries[:1])
+    assert verifier._tss._ahead == set()  # one alone: nothing is gained
+    own = summary_of(block_items(3))
+    verifier.check_ahead([*summaries, own])
+    assert {root for _, root in verifier._tss._ahead} == {summary.root_hash for summary in summaries}
+    assert [verifier.verify(summary) for summary in [*summaries, own]] == [None] * 4
+    ProofVerifier(LedgerKeys((PUBLIC_KEY,))).check_ahead(summaries)  # no ledger data: nothing to do

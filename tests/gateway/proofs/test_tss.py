@@ -9,7 +9,8 @@ from dataclasses import replace
 import pytest
 
 from gateway.errors import ProofDataError
-from gateway.proofs import schnorr, tss
+from gateway.proofs import hints, schnorr, tss
+from gateway.proofs.bls12_381 import G2Point, g2_bytes, read_g2
 from gateway.proofs.ledger_data import read_publication, refusal_of
 from gateway.proofs.poseidon import hash_array, hash_array_number
 from gateway.proofs.tss import TssCheck
@@ -228,6 +229,95 @@ def test_the_oldest_statements_are_forgotten(monkeypatch: pytest.MonkeyPatch) ->
     for signers in ([0, 1, 2], [1, 2, 3], [0, 2, 3], [0, 1, 2]):
         assert check.check(NETWORK.sign(ROOT, signers), ROOT) is None
         assert len(check._held) <= 2
+
+
+# --- several signatures at once -----------------------------------------------------------------------------
+
+SIGNERS = ([0, 1, 2], [1, 2, 3], [0, 2, 3], [0, 1, 2, 3])
+ROOTS = [bytes((index,)) * 48 for index in range(4)]
+
+
+def claims_of(network: TssNetwork = NETWORK) -> list[tuple[bytes, bytes]]:
+    return [
+        (network.sign(root, signers, range(4)), root) for root, signers in zip(ROOTS, SIGNERS, strict=True)
+    ]
+
+
+def test_signatures_that_hold_together_are_not_checked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    check, claims = TssCheck(NETWORK.ledger), claims_of()
+    check.check_ahead(claims)
+    assert len(check._held) == 4
+    monkeypatch.setattr(hints, "pairing_product_is_one", None)  # nothing more is computed
+    assert [check.check(*claim) for claim in claims] == [None] * 4
+
+
+def test_only_the_very_pairs_that_hold_are_known() -> None:
+    check, claims = TssCheck(NETWORK.ledger), claims_of()
+    check.check_ahead(claims)
+    for (signature, _), root in zip(claims, [*ROOTS[1:], ROOTS[0]], strict=True):
+        swapped = check.check(signature, root)
+        assert swapped is not None
+        assert swapped.what == "hinTS signature: pairings 1: e(apk, H(m)) = e(g0, asig) (tss.md 4.5)"
+    check.check_ahead([])
+    assert check._ahead == set()
+
+
+def test_statements_that_are_known_join_those_that_are_not() -> None:
+    check, claims = TssCheck(NETWORK.ledger), claims_of()
+    assert check.check(*claims[1]) is None
+    assert len(check._held) == 1
+    check.check_ahead(claims)
+    assert check._ahead == set(claims)
+    assert len(check._held) == 4
+
+
+@pytest.mark.parametrize("part", [2, 1096 + 130, 1096 + 400, 1096 + 1400, 2728, 2730, 2919])
+@pytest.mark.parametrize("place", [0, 3])
+def test_one_that_does_not_hold_is_told_from_the_others(part: int, place: int) -> None:
+    check, claims = TssCheck(NETWORK.ledger), claims_of()
+    signature, root = claims[place]
+    claims[place] = (flipped(signature, 8 * part), root)
+    check.check_ahead(claims)
+    found = [check.check(*claim) for claim in claims]
+    assert [refusal is None for refusal in found] == [index != place for index in range(4)]
+    assert found[place] == TssCheck(NETWORK.ledger).check(*claims[place])
+
+
+def test_opposite_failings_do_not_make_up_for_each_other() -> None:
+    """Two signatures whose asig are false by opposite amounts: without random factors the product is 1."""
+    first, second = (bytearray(signature) for signature, _ in claims_of()[:2])
+    at = slice(1096 + 128, 1096 + 320)
+    for signature, off in ((first, G2Point()), (second, -G2Point())):
+        signature[at] = g2_bytes(read_g2(bytes(signature[at]), "asig") + off)
+    claims = [(bytes(first), ROOTS[0]), (bytes(second), ROOTS[1])]
+    careless = TssCheck(NETWORK.ledger, lambda count: 1)
+    careless.check_ahead(claims)
+    assert careless._ahead == set(claims)
+    check = TssCheck(NETWORK.ledger)
+    check.check_ahead(claims)
+    assert check._ahead == set()
+    assert None not in [check.check(*claim) for claim in claims]
+
+
+def test_after_one_that_does_not_hold_the_next_are_checked_alone() -> None:
+    check, claims = TssCheck(NETWORK.ledger), claims_of()
+    bad = [(claims[0][0], ROOTS[1]), *claims[1:]]
+    check.check_ahead(bad)
+    for _ in range(tss.ALONE_AFTER_BAD // 4):
+        check.check_ahead(claims)
+        assert check._ahead == set()
+    check.check_ahead(claims)
+    assert check._ahead == set(claims)
+
+
+def test_one_signature_alone_is_left_to_the_check() -> None:
+    check, claims = TssCheck(NETWORK.ledger), claims_of()
+    check.check_ahead([claims[0], (b"short", ROOTS[1])])
+    assert check._ahead == set()
+    assert check._held == {}
+
+
+# --- what two keys may share --------------------------------------------------------------------------------
 
 
 def test_a_key_with_the_same_hash_is_another_key() -> None:
