@@ -8,10 +8,12 @@ threads.
                    ▲    ──► Verify ──► root hash here, proofs by `ProofChecks` (here, or in a process apart)
                    │    ──► CheckLink ──► Chain
                    │    ──► Commit ──► queue ──► Ledger, one thread, all that wait share one pair of flushes
+                   │                               └──► `Acknowledging`: at once, or when standbys have it
                    └─────── verified, refused, linked, committed, commit_failed
 
 Invariants
   - `committed` is fed only after `Ledger.append` has returned, so an acknowledgement follows both flushes.
+    It may be fed much later, in order: the arbiter's last block is the last that is acknowledged.
   - Links are checked against a chain that runs ahead of the ledger by the blocks that are being committed;
     when a commit fails it goes back to the ledger's.
 """
@@ -27,6 +29,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from datastream.errors import CommitFailed
+from gateway.acknowledging import Acknowledging, StoredBlock
 from gateway.chain import Chain
 from gateway.conductor_notes import note_answer, note_drop, note_refusal
 from gateway.errors import BlockRefused
@@ -60,8 +63,9 @@ from gateway.race_actions import (
     SourceError,
     Verify,
 )
-from gateway.race_history import RaceHistory
+from gateway.race_facts import LIVE
 from gateway.root_hash import BlockHasher, BlockSummary
+from gateway.standby_gate import StandbyGate
 
 __all__ = ["Conductor"]
 
@@ -104,6 +108,7 @@ class Conductor:
         responses_max: how many responses may wait for one publisher.
         group_blocks_max: most blocks that share one pair of flushes.
         hash_process: hashes what takes long; closed with the conductor.
+        standbys: knows which blocks other nodes have; None: acknowledgements do not wait for that.
     """
 
     def __init__(
@@ -117,16 +122,15 @@ class Conductor:
         responses_max: int = 4096,
         group_blocks_max: int = 64,
         hash_process: HashProcess | None = None,
+        standbys: StandbyGate | None = None,
     ) -> None:
         self.arbiter = arbiter
         self.idle = asyncio.Event()
         """Set when what was complete when the node shut down or retired is finished."""
         self.broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Ends with the error if the race cannot go on because of a bug: the node has to stop."""
-        self.history = RaceHistory()
-        """Who won the last blocks."""
-        self.acknowledged_at: float | None = None
-        """When a block was acknowledged last, on the monotonic clock, in seconds."""
+        self.acknowledging = Acknowledging(arbiter, self.perform, metrics, clock_ns, standbys)
+        """What is on disk, and what of it was acknowledged."""
         self._ledger = ledger
         self._checks = checks
         self._metrics = metrics
@@ -228,6 +232,21 @@ class Conductor:
     # --- what other parts of the node are told -------------------------------------------------------------
 
     @property
+    def next_to_store(self) -> int:
+        """The block that is to be put on disk next; those before it may still wait to be acknowledged."""
+        return self.acknowledging.next_to_store
+
+    @property
+    def is_storing(self) -> bool:
+        """Whether that block is in flight."""
+        block = self.arbiter.blocks.get(self.next_to_store)
+        return block is not None and block.state in LIVE
+
+    def on_stored(self, listener: Callable[[], None]) -> Callable[[], None]:
+        """Have `listener` called when a block is on disk, each time; return what ends that."""
+        return self._ledger.on_advance(listener)
+
+    @property
     def catch_up_target(self) -> int | None:
         """The highest block that publishers have told of beyond what this node could take; None: none yet.
 
@@ -266,6 +285,7 @@ class Conductor:
         """Take publishers again."""
         self.arbiter.reinstate()
         self.idle.clear()
+        self.acknowledging.release()
 
     # --- stopping ------------------------------------------------------------------------------------------
 
@@ -488,14 +508,12 @@ class Conductor:
         for attempt, block in zip(group, blocks, strict=True):
             self._ledger.advance(block)
             self._attempts.pop(attempt.attempt_id)
-            self._metrics.blocks_acknowledged.inc()
-            self._metrics.last_block.set(block.number)
-            self._metrics.count_won(attempt.publisher)
-            seconds = (now_ns - attempt.begun_ns) / 1e9
-            self._metrics.acknowledgement_latency_seconds.observe(seconds)
-            self.history.won(attempt.number, attempt.publisher, seconds)
-            self.acknowledged_at = time.monotonic()
-            self.perform(self.arbiter.committed(attempt.attempt_id, now_ns))
+            self.acknowledging.stored(
+                StoredBlock(
+                    *(attempt.attempt_id, block.number, block.root_hash, attempt.publisher),
+                    *(attempt.begun_ns, now_ns),
+                )
+            )
         log.debug("blocks committed", extra=fields(first=blocks[0].number, last=blocks[-1].number))
         if self._ledger.snapshot_due:
             await loop.run_in_executor(self._commit_thread, self._ledger.write_snapshot)

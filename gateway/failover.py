@@ -14,6 +14,8 @@
 With `force` the active node is taken for dead: the standby is activated as it is. That is refused while the
 other node still answers as active. If the dead node comes back, it is active as well, since nobody could tell
 it; the same failover without `force` then makes it a standby. Until then both take the same chain's blocks.
+A standby whose own acknowledgements wait for other nodes (`commit.min_standbys`) may have none left: it is
+active then and not ready, which is reported as a step of its own.
 
 A shell without sockets: it talks to `NodeControl`, so that every loss of an answer can be tried in a test.
 """
@@ -169,11 +171,14 @@ class Failover:
                 )
             self._refuse_one_node(source, await self._target_state())
         try:
-            await self._step(
+            target = await self._step(
                 f"activate {self._target.address}", self._target.activate(), lambda state: state.last_text
             )
         except NodeCallFailed as error:
             raise FailoverFailed(f"{self._target.address} cannot be activated: {error.reason}", "") from error
+        if target.problems:  # it is active, and may not take blocks before it has a standby of its own
+            name = f"{self._target.address} is active and NOT READY"
+            self._report(Step(name, "; ".join(target.problems), 0.0))
 
     # --- steps ---------------------------------------------------------------------------------------------
 

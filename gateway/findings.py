@@ -13,9 +13,20 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from gateway.limits import QUIET_BLOCK_TIMES, QUIET_SECONDS_MIN
+from gateway.limits import QUIET_BLOCK_TIMES, QUIET_SECONDS_MIN, STANDBY_WAIT_SECONDS
 
-__all__ = ["ADVICE", "Advice", "Facts", "Finding", "FindingBook", "Kind", "Seen", "look", "slug"]
+__all__ = [
+    "ADVICE",
+    "Advice",
+    "Facts",
+    "Finding",
+    "FindingBook",
+    "Kind",
+    "Seen",
+    "StandbyFacts",
+    "look",
+    "slug",
+]
 
 
 class Kind(Enum):
@@ -25,6 +36,8 @@ class Kind(Enum):
     DISK = "disk"
     BROKEN = "broken"
     BEHIND = "behind"
+    STANDBYS = "standbys"
+    OTHER_CHAIN = "other chain"
     NO_PUBLISHERS = "no publishers"
     ONE_PUBLISHER = "one publisher"
     NO_BLOCKS = "no blocks"
@@ -62,6 +75,17 @@ ADVICE: Final[dict[Kind, Advice]] = {
         "A node is behind",
         is_problem=True,
     ),
+    Kind.STANDBYS: Advice(
+        "Start the standbys that do not report, or see why they do not follow: sluice status NODE STANDBY. "
+        "Without them: add another node, or restart with --commit-min-standbys 0.",
+        "Blocks wait for standbys",
+        is_problem=True,
+    ),
+    Kind.OTHER_CHAIN: Advice(
+        "Compare the nodes: sluice status NODE PEER. One of them was started on the data of another network.",
+        "Blocks wait for standbys",
+        is_problem=False,
+    ),
     Kind.NO_PUBLISHERS: Advice(
         "Ask the publishers whether they reach this address, and with which certificate.",
         "No blocks come",
@@ -91,6 +115,24 @@ ADVICE: Final[dict[Kind, Advice]] = {
 
 
 @dataclass(frozen=True, slots=True)
+class StandbyFacts:
+    """What an active node is asked whose acknowledgements wait for other nodes."""
+
+    min_standbys: int
+    """How many must have a block."""
+    states: tuple[tuple[str, str], ...]
+    """Each watched node, and what is known of it, in words."""
+    refusal: str | None = None
+    """Why publishers are refused, while they are."""
+    awaiting: tuple[int, int] | None = None
+    """The first and the last block that wait."""
+    awaiting_seconds: float = 0.0
+    """How long the first of them has waited."""
+    other_chains: tuple[str, ...] = ()
+    """Those that have another chain, in words."""
+
+
+@dataclass(frozen=True, slots=True)
 class Facts:
     """What a node is asked."""
 
@@ -113,6 +155,8 @@ class Facts:
     """The network's time between blocks."""
     certificates: tuple[str, ...] = ()
     """What is wrong with certificates, or soon will be."""
+    standbys: StandbyFacts | None = None
+    """Of the nodes that acknowledgements wait for; None: they wait for none."""
 
 
 Seen = tuple[Kind, str]
@@ -130,7 +174,28 @@ def look(facts: Facts) -> list[Seen]:
         seen.append((Kind.BROKEN, "the publish race has stopped on an internal error, see the log"))
     if facts.catch_up_problem is not None:
         seen.append((Kind.BEHIND, facts.catch_up_problem))
+    if facts.standbys is not None:
+        seen += _standbys(facts.standbys)
     return seen if facts.is_stopping else seen + _notes(facts)
+
+
+def _standbys(facts: StandbyFacts) -> list[Seen]:
+    seen: list[Seen] = []
+    if facts.refusal is not None:
+        seen.append((Kind.STANDBYS, facts.refusal))
+    elif facts.awaiting is not None and facts.awaiting_seconds >= STANDBY_WAIT_SECONDS:
+        first, last = facts.awaiting
+        blocks = f"block {first} is" if first == last else f"blocks {first} to {last} are"
+        nodes = "node" if facts.min_standbys == 1 else "nodes"
+        states = "; ".join(f"{address} {state}" for address, state in facts.states)
+        text = (
+            f"{blocks} not acknowledged before {facts.min_standbys} other {nodes} (commit.min_standbys) have "
+            f"them on disk: {states}"
+        )
+        seen.append((Kind.STANDBYS, text))
+    if facts.other_chains:
+        seen.append((Kind.OTHER_CHAIN, "; ".join(facts.other_chains)))
+    return seen
 
 
 def _notes(facts: Facts) -> list[Seen]:

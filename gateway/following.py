@@ -111,11 +111,13 @@ class Following:
         await self._settle()
 
     async def _settle(self) -> None:
-        """Wait until the blocks that a peer has sent whole are committed, or cannot be."""
-        arbiter, broken = self._conductor.arbiter, self._conductor.broken
+        """Wait until the blocks that a peer has sent whole are on disk, or cannot be."""
+        conductor = self._conductor
 
         def is_under_way() -> bool:
-            return arbiter.next_number < self._offered_next and arbiter.is_finishing() and not broken.done()
+            if conductor.next_to_store >= self._offered_next:
+                return False
+            return conductor.is_storing and not conductor.broken.done()
 
         while is_under_way():  # noqa: ASYNC110 - commits wake many others, and this is rare
             await asyncio.sleep(FOLLOW_SETTLE_SECONDS)
@@ -126,13 +128,13 @@ class Following:
     def distance(self) -> int | None:
         """How many blocks the node knows of and does not have; None while it does not follow anybody."""
         machine = self._machine
-        return None if machine is None else machine.distance(self._conductor.arbiter.next_number)
+        return None if machine is None else machine.distance(self._conductor.next_to_store)
 
     @property
     def given_up_target(self) -> int | None:
         """The target that was given up when the node needed the block that it still needs; None: none was."""
         target, needed = self._given_up
-        return target if needed == self._conductor.arbiter.next_number else None
+        return target if needed == self._conductor.next_to_store else None
 
     @property
     def problem(self) -> str | None:
@@ -140,7 +142,7 @@ class Following:
         machine = self._machine
         if self._failure is not None or machine is None:
             return self._failure
-        machine.came_to(self._conductor.arbiter.next_number)  # a stream that goes well is no attempt's end
+        machine.came_to(self._conductor.next_to_store)  # a stream that goes well is no attempt's end
         return machine.problem if machine.live or self.distance else None
 
     # --- the loop ------------------------------------------------------------------------------------------
@@ -170,12 +172,12 @@ class Following:
         catching_up = False
         while True:
             self._changed.clear()
-            step = machine.step(conductor.arbiter.next_number, conductor.now_ns())
+            step = machine.step(conductor.next_to_store, conductor.now_ns())
             self._note_given_up(machine)
             if isinstance(step, Try):
                 if not catching_up and not machine.live:
                     catching_up = True
-                    extra = fields(next=conductor.arbiter.next_number, target=machine.target)
+                    extra = fields(next=conductor.next_to_store, target=machine.target)
                     log.info("catching up", extra=extra)
                 await self._try(machine, step.address)
                 continue
@@ -184,7 +186,7 @@ class Following:
                     log.info("caught up", extra=fields(last_block=conductor.arbiter.last_number))
                 catching_up = False
                 self._report(machine)
-                before = conductor.arbiter.next_number
+                before = conductor.next_to_store
                 try:
                     async with asyncio.timeout(self._look_seconds):
                         await self._changed.wait()
@@ -205,11 +207,11 @@ class Following:
             return
         arbiter = self._conductor.arbiter
         arbiter.forget_catch_up_target()
-        self._given_up = target, arbiter.next_number
+        self._given_up = target, self._conductor.next_to_store
         self._metrics.catch_up_targets_given_up.inc()
         log.warning(
             "a block that publishers told of is not looked for any more: no peer has it, or one before it",
-            extra=fields(target=target, next=arbiter.next_number),
+            extra=fields(target=target, next=self._conductor.next_to_store),
         )
 
     async def _try(self, machine: CatchUp, address: str) -> None:
@@ -227,7 +229,7 @@ class Following:
             outcome, reason = Outcome.NODE, f"{type(error).__name__}: {error}"
         finally:
             self.followed = None
-        machine.ended(address, outcome, reason, conductor.arbiter.next_number, conductor.now_ns())
+        machine.ended(address, outcome, reason, conductor.next_to_store, conductor.now_ns())
         self._metrics.catch_up_attempts.labels(outcome=outcome.name.lower()).inc()
         log.log(
             logging.INFO if outcome in _QUIET else logging.WARNING,
@@ -260,7 +262,7 @@ class Following:
             first, last, instance = await ask(status, self._status_seconds())
             if instance and instance == self._instance:
                 return Outcome.ITSELF, "its address leads to this node itself"
-            next_number = None if arbiter.is_unbegun() else arbiter.next_number
+            next_number = None if arbiter.is_unbegun() else self._conductor.next_to_store
             plan = machine.told(address, first, last, next_number)
             if not isinstance(plan, Range):
                 return Outcome.NOTHING, plan
@@ -321,10 +323,10 @@ class Following:
 
         Publishers tell a node what it has missed; a node that they have all left is told by nobody.
         """
-        if machine.live or self._conductor.arbiter.next_number != before:
+        if machine.live or self._conductor.next_to_store != before:
             return
         highest = await self._highest_of(machine.addresses)
-        if highest is not None and highest >= self._conductor.arbiter.next_number:
+        if highest is not None and highest >= self._conductor.next_to_store:
             log.info("a peer has later blocks", extra=fields(last_block=highest))
             machine.aim(highest)
 

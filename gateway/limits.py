@@ -52,6 +52,7 @@ __all__ = [
     "LOOP_WATCH_SECONDS",
     "MESSAGE_PACES_KEPT",
     "METRIC_PUBLISHERS_MAX",
+    "OWN_ROOTS_KEPT",
     "PEER_POLL_FAILURES_MAX",
     "PEER_POLL_SECONDS",
     "PEER_STATUS_SECONDS_MAX",
@@ -66,8 +67,16 @@ __all__ = [
     "RECORD_FILE_FIELDS_MAX",
     "RECORD_FILE_SIGNATURES_MAX",
     "REFUSED_PUBLISHERS_KEPT",
+    "RELEASED_BLOCKS_MAX",
+    "RELEASE_REST_SECONDS",
     "RESOLVE_SECONDS_MAX",
     "ROLL_FORWARD_LOG_BLOCKS",
+    "STANDBY_ASK_SECONDS",
+    "STANDBY_RETRY_SECONDS",
+    "STANDBY_RETRY_SECONDS_MAX",
+    "STANDBY_STREAMS_MAX",
+    "STANDBY_STREAMS_PER_ADDRESS_MAX",
+    "STANDBY_WAIT_SECONDS",
     "STATE_PROOF_PATHS_MAX",
     "STATE_PROOF_SIBLINGS_MAX",
     "STORED_BLOCK_BYTES_MAX",
@@ -318,6 +327,38 @@ long, and a process that hangs keeps its connections."""
 
 FOLLOW_SETTLE_SECONDS: Final = 0.005
 """Time between two looks whether the last blocks of a peer are committed, when the node stops following."""
+
+# --- standbys that acknowledgements wait for ---------------------------------------------------------------
+
+OWN_ROOTS_KEPT: Final = 4_096
+"""Root hashes of this node's last blocks that are kept to compare reports of standbys with, 100 bytes each. A
+standby that is further behind costs a reading of the stream for each of its reports."""
+
+RELEASED_BLOCKS_MAX: Final = 64
+"""Blocks that are acknowledged in one go when a standby has come back after a long time..."""
+
+RELEASE_REST_SECONDS: Final = 0.01
+"""...and the rest before the next ones, in which publishers are sent them: nobody is to be cut off for not
+reading thousands of answers that come at once."""
+
+STANDBY_WAIT_SECONDS: Final = 3.0
+"""How long a block may wait for standbys before the node says so and is not ready: many times what a standby
+takes that works, and one or two block times."""
+
+STANDBY_ASK_SECONDS: Final = 0.1
+"""Time between two questions to standbys that are ahead whether they have this node's last block."""
+
+STANDBY_RETRY_SECONDS: Final = 0.1
+"""Rest before a standby that was lost is connected to again, doubled with each failure up to..."""
+
+STANDBY_RETRY_SECONDS_MAX: Final = 2.0
+"""...this: publishers wait for it. An attempt costs a connection."""
+
+STANDBY_STREAMS_MAX: Final = 256
+"""Nodes that may watch this one's level at once; a cluster has a few."""
+
+STANDBY_STREAMS_PER_ADDRESS_MAX: Final = 64
+"""The same from one network address: many may share one behind a proxy."""
 
 # --- the ledger ---------------------------------------------------------------------------------------------
 

@@ -13,6 +13,11 @@
     sluice_blocks_won_total{publisher}       blocks acknowledged, by who sent them
     sluice_acknowledgement_latency_seconds   from a block's header to its acknowledgement
     sluice_flush_seconds                     one commit: both flushes
+    sluice_min_standbys                      how many other nodes must have a block before it is acknowledged
+    sluice_standbys                          other nodes that report, and have this node's chain
+    sluice_blocks_awaiting_standbys          blocks on disk here that wait for others
+    sluice_awaiting_standbys_seconds         how long the first of them has waited
+    sluice_standby_wait_seconds              from a block's flushes to its acknowledgement, if it may wait
     sluice_inflight_bytes                    items held and not yet committed
     sluice_last_block                        number of the last acknowledged block, -1 when there is none
     sluice_publishers, sluice_tcp_clients    connected now
@@ -140,10 +145,35 @@ class Metrics:
             buckets=_LAG_BUCKETS_SECONDS,
             registry=registry,
         )
+        self._make_standby_metrics()
         self._make_reading_metrics()
         self.ready = Gauge("sluice_ready", "1 when the node is ready.", registry=registry)
         Info("sluice_verification_mode", "What is checked of a block.", registry=registry).info(
             {"mode": verification_mode}
+        )
+
+    def _make_standby_metrics(self) -> None:
+        """Make those of the nodes that acknowledgements wait for."""
+        registry = self.registry
+        self.min_standbys = Gauge(
+            "sluice_min_standbys",
+            "How many other nodes must have a block before it is acknowledged.",
+            registry=registry,
+        )
+        self.standbys = Gauge(
+            "sluice_standbys", "Other nodes that report, and have this node's chain.", registry=registry
+        )
+        self.blocks_awaiting_standbys = Gauge(
+            "sluice_blocks_awaiting_standbys", "Blocks on disk here that wait for others.", registry=registry
+        )
+        self.awaiting_standbys_seconds = Gauge(
+            "sluice_awaiting_standbys_seconds", "How long the first of them has waited.", registry=registry
+        )
+        self.standby_wait_seconds = Histogram(
+            "sluice_standby_wait_seconds",
+            "From a block's flushes to its acknowledgement, if it may wait for standbys.",
+            buckets=_LATENCY_BUCKETS_SECONDS,
+            registry=registry,
         )
 
     def _make_reading_metrics(self) -> None:

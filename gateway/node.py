@@ -32,9 +32,8 @@ from datastream import DatastreamError, ServerLimits, StreamServer
 from datastream.disk import Disk
 from datastream.errors import AddressUnavailable
 from gateway.addresses import Address
-from gateway.admission import Admission, AdmissionLimits
+from gateway.admission import Admission
 from gateway.api import control_pb2_grpc, node_pb2, node_pb2_grpc, publish_pb2, subscribe_pb2
-from gateway.catch_up import CatchUpRules
 from gateway.channels import ClientTls
 from gateway.conductor import Conductor
 from gateway.control_service import ControlService
@@ -47,21 +46,25 @@ from gateway.http import start_http
 from gateway.ledger import Ledger
 from gateway.ledger_files import given_address_book, given_ledger, keep_ledger, ledger_to_start_with
 from gateway.ledger_keys import LedgerKeys
+from gateway.level_service import SERVICE_NAME as LEVEL_SERVICE_NAME
+from gateway.level_service import LevelService
 from gateway.limits import HARD_MESSAGE_FACTOR, HEALTH_CHECK_SECONDS, THREAD_SWITCH_SECONDS
 from gateway.logs import fields
 from gateway.loop_watch import LoopWatch
 from gateway.metrics import Metrics
+from gateway.node_rules import admission_limits, catch_up_rules, race_rules
 from gateway.node_service import INSTANCE_KEY, BlockAccessService, BlockNodeService
-from gateway.own_address import leads_here
-from gateway.page_facts import gather_status
+from gateway.own_address import other_nodes
+from gateway.page_facts import gather_status, standby_facts
 from gateway.proof_checks import ProofChecks
 from gateway.proofs import ProofVerifier
 from gateway.publish_service import PublishService
 from gateway.race import Arbiter
-from gateway.race_facts import RaceRules
 from gateway.role_keeper import RoleKeeper
 from gateway.roles import Phase, RoleRecord
 from gateway.settings import Settings
+from gateway.standby_gate import StandbyGate
+from gateway.standby_watch import StandbyWatch
 from gateway.status_page import Status
 from gateway.subscribe_service import SubscribeLimits, SubscribeService
 from gateway.tls import ServerTls, TlsFiles
@@ -113,6 +116,9 @@ class Node:
         self.block_access: BlockAccessService
         self.following: Following
         self.keeper: RoleKeeper
+        self._level_service: LevelService
+        self._peers: list[str] = []
+        """The nodes of `settings.peers` that are not this one."""
         self._tcp_server: StreamServer
         self._stopping = False
         self._instance = secrets.token_hex(8)
@@ -133,8 +139,9 @@ class Node:
         return [text for kind, text in look(self._look_facts()) if ADVICE[kind].is_problem]
 
     def _look_facts(self) -> Facts:
-        arbiter, conductor = self.conductor.arbiter, self.conductor
-        quiet_since = self._started_at if conductor.acknowledged_at is None else conductor.acknowledged_at
+        arbiter, acknowledging = self.conductor.arbiter, self.conductor.acknowledging
+        acknowledged_at = acknowledging.acknowledged_at
+        quiet_since = self._started_at if acknowledged_at is None else acknowledged_at
         return Facts(
             is_stopping=self._stopping,
             disk_failure=arbiter.persistence_failed,
@@ -146,6 +153,7 @@ class Node:
             quiet_seconds=time.monotonic() - quiet_since,
             block_time_seconds=self.settings.block_time_seconds,
             certificates=certificate_notes(self._certificates),
+            standbys=standby_facts(acknowledging),
         )
 
     def _findings(self) -> tuple[Finding, ...]:
@@ -231,35 +239,41 @@ class Node:
             disk=self._disk,
         )
         self._cleanup.callback(self.ledger.close)
+        await self._find_peers()
         self._make_conductor()
         self._make_following()
-        await self._make_keeper()
+        self._make_keeper()
         self.http_address = await self._start_http()
         self.tcp_address = await self._start_tcp()
         self.grpc_address = await self._start_grpc()
         self.control_address = await self._start_control()
 
+    async def _find_peers(self) -> None:
+        """Leave this node out of its peers: one configuration for all nodes of a cluster may name it."""
+        settings = self.settings
+        self._peers = await other_nodes(settings.peers, self._own_addresses())
+        if settings.commit_min_standbys > len(self._peers):
+            raise SettingError(
+                "commit.min_standbys",
+                got=f"{settings.commit_min_standbys}",
+                expected=f"at most {len(self._peers)}, the number of peers that are other nodes",
+                where=f"a node that listens at {settings.grpc_address}",
+            )
+
     def _make_conductor(self) -> None:
         settings = self.settings
-        rules = RaceRules(
-            block_bytes_max=settings.publish_max_block_bytes,
-            inflight_bytes_max=settings.publish_max_inflight_bytes,
-            publisher_bytes_max=settings.publish_max_publisher_inflight_bytes,
-            address_bytes_max=settings.publish_max_address_inflight_bytes,
-            proof_idle_ns=settings.publish_proof_idle_ms * 1_000_000,
-            block_timeout_ns=int(settings.publish_block_timeout_seconds * 1e9),
-            stall_blocks=settings.publish_stall_blocks,
-            idle_timeout_ns=int(settings.publish_idle_timeout_seconds * 1e9),
-            duplicate_skip_window=settings.publish_duplicate_skip_window,
-        )
+        gate, least = None, settings.commit_min_standbys
+        if least:
+            gate = StandbyGate(least, self._instance, self._peers, self.ledger.chain)
         self.conductor = Conductor(
-            Arbiter(self.ledger.last_number, self._first_number(), rules),
+            Arbiter(self.ledger.last_number, self._first_number(), race_rules(settings)),
             self.ledger,
             self._make_checks(),
             self.metrics,
             responses_max=settings.publish_send_queue_max,
             group_blocks_max=settings.commit_max_blocks_per_group,
             hash_process=self._hash_process,
+            standbys=gate,
         )
         loop = asyncio.get_running_loop()
         self.metrics.asyncio_tasks.set_function(lambda: len(asyncio.all_tasks(loop)))
@@ -268,16 +282,10 @@ class Node:
 
     def _make_following(self) -> None:
         settings = self.settings
-        rules = CatchUpRules(
-            stalled_attempts_max=settings.catchup_max_stalled_attempts,
-            rest_ns=int(settings.catchup_rest_seconds * 1e9),
-            rest_max_ns=int(settings.catchup_max_rest_seconds * 1e9),
-            unconfirmed_ns=int(settings.catchup_unconfirmed_seconds * 1e9),
-        )
         self.following = Following(
             self.conductor,
             self.metrics,
-            rules=rules,
+            rules=catch_up_rules(settings),
             stall_seconds=settings.catchup_stall_seconds,
             message_bytes_max=settings.grpc_max_message_bytes * HARD_MESSAGE_FACTOR,
             tls=self._peer_tls(),
@@ -291,10 +299,8 @@ class Node:
             return None
         return ClientTls(*(None if file is None else str(file) for file in files))
 
-    async def _make_keeper(self) -> None:
-        settings, own = self.settings, self._own_addresses()
-        # One configuration for all nodes of a cluster may name the node itself.
-        peers = [str(peer) for peer in settings.peers if not await leads_here(peer, own)]
+    def _make_keeper(self) -> None:
+        settings, peers = self.settings, self._peers
         self.keeper = RoleKeeper(
             settings.data_dir,
             RoleRecord(settings.role),
@@ -381,16 +387,8 @@ class Node:
         settings = self.settings
 
         def add_publishing(server: aio.Server) -> None:
-            admission = AdmissionLimits(
-                frozenset(settings.publish_allowed_subjects),
-                settings.publish_max_streams_per_publisher,
-                settings.publish_max_streams_per_address,
-                settings.publish_max_messages_per_second,
-                settings.publish_max_messages_per_second_per_address,
-            )
-            PublishService(self.conductor, settings.grpc_max_message_bytes, Admission(admission)).add_to(
-                server
-            )
+            admission = Admission(admission_limits(settings))
+            PublishService(self.conductor, settings.grpc_max_message_bytes, admission).add_to(server)
             self._add_status(server)
             if settings.subscriber_address is None:
                 self._add_reading(server)
@@ -407,6 +405,10 @@ class Node:
             )
         address = await self._serve("grpc", settings.grpc_address, add_publishing)
         self._cleanup.push_async_callback(self._end_subscribers)
+        gate = self.conductor.acknowledging.gate
+        if gate is not None:  # watched until the conductor has stopped, since its last blocks may wait
+            standbys = StandbyWatch(self.conductor, gate, self.ledger, self._peers, self._peer_tls())
+            self._cleanup.push_async_callback(standbys.close)
         self._cleanup.push_async_callback(self.conductor.stop, settings.shutdown_grace_seconds)
         self._cleanup.push_async_callback(self.keeper.close)
         if settings.subscriber_address is None:
@@ -468,7 +470,11 @@ class Node:
         )
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         if self.settings.grpc_reflection:
-            names = (*SERVICE_NAMES, health_pb2.DESCRIPTOR.services_by_name["Health"].full_name)
+            names = (
+                *SERVICE_NAMES,
+                LEVEL_SERVICE_NAME,
+                health_pb2.DESCRIPTOR.services_by_name["Health"].full_name,
+            )
             reflection.enable_server_reflection((*names, reflection.SERVICE_NAME), server)
 
     def _facts(self) -> dict[str, object]:
@@ -482,6 +488,7 @@ class Node:
             "subscribers": self.subscribe_service.stream_count,
             "tcp_clients": self._tcp_server.client_count,
             "missing_blocks": self.following.distance or 0,
+            "awaiting_standbys": self.conductor.acknowledging.awaiting_count,
         }
 
     def _add_reading(self, server: aio.Server) -> None:
@@ -489,6 +496,8 @@ class Node:
         self.block_access = BlockAccessService(self.ledger)
         self.block_access.add_to(server)
         self._make_subscribe_service().add_to(server)
+        self._level_service = LevelService(self.ledger, self._instance)
+        self._level_service.add_to(server)
 
     def _make_subscribe_service(self) -> SubscribeService:
         settings = self.settings
@@ -514,6 +523,7 @@ class Node:
         """Let subscribers have their blocks to the end; who is too slow is cut off with the servers."""
         loop = asyncio.get_running_loop()
         self._cut_off_at = loop.time() + self.settings.shutdown_grace_seconds
+        self._level_service.close()
         try:
             async with asyncio.timeout_at(self._cut_off_at):
                 await self.subscribe_service.close()

@@ -20,7 +20,7 @@ from collections.abc import Iterable
 from gateway.addresses import Address
 from gateway.limits import RESOLVE_SECONDS_MAX
 
-__all__ = ["leads_here"]
+__all__ = ["leads_here", "other_nodes"]
 
 
 async def leads_here(peer: Address, listens_at: Iterable[Address]) -> bool:
@@ -43,6 +43,12 @@ async def leads_here(peer: Address, listens_at: Iterable[Address]) -> bool:
         if any(ipaddress.ip_address(host).is_unspecified for host in found) and any(map(_is_ours, hosts)):
             return True
     return False
+
+
+async def other_nodes(peers: Iterable[Address], listens_at: Iterable[Address]) -> list[str]:
+    """Give the peers that do not lead here, `host:port` each; arguments as for `leads_here`."""
+    own = tuple(listens_at)
+    return [str(peer) for peer in peers if not await leads_here(peer, own)]
 
 
 async def _resolve(address: Address) -> frozenset[str]:

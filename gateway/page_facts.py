@@ -9,15 +9,16 @@ import time
 from collections.abc import Iterable
 
 from gateway import __version__
+from gateway.acknowledging import Acknowledging
 from gateway.conductor import Conductor
-from gateway.findings import Finding
+from gateway.findings import Finding, StandbyFacts
 from gateway.ledger import Ledger
 from gateway.race_facts import GONE, StreamFacts
 from gateway.race_tables import StreamState
 from gateway.settings import Settings
 from gateway.status_page import PublisherStatus, Status
 
-__all__ = ["gather_status"]
+__all__ = ["gather_status", "standby_facts"]
 
 
 def gather_status(
@@ -36,11 +37,11 @@ def gather_status(
     subscriber_lag_blocks: int,
 ) -> Status:
     """Gather a `Status`; what the race and the ledger do not know comes as arguments of the same names."""
-    arbiter, history, chain = conductor.arbiter, conductor.history, ledger.chain
+    arbiter, history, chain = conductor.arbiter, conductor.acknowledging.history, ledger.chain
     findings = tuple(findings)
     age_seconds = None
-    if conductor.acknowledged_at is not None:
-        age_seconds = time.monotonic() - conductor.acknowledged_at
+    if conductor.acknowledging.acknowledged_at is not None:
+        age_seconds = time.monotonic() - conductor.acknowledging.acknowledged_at
     return Status(
         version=__version__,
         phase=phase,
@@ -69,6 +70,27 @@ def gather_status(
         peers=tuple(map(str, settings.peers)),
         followed=followed,
         distance_blocks=distance_blocks,
+    )
+
+
+def standby_facts(acknowledging: Acknowledging) -> StandbyFacts | None:
+    """Gather what is known of the nodes that acknowledgements wait for; None: they wait for none.
+
+    A standby's wait for nobody, and it tells of its publishers elsewhere.
+    """
+    gate = acknowledging.gate
+    if gate is None:
+        return None
+    other_chains = tuple(gate.other_chains())
+    if acknowledging.is_standby:
+        return StandbyFacts(gate.min_standbys, tuple(gate.states()), other_chains=other_chains)
+    return StandbyFacts(
+        gate.min_standbys,
+        tuple(gate.states()),
+        refusal=acknowledging.refusal(),
+        awaiting=acknowledging.awaiting,
+        awaiting_seconds=acknowledging.awaiting_seconds,
+        other_chains=other_chains,
     )
 
 

@@ -109,6 +109,7 @@ class PeerStream:
             )
         )
         outbox = self._conductor.connect(f"peer {self._address}", is_peer=True)
+        unlisten = self._conductor.on_stored(self._settled.set)
         works: list[Coroutine[Any, Any, Ending]] = [
             self._read(call, outbox),
             self._hear(outbox),
@@ -128,11 +129,12 @@ class PeerStream:
                 task.cancel()
             await asyncio.wait(tasks)
             call.cancel()
+            unlisten()
             self._conductor.disconnect(outbox, reason)
         return outcome, reason
 
     async def _read(self, call: Any, outbox: Outbox) -> Ending:
-        """Take the peer's messages up to its status; then wait until what has come is committed."""
+        """Take the peer's messages up to its status; then wait until what has come is on disk."""
         conductor, order, loop = self._conductor, self._order, asyncio.get_running_loop()
         reading = asyncio.ensure_future(call.read())
         try:
@@ -153,7 +155,7 @@ class PeerStream:
             return Outcome.BROKE_OFF, f"it ended the stream with {status_name(order.status)}"
         assert order.next_number is not None
         self._heard_at = loop.time()  # it may take as long as a silent peer, and no longer
-        while conductor.arbiter.next_number < order.next_number:
+        while conductor.next_to_store < order.next_number:
             self._settled.clear()
             await self._settled.wait()
             self._heard_at = loop.time()

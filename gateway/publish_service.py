@@ -12,6 +12,8 @@ loops, one that reads and one that writes.
     the publisher closes its side   `half_closed`
     cancelled, connection lost      `left`
 
+A stream that is opened while the node's last block may be on its disk alone (`Acknowledging.refusal`) is
+refused with the status UNAVAILABLE.
 When the node ends a stream, its other side is drained for a while, not reset, so that the publisher reads the
 answer before the connection's end. One that does not read its responses is told so with gRPC's status; one
 that does not read that either has its connection cut.
@@ -133,6 +135,9 @@ class PublishService:
                 log.warning("publisher refused", extra=fields(publisher=name, reason=denied.reason))
             await context.abort(_DENIAL_STATUS[denied.kind], denied.reason)
         try:
+            refusal = self._conductor.acknowledging.refusal()
+            if refusal is not None:
+                await context.abort(grpc.StatusCode.UNAVAILABLE, refusal)
             await self._serve(name, address, context)
         finally:
             self._admission.release(name, address)

@@ -207,7 +207,7 @@ class Arbiter(RaceSteps):
         return self._settle()
 
     def committed(self, attempt_id: AttemptId, now_ns: int) -> list[Action]:
-        """The block is on disk."""
+        """The block is on disk, and wherever else it has to be: it is acknowledged."""
         self._now_ns = now_ns
         block = self.attempts.get(attempt_id)
         if block is None:
@@ -225,12 +225,15 @@ class Arbiter(RaceSteps):
         return self._settle()
 
     def commit_failed(self, attempt_id: AttemptId, reason: str, now_ns: int) -> list[Action]:
-        """The disk refused. Everything in flight is dropped and every publisher is ended."""
+        """The disk refused. This block and all above it are dropped, and every publisher is ended.
+
+        Those below it are on disk and wait to be acknowledged: they stay.
+        """
         self._now_ns = now_ns
         failed = self.attempts.get(attempt_id)
         number = failed.number if failed is not None else self.next_number
         self.persistence_failed = reason
-        self._drop_all(reason)
+        self._drop_all(reason, number)
         for stream in self.streams.values():
             if stream.state is not StreamState.ENDED:
                 self._end(stream, EndStatus.PERSISTENCE_FAILED, reason, proximate_number=number)

@@ -387,12 +387,15 @@ class RaceSteps(RaceFacts):
             else:
                 del shares[key]
 
-    def _drop_all(self, reason: str) -> None:
-        for block in list(self.blocks.values()):
+    def _drop_all(self, reason: str, from_number: int = 0) -> None:
+        """Forget every block from this number on, in whatever state."""
+        dropped = [block for block in self.blocks.values() if block.number >= from_number]
+        for block in dropped:
             if block.state in LIVE:
                 self._fail(block, Failure.NODE, reason)
-        self.blocks.clear()
-        self._open.clear()
+        for block in dropped:
+            self.blocks.pop(block.number, None)
+            self._open.pop(block.number, None)
 
     def _offered_ahead(self, number: int) -> None:
         if self.catch_up_target is None or number > self.catch_up_target:

@@ -491,6 +491,15 @@ class Settings:
         unit="blocks",
     )
 
+    commit_min_standbys: int = row(
+        "commit.min_standbys",
+        WholeNumber(0, 100),
+        0,
+        "How many other nodes, of `peers`, must have a block on disk before it is acknowledged. 0: none; a "
+        "block that only this node has when it dies for good is lost to the chain.",
+        unit="nodes",
+    )
+
     # --- log ------------------------------------------------------------------------------------------------
     log_level: Literal["debug", "info", "warning", "error"] = row(
         "log.level",

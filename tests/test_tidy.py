@@ -43,6 +43,8 @@ PURE = (
     "gateway/race*.py",
     "gateway/block_messages.py",
     "gateway/catch_up.py",
+    "gateway/node_rules.py",
+    "gateway/standby_gate.py",
     "gateway/subscriber.py",
     "gateway/subscription.py",
     "publishers/machine*.py",

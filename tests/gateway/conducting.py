@@ -91,7 +91,11 @@ class Stage:
         proofs = ProofVerifier(LedgerKeys.parse((ledger_key(),)), "full")
         self.metrics = Metrics(verification_mode="full")
         self.conductor = Conductor(
-            Arbiter(None, 0, rules), self.ledger, ProofChecks(BlockVerifier(proofs)), self.metrics, **options
+            Arbiter(self.ledger.last_number, 0, rules),
+            self.ledger,
+            ProofChecks(BlockVerifier(proofs)),
+            self.metrics,
+            **options,
         )
 
     def publisher(self, name: str) -> Hand:

@@ -1,0 +1,79 @@
+"""A node of which there is nothing but its level: a real ledger and the service that tells of it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from grpc import aio
+
+from gateway.api import standby_pb2, standby_pb2_grpc
+from gateway.block import Block
+from gateway.ledger import Ledger, VerifiedBlock
+from gateway.level_service import LevelService
+from gateway.root_hash import BlockHasher
+from tests.nodes import make_blocks
+
+BLOCKS = make_blocks(12)
+
+
+def root_of(block: Block) -> bytes:
+    """The root hash of a block."""
+    hasher = BlockHasher()
+    hasher.add(block.items)
+    return hasher.finish().root_hash
+
+
+ROOTS = [root_of(block) for block in BLOCKS]
+OTHER_BLOCKS = make_blocks(12, seed=8)
+
+
+class Told:
+    """A ledger that tells its level, and connections to it."""
+
+    def __init__(self, ledger: Ledger, service: LevelService, address: str) -> None:
+        self.ledger = ledger
+        self.service = service
+        self.address = address
+        """Where it is told, `host:port`."""
+        self.channels: list[aio.Channel] = []
+
+    def stub(self) -> Any:
+        """Connect once more."""
+        options = (("grpc.use_local_subchannel_pool", 1), ("grpc.http2.lookahead_bytes", 1024))
+        channel = aio.insecure_channel(self.address, options=options)
+        self.channels.append(channel)
+        return standby_pb2_grpc.NodeLevelStub(channel)
+
+    def store(self, *numbers: int, chain: Sequence[Block] = BLOCKS) -> None:
+        """Put blocks on disk, together."""
+        blocks = [VerifiedBlock(number, chain[number].items, root_of(chain[number])) for number in numbers]
+        self.ledger.append(blocks)
+        for block in blocks:
+            self.ledger.advance(block)
+
+    def watch(self) -> Any:
+        """Open a stream."""
+        return self.stub().watch(standby_pb2.WatchRequest())
+
+
+@asynccontextmanager
+async def told(data_dir: Path, *, port: int = 0, instance: str = "this-process") -> AsyncIterator[Told]:
+    """A service that runs, until the end."""
+    ledger = Ledger.open(data_dir)
+    service = LevelService(ledger, instance)
+    server = aio.server(options=(("grpc.so_reuseport", 0),))
+    service.add_to(server)
+    port = server.add_insecure_port(f"127.0.0.1:{port}")
+    await server.start()
+    stage = Told(ledger, service, f"127.0.0.1:{port}")
+    try:
+        yield stage
+    finally:
+        for channel in stage.channels:
+            await channel.close()
+        service.close()
+        await server.stop(None)
+        ledger.close()

@@ -1,0 +1,115 @@
+"""A node tells its level over real gRPC: at once, when it rises, and what it is asked for."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from grpc import aio
+
+from gateway import level_service as level_service_module
+from gateway.api import standby_pb2
+from gateway.level_service import SERVICE_NAME
+from gateway.subscription import U64_MAX
+from tests.gateway.levels import ROOTS, told
+from tests.nodes import ANSWER_SECONDS
+
+
+async def level(call: Any) -> tuple[int, bytes, str]:
+    """Wait for the next level of a stream."""
+    message = await asyncio.wait_for(call.read(), ANSWER_SECONDS)
+    assert isinstance(message, standby_pb2.Level), message
+    return message.block_number, message.root_hash, message.instance
+
+
+def test_a_watcher_is_told_at_once_and_whenever_the_level_rises(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with told(tmp_path) as stage:
+            first = stage.watch()
+            assert await level(first) == (U64_MAX, b"", "this-process")
+            stage.store(0)
+            assert await level(first) == (0, ROOTS[0], "this-process")
+            second = stage.watch()
+            assert await level(second) == (0, ROOTS[0], "this-process")
+            stage.store(1, 2, 3)
+            for call in (first, second):  # what rises together is told in one
+                assert await level(call) == (3, ROOTS[3], "this-process")
+
+    asyncio.run(main())
+
+
+def test_streams_end_in_order_when_the_node_stops(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with told(tmp_path) as stage:
+            call = stage.watch()
+            await level(call)
+            stage.service.close()
+            assert await asyncio.wait_for(call.read(), ANSWER_SECONDS) is aio.EOF
+            assert await call.code() is grpc.StatusCode.OK
+            late = stage.watch()
+            assert await asyncio.wait_for(late.read(), ANSWER_SECONDS) is aio.EOF
+
+    asyncio.run(main())
+
+
+def test_one_block_can_be_asked_for(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with told(tmp_path) as stage:
+            stub = stage.stub()
+
+            async def at(number: int) -> tuple[int, bytes]:
+                message = await stub.levelAt(standby_pb2.LevelAtRequest(block_number=number))
+                assert message.instance == "this-process"
+                return message.block_number, message.root_hash
+
+            assert await at(0) == (U64_MAX, b"")
+            stage.store(0, 1, 2)
+            assert [await at(number) for number in range(3)] == list(enumerate(ROOTS[:3]))
+            assert await at(3) == (2, ROOTS[2])
+            assert await at(U64_MAX) == (2, ROOTS[2])
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("limit", ["STANDBY_STREAMS_MAX", "STANDBY_STREAMS_PER_ADDRESS_MAX"])
+def test_one_watcher_too_many_is_refused_until_another_leaves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str
+) -> None:
+    monkeypatch.setattr(level_service_module, limit, 1)
+
+    async def main() -> None:
+        async with told(tmp_path) as stage:
+            first, second = stage.watch(), None
+            await level(first)
+            with pytest.raises(aio.AioRpcError) as caught:
+                await stage.watch().read()
+            assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+            first.cancel()
+            async with asyncio.timeout(ANSWER_SECONDS):
+                while second is None:
+                    try:
+                        second = stage.watch()
+                        await level(second)
+                    except aio.AioRpcError:
+                        second = None
+
+    asyncio.run(main())
+
+
+def test_nonsense_is_answered_and_logged_by_nobody(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        async with told(tmp_path) as stage:
+            stage.stub()
+            channel: Any = stage.channels[0]
+            with pytest.raises(aio.AioRpcError) as caught:
+                await channel.unary_unary(f"/{SERVICE_NAME}/levelAt")(b"\xff\xff")
+            assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+            assert caught.value.details() == "request: got what does not parse, expected a LevelAtRequest"
+            call = channel.unary_stream(f"/{SERVICE_NAME}/watch")(b"\xff\xff")
+            assert standby_pb2.Level.FromString(await call.read()).block_number == U64_MAX
+
+    asyncio.run(main())
+    assert caplog.records == []
