@@ -454,7 +454,7 @@ def test_health_and_reflection(tmp_path: Path) -> None:
         async with running_node(tmp_path) as node, wire_to(node) as wire:
             for service in ("", *SERVICES[2:]):
                 assert await health_of(wire, service) == "SERVING"
-            assert await services_of(wire) == SERVICES
+            assert await services_of(wire) == [*SERVICES, "sluice.standby.NodeLevel"]
         async with running_node(tmp_path, grpc_reflection=False) as node, wire_to(node) as wire:
             with pytest.raises(grpc.aio.AioRpcError) as caught:
                 await services_of(wire)

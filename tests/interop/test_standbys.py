@@ -1,0 +1,348 @@
+"""Nodes that acknowledge what other nodes have on disk: killed, stopped, and robbed of their disks.
+
+Real processes. `SLUICE_LONG=1` throws away many disks in a row, over many seeds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import shutil
+import signal
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+from urllib.error import HTTPError
+from urllib.request import urlopen
+
+import pytest
+from tenacity import wait_fixed
+
+from datastream.compare import compare_streams
+from gateway.addresses import Address
+from gateway.block import Block
+from gateway.control_client import ControlClient
+from gateway.failover import Failover, Step
+from gateway.node_status import collect
+from gateway.roles import Phase
+from publishers.client import ClientOptions
+from publishers.machine import SECOND_NS, MachineLimits
+from tests.chaos.actors import EntryReader
+from tests.nodes import ANSWER_SECONDS, ledger_key, make_blocks, running_node
+from tests.serving import Listener, ServeProcess, free_port, refused
+
+LONG = os.environ.get("SLUICE_LONG") == "1"
+SEEDS = range(1, 41) if LONG else (1,)
+ROUNDS = 6 if LONG else 2
+BLOCKS = make_blocks(400)
+OPTIONS = ClientOptions(
+    machine=MachineLimits(deadline_ns=90 * SECOND_NS), wait=wait_fixed(0.05), connect_timeout_seconds=1.0
+)
+WAIT_SECONDS = 3 * ANSWER_SECONDS
+
+
+class ClusterNode(ServeProcess):
+    """One of several nodes that know each other, on ports that it keeps."""
+
+    def __init__(self, data_dir: Path) -> None:
+        self.grpc, self.control, self.tcp = (Address("127.0.0.1", free_port()) for _ in range(3))
+        super().__init__(data_dir)
+
+    def introduce(self, others: Sequence[ClusterNode], least: int, role: str) -> None:
+        """Tell it of the others, how many it waits for, and what it is when it starts on an empty folder."""
+        words: list[object] = ["--grpc", self.grpc, "--control", self.control, "--tcp", self.tcp]
+        words += ["--role", role, "--commit-min-standbys", least, "--catchup-rest-seconds", "0.1"]
+        for other in others:
+            words += ["--peer", other.grpc]
+        self._arguments = [str(word) for word in words]
+
+    async def facts(self) -> dict[str, Any]:
+        """What it says of itself to `sluice status`."""
+        (report,) = (await collect([str(self.grpc)])).reports
+        return report.as_json()
+
+    async def reasons(self) -> list[str]:
+        """Why it is not ready."""
+
+        def ask() -> list[str]:
+            try:
+                urlopen(f"http://{self.http_address}/readyz", timeout=ANSWER_SECONDS).close()
+            except HTTPError as error:
+                return error.read().decode().splitlines()
+            return []
+
+        return await asyncio.to_thread(ask)
+
+
+@asynccontextmanager
+async def cluster(tmp_path: Path, count: int, least: int) -> AsyncIterator[list[ClusterNode]]:
+    """Nodes that are started: the first one active, the others its standbys."""
+    async with AsyncExitStack() as stack:
+        nodes = [stack.enter_context(ClusterNode(tmp_path / name)) for name in "abc"[:count]]
+        for index, node in enumerate(nodes):
+            others = [other for other in nodes if other is not node]
+            node.introduce(others, least, "standby" if index else "active")
+        await asyncio.gather(*(node.start() for node in nodes))
+        yield nodes
+
+
+async def fail_over(source: ClusterNode, target: ClusterNode, *, force: bool = False) -> list[Step]:
+    """Do what `sluice failover` does; give its steps."""
+    steps: list[Step] = []
+    async with ControlClient(str(source.control)) as one, ControlClient(str(target.control)) as other:
+        failover = Failover(one, other, steps.append)
+        await (failover.force() if force else failover.run())
+    return steps
+
+
+async def until(holds: Callable[[], Any]) -> None:
+    """Wait until something holds; a coroutine is awaited for it."""
+    async with asyncio.timeout(WAIT_SECONDS):
+        while True:
+            found = holds()
+            if await found if asyncio.iscoroutine(found) else found:
+                return
+            await asyncio.sleep(0.005)
+
+
+class Publishing:
+    """A publisher that goes on at a pace while nodes come and go."""
+
+    def __init__(
+        self, nodes: Sequence[ClusterNode], *, name: str = "alice", blocks_per_second: float = 100
+    ) -> None:
+        self.client = Listener([str(node.grpc) for node in nodes], name, OPTIONS)
+        self.goes_on = True
+        self.offered = -1
+        """The last block that was given to the publisher."""
+        self._pause_seconds = 1 / blocks_per_second
+        self.task = asyncio.ensure_future(self.client.publish(self._source()))
+
+    async def _source(self) -> AsyncIterator[Block]:
+        for block in BLOCKS:
+            if not self.goes_on:
+                return
+            await asyncio.sleep(self._pause_seconds)
+            self.offered = block.number
+            yield block
+
+    @property
+    def acknowledged(self) -> int:
+        """The last block that the publisher was told is stored."""
+        return max(self.client.acknowledged, default=-1)
+
+    async def offer(self, number: int) -> None:
+        """Wait until a block is given to the publisher."""
+        await until(lambda: self.offered >= number)
+
+    async def reach(self, number: int) -> None:
+        """Wait until a block is acknowledged."""
+        await until(lambda: self.acknowledged >= number)
+
+    async def end(self) -> int:
+        """No more blocks; all are acknowledged. Give the number of blocks."""
+        self.goes_on = False
+        async with asyncio.timeout(WAIT_SECONDS):
+            report = await self.task
+        assert report.unacknowledged == 0
+        return report.blocks
+
+
+async def last_of(node: ClusterNode) -> int:
+    """Its last block on disk; -1: none, or it does not answer."""
+    last = (await node.facts())["last_block"]
+    return -1 if last is None else int(last)
+
+
+def test_an_acknowledgement_waits_for_a_standby_that_is_stopped(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with cluster(tmp_path, 2, 1) as (a, b):
+            publishing = Publishing([a])
+            await publishing.reach(10)
+            b.send(signal.SIGSTOP)
+            acknowledged = publishing.acknowledged
+            await publishing.offer(acknowledged + 40)
+            stored = await last_of(a)
+            facts = await a.facts()
+            assert stored > publishing.acknowledged + 10
+            assert facts["awaiting_standbys"] > 10
+            assert publishing.acknowledged <= acknowledged + 5  # what B had on disk, and no more
+            await until(a.reasons)
+            (reason,) = await a.reasons()
+            assert "are not acknowledged before 1 other node (commit.min_standbys)" in reason
+            assert f"{b.grpc} has block" in reason
+            b.send(signal.SIGCONT)
+            await publishing.reach(stored)
+            await until(lambda: is_ready(a))
+            assert await publishing.end() == publishing.offered + 1
+
+    asyncio.run(main())
+
+
+async def is_ready(node: ClusterNode) -> bool:
+    """Whether /readyz says so."""
+    return not await node.reasons()
+
+
+def test_two_of_two_standbys_must_have_a_block(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with cluster(tmp_path, 3, 2) as (a, b, c):
+            publishing = Publishing([a])
+            await publishing.reach(10)
+            for stopped in (b, c):
+                stopped.send(signal.SIGSTOP)
+                before = publishing.offered
+                await publishing.offer(before + 30)
+                assert publishing.acknowledged <= before + 5
+                stopped.send(signal.SIGCONT)
+                await publishing.reach(before + 30)
+            count = await publishing.end()
+            assert [await last_of(node) for node in (b, c)] == [count - 1] * 2
+
+    asyncio.run(main())
+
+
+def test_one_of_two_standbys_may_be_away(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with cluster(tmp_path, 3, 1) as (a, b, c):
+            publishing = Publishing([a])
+            await publishing.reach(10)
+            for stopped in (b, c):
+                stopped.send(signal.SIGSTOP)
+                await publishing.reach(publishing.offered + 20)
+                stopped.send(signal.SIGCONT)
+            await publishing.end()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_disk_that_is_thrown_away_takes_nothing_acknowledged_with_it(tmp_path: Path, seed: int) -> None:
+    """The active node dies and its disk with it, at a moment that the seed chooses, again and again."""
+    rng = random.Random(seed)
+
+    async def main() -> None:
+        async with cluster(tmp_path, 2, 1) as (active, standby):
+            publishing = Publishing([active, standby], blocks_per_second=rng.choice((50, 200, 1000)))
+            reader = EntryReader([active.tcp, standby.tcp])
+            reading = asyncio.ensure_future(reader.run())
+            for _ in range(ROUNDS):
+                await publishing.reach(publishing.acknowledged + rng.randrange(5, 30))
+                await asyncio.sleep(rng.random() * 0.02)  # not always just after an answer
+                await active.kill()
+                shutil.rmtree(active.data_dir)
+                assert await last_of(standby) >= publishing.acknowledged
+                steps = await fail_over(active, standby, force=True)
+                assert steps[-1].name == f"{standby.control} is active and NOT READY"
+                assert "publishers are refused until block" in steps[-1].detail
+                active.introduce([standby], 1, "standby")
+                await active.start()
+                active, standby = standby, active
+            count = await publishing.end()
+            await until(lambda: is_level(active, standby, count - 1))
+            entry_count = sum(len(block.items) + 3 for block in BLOCKS[:count])
+            async with asyncio.timeout(WAIT_SECONDS):
+                await reader.reach(entry_count)
+            reading.cancel()
+            assert reader.wrong is None
+            assert reader.count == entry_count
+            for node in (active, standby):
+                node.send(signal.SIGTERM)
+                assert await node.ended() == 0
+                assert "Traceback" not in node.log_text()
+            compared = compare_streams(
+                active.data_dir / "datastream.bin", standby.data_dir / "datastream.bin"
+            )
+            assert compared.is_equal, compared.difference
+
+    asyncio.run(main())
+
+
+async def is_level(one: ClusterNode, other: ClusterNode, last: int) -> bool:
+    """Whether both have this last block."""
+    return await last_of(one) == await last_of(other) == last
+
+
+def test_planned_failovers_go_on_with_two_nodes(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with cluster(tmp_path, 2, 1) as (a, b):
+            publishing = Publishing([a, b])
+            for source, target in ((a, b), (b, a), (a, b)):
+                await publishing.reach(publishing.acknowledged + 20)
+                steps = await fail_over(source, target)
+                assert steps[-1].detail == f"follows {target.grpc}"
+                assert await target.reasons() == []  # the old node has reported before it was asked to follow
+            count = await publishing.end()
+            await until(lambda: is_level(a, b, count - 1))
+
+    asyncio.run(main())
+
+
+def test_an_active_node_that_comes_back_alone_refuses_until_its_standby_is_there(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with cluster(tmp_path, 2, 1) as (a, b):
+            publishing = Publishing([a, b])
+            await publishing.reach(10)
+            await b.kill()
+            acknowledged = publishing.acknowledged
+            await until(lambda: has_stored(a, acknowledged + 5))
+            await a.kill()
+            await a.start()
+            (reason,) = await a.reasons()
+            assert reason.startswith("publishers are refused until block")
+            assert publishing.acknowledged <= acknowledged + 5
+            await b.start()
+            await publishing.reach(acknowledged + 40)
+            assert await a.reasons() == []
+            assert a.logged("publishers are refused") != []
+            assert a.logged("publishers are heard") != []
+            count = await publishing.end()
+            await until(lambda: is_level(a, b, count - 1))
+
+    asyncio.run(main())
+
+
+async def has_stored(node: ClusterNode, number: int) -> bool:
+    """Whether it has a block on disk."""
+    return await last_of(node) >= number
+
+
+def test_a_node_without_enough_peers_does_not_start(tmp_path: Path) -> None:
+    """The node itself, under whatever name, is none of them."""
+    port = free_port()
+    ports = ("--grpc", f"127.0.0.1:{port}", "--tcp", "127.0.0.1:0", "--http", "127.0.0.1:0")
+    status, text = refused(
+        *("--data-dir", tmp_path, "--ledger-key", ledger_key(), *ports, "--control", "127.0.0.1:0"),
+        *("--peer", f"localhost:{port}", "--peer", "127.0.0.1:1", "--commit-min-standbys", "2"),
+    )
+    assert status == 2
+    assert text == (
+        "sluice: commit.min_standbys: got 2, expected at most 1, the number of peers that are other nodes "
+        f"(a node that listens at 127.0.0.1:{port})\n"
+    )
+
+
+def test_two_active_nodes_confirm_each_others_blocks(tmp_path: Path) -> None:
+    """Publishers at one of them only: the other one takes the blocks when it looks around."""
+
+    async def main() -> None:
+        ports = [Address("127.0.0.1", free_port()) for _ in range(2)]
+        common: dict[str, Any] = {"commit_min_standbys": 1, "catchup_stall_seconds": 0.2}
+        async with (
+            running_node(tmp_path / "a", grpc_address=ports[0], peers=(ports[1],), **common) as a,
+            running_node(tmp_path / "b", grpc_address=ports[1], peers=(ports[0],), **common) as b,
+        ):
+
+            async def source() -> AsyncIterator[Block]:
+                for block in BLOCKS[:60]:
+                    yield block
+
+            publisher = Listener([str(a.grpc_address)], "alice", OPTIONS)
+            report = await asyncio.wait_for(publisher.publish(source()), WAIT_SECONDS)
+            assert report.unacknowledged == 0
+            assert b.ledger.last_number == 59
+            assert {a.keeper.phase, b.keeper.phase} == {Phase.ACTIVE}
+
+    asyncio.run(main())
