@@ -38,6 +38,7 @@ def test_nodes_that_hold_the_same_chain_agree_on_the_last_block_that_all_have(tm
                 "subscribers": 0,
                 "tcp_clients": 0,
                 "missing_blocks": 0,
+                "awaiting_standbys": 0,
             }
             assert view.as_json() == {
                 "nodes": [
