@@ -86,13 +86,17 @@ class NodesView:
             "agree": self.agree,
         }
 
-    def lines(self) -> list[str]:
-        """The table, and what it comes to in words."""
+    def lines(self, width: int | None = None) -> list[str]:
+        """The table, and what it comes to in words.
+
+        Args:
+            width: characters of a line of the terminal; None: there is none.
+        """
         head = ("node", "role", "ready", "first", "last", "root hash", "publishers", "tcp", "subscribers")
         rows: list[tuple[str, ...]] = [(*head, "behind", "missing", "verify")]
         highest = max((report.last for report in self.reports if report.last is not None), default=None)
         rows += [self._row(report, highest) for report in self.reports]
-        lines = table_lines(rows)
+        lines = table_lines(rows, width)
         lines += [f"{report.address}: {report.error}" for report in self.reports if report.error is not None]
         if self.agree is not None:
             verdict = "agree" if self.agree else "DO NOT AGREE"

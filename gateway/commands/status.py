@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 import sys
 import time
 
@@ -59,11 +60,12 @@ def command(
     if not watch:
         _print(view, as_json=as_json)
     elif sys.stdout.isatty() and not as_json:
-        with Live(Text("\n".join(view.lines())), console=Console(), auto_refresh=False) as live:
+        console = Console()
+        with Live(_text(view, console.width), console=console, auto_refresh=False) as live:
             while True:
                 time.sleep(interval_seconds)
                 view = asyncio.run(collect(addresses, tls))
-                live.update(Text("\n".join(view.lines())), refresh=True)
+                live.update(_text(view, console.width), refresh=True)
     else:
         while True:
             _print(view, as_json=as_json)
@@ -75,4 +77,9 @@ def command(
 
 
 def _print(view: NodesView, *, as_json: bool) -> None:
-    click.echo(json.dumps(view.as_json()) if as_json else "\n".join(view.lines()))
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    click.echo(json.dumps(view.as_json()) if as_json else "\n".join(view.lines(width)))
+
+
+def _text(view: NodesView, width: int) -> Text:
+    return Text("\n".join(view.lines(width)))

@@ -116,8 +116,13 @@ def command(
     """
     if isinstance(start, int) and end is not None and end < start:
         raise click.UsageError(f"--to {end} is before --from {start}")
+    goes_on = "going on with the next node" if len(addresses) > 1 else "trying again"
     on_terminal = sys.stdout.isatty() and not as_json
-    view: _View = _TableView(end) if on_terminal else _LineView(as_json=as_json, to_files=folder is not None)
+    view: _View = (
+        _TableView(goes_on, end)
+        if on_terminal
+        else _LineView(goes_on, as_json=as_json, to_files=folder is not None)
+    )
     if folder is not None:
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -173,9 +178,14 @@ async def _follow(follower: BlockFollower, take: Callable[[Received], None]) -> 
 
 
 class _View:
-    """Shows what comes, and what went wrong; `with` it."""
+    """Shows what comes, and what went wrong; `with` it.
 
-    def __init__(self) -> None:
+    Args:
+        goes_on: what is done after trouble with a node, in words.
+    """
+
+    def __init__(self, goes_on: str) -> None:
+        self.goes_on = goes_on
         self.blocks_count = 0
         self.size_bytes = 0
         self.begun_at = time.monotonic()
@@ -193,7 +203,7 @@ class _View:
 
     def trouble(self, line: str) -> None:
         """Say why a node was left."""
-        click.echo(f"sluice: {line}; going on with the next node", err=True)
+        click.echo(f"sluice: {line}; {self.goes_on}", err=True)
 
     def totals(self) -> str:
         """Say how much has come."""
@@ -207,8 +217,8 @@ class _View:
 class _LineView(_View):
     """One line for each block, for files, pipes and scripts."""
 
-    def __init__(self, *, as_json: bool, to_files: bool) -> None:
-        super().__init__()
+    def __init__(self, goes_on: str, *, as_json: bool, to_files: bool) -> None:
+        super().__init__(goes_on)
         self._as_json = as_json
         self._to_files = to_files
 
@@ -231,8 +241,8 @@ class _LineView(_View):
 class _TableView(_View):
     """The last blocks as a table that renews itself, on a terminal."""
 
-    def __init__(self, end: int | None) -> None:
-        super().__init__()
+    def __init__(self, goes_on: str, end: int | None) -> None:
+        super().__init__(goes_on)
         self._end = end
         self._rows: deque[Received] = deque(maxlen=_TABLE_ROWS)
         self._trouble = ""
@@ -254,7 +264,7 @@ class _TableView(_View):
 
     def trouble(self, line: str) -> None:
         """Show the last trouble below the table."""
-        self._trouble = line
+        self._trouble = f"{line}; {self.goes_on}"
 
     def _render(self) -> Group:
         table = Table("block", "items", "size", "from", box=None, pad_edge=False)

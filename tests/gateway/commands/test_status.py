@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
 import signal
 import subprocess
 import sys
+import termios
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -74,3 +77,30 @@ def test_watching_prints_again_and_again_until_it_is_interrupted(node: Node, tmp
     process.communicate(timeout=20)
     assert {line["common_block"] for line in lines} == {2}
     assert process.returncode == 130
+
+
+def on_a_terminal(columns: int, *words: str) -> list[str]:
+    """Run a command on a terminal that has so many columns; its lines."""
+    ours, theirs = pty.openpty()
+    termios.tcsetwinsize(theirs, (24, columns))
+    names_of_width = ("COLUMNS", "LINES")
+    environment = {name: value for name, value in os.environ.items() if name not in names_of_width}
+    process = subprocess.Popen([*SLUICE, *words], stdin=theirs, stdout=theirs, env=environment)
+    os.close(theirs)
+    text = b""
+    try:
+        while piece := os.read(ours, 4096):
+            text += piece
+    except OSError:  # how Linux says that nobody has the other side open any more
+        pass
+    os.close(ours)
+    assert process.wait(20) == 0
+    return text.decode().splitlines()
+
+
+def test_a_table_that_a_terminal_is_too_narrow_for_lies_on_its_side(node: Node) -> None:
+    address = str(node.grpc_address)
+    lines = on_a_terminal(80, "status", address, address)
+    assert max(map(len, lines)) <= 80
+    assert lines[:2] == [f"node         {address}  {address}", "role         active           active"]
+    assert on_a_terminal(200, "status", address)[1].split()[:2] == [address, "active"]
