@@ -185,12 +185,14 @@ def _standbys(facts: StandbyFacts) -> list[Seen]:
         seen.append((Kind.STANDBYS, facts.refusal))
     elif facts.awaiting is not None and facts.awaiting_seconds >= STANDBY_WAIT_SECONDS:
         first, last = facts.awaiting
-        blocks = f"block {first} is" if first == last else f"blocks {first} to {last} are"
+        blocks, them = f"blocks {first} to {last} are", "them"
+        if first == last:
+            blocks, them = f"block {first} is", "it"
         nodes = "node" if facts.min_standbys == 1 else "nodes"
         states = "; ".join(f"{address} {state}" for address, state in facts.states)
         text = (
             f"{blocks} not acknowledged before {facts.min_standbys} other {nodes} (commit.min_standbys) have "
-            f"them on disk: {states}"
+            f"{them} on disk: {states}"
         )
         seen.append((Kind.STANDBYS, text))
     if facts.other_chains:

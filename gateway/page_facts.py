@@ -38,7 +38,7 @@ def gather_status(
 ) -> Status:
     """Gather a `Status`; what the race and the ledger do not know comes as arguments of the same names."""
     arbiter, history, chain = conductor.arbiter, conductor.acknowledging.history, ledger.chain
-    findings = tuple(findings)
+    findings, gate = tuple(findings), conductor.acknowledging.gate
     age_seconds = None
     if conductor.acknowledging.acknowledged_at is not None:
         age_seconds = time.monotonic() - conductor.acknowledging.acknowledged_at
@@ -70,6 +70,9 @@ def gather_status(
         peers=tuple(map(str, settings.peers)),
         followed=followed,
         distance_blocks=distance_blocks,
+        min_standbys=0 if gate is None else gate.min_standbys,
+        standbys=() if gate is None else tuple(gate.states()),
+        awaiting_standbys=conductor.acknowledging.awaiting_count,
     )
 
 

@@ -8,7 +8,7 @@ Pure: a `Status` in, HTML out. No script and nothing from elsewhere; the browser
     race            the last 100 blocks, a coloured cell each, by who won them
     publishers      who is connected, and what each is doing
     readers         data-streamer clients, subscribers, and how far the slowest is behind
-    peers           whom the node follows, and how far it is behind
+    peers           whom the node follows, how far it is behind, and what the standbys have that it waits for
 
 Invariants
   - Everything that a peer has named is escaped.
@@ -107,6 +107,12 @@ class Status:
     """The one that it takes blocks from now."""
     distance_blocks: int | None
     """How many blocks it knows of and does not have; None: it follows nobody."""
+    min_standbys: int = 0
+    """How many other nodes must have a block before it is acknowledged."""
+    standbys: tuple[tuple[str, str], ...] = ()
+    """Those that it waits for, and what is known of each, in words."""
+    awaiting_standbys: int = 0
+    """Blocks on disk here that wait for them."""
 
 
 def as_json(status: Status) -> dict[str, object]:
@@ -237,6 +243,10 @@ def _peers(status: Status) -> str:
     rows.append(("followed now", status.followed or "none"))
     if status.distance_blocks is not None:
         rows.append(("behind by", f"{status.distance_blocks} blocks"))
+    if status.min_standbys:
+        rows.append(("acknowledged when on", f"{status.min_standbys} of these as well"))
+        rows += status.standbys
+        rows.append(("not acknowledged yet", f"{status.awaiting_standbys} blocks"))
     return _table(rows)
 
 

@@ -241,6 +241,16 @@ def test_a_dead_node_is_said_to_need_force(pair: Pair) -> None:
     assert pair.active == ["A", "B"]  # A would come back as it was: it never heard of the failover
 
 
+def test_by_force_a_node_that_waits_for_a_standby_is_said_to_be_active_and_not_ready(pair: Pair) -> None:
+    pair.a.is_dead = True
+    pair.b = replace(pair.b, problems=("publishers are refused until block 41 is elsewhere", "and this"))
+    pair.run(force=True)
+    assert [(step.name, step.detail) for step in pair.steps] == [
+        ("activate B", "block 41"),
+        ("B is active and NOT READY", "publishers are refused until block 41 is elsewhere; and this"),
+    ]
+
+
 @pytest.mark.parametrize("phase", ["active", "drained"])
 def test_force_is_refused_while_the_other_node_answers(pair: Pair, phase: str) -> None:
     if phase == "drained":

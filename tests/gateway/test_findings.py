@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.findings import ADVICE, Facts, FindingBook, Kind, look, slug
+from gateway.findings import ADVICE, Facts, FindingBook, Kind, StandbyFacts, look, slug
 
 FINE = Facts(
     is_stopping=False,
@@ -21,6 +21,8 @@ FINE = Facts(
     quiet_seconds=1.0,
     block_time_seconds=2.0,
 )
+WAITING = "blocks 7 to 9 are not acknowledged before 2 other nodes (commit.min_standbys) have them on disk: "
+STANDBYS = StandbyFacts(2, (("b:1", "has block 6"), ("c:1", "does not report: gone")), awaiting=(7, 9))
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "operations.md"
 
 
@@ -60,10 +62,35 @@ def test_nothing_is_wrong_with_a_node_that_is_fine() -> None:
             Kind.UNCONFIRMED,
             "publishers told of block 99, and no peer has it or one before it",
         ),
+        (
+            replace(FINE, standbys=replace(STANDBYS, awaiting_seconds=3.0)),
+            Kind.STANDBYS,
+            WAITING + "b:1 has block 6; c:1 does not report: gone",
+        ),
+        (
+            replace(FINE, standbys=StandbyFacts(1, (), awaiting=(7, 7), awaiting_seconds=9.0)),
+            Kind.STANDBYS,
+            "block 7 is not acknowledged before 1 other node (commit.min_standbys) have it on disk: ",
+        ),
+        (
+            replace(FINE, standbys=replace(STANDBYS, refusal="not yet", awaiting_seconds=9.0)),
+            Kind.STANDBYS,
+            "not yet",
+        ),
+        (
+            replace(FINE, standbys=replace(STANDBYS, other_chains=("b:1 has another chain", "c:1 too"))),
+            Kind.OTHER_CHAIN,
+            "b:1 has another chain; c:1 too",
+        ),
     ],
 )
 def test_what_is_found(facts: Facts, kind: Kind, text: str) -> None:
     assert look(facts) == [(kind, text)]
+
+
+def test_blocks_that_wait_for_standbys_for_a_moment_are_nothing_to_look_at() -> None:
+    assert look(replace(FINE, standbys=replace(STANDBYS, awaiting_seconds=2.9))) == []
+    assert look(replace(FINE, standbys=StandbyFacts(2, ()))) == []
 
 
 def test_a_standby_needs_no_publishers_and_no_blocks_of_theirs() -> None:

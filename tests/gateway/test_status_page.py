@@ -148,6 +148,16 @@ def test_a_busy_node_shows_its_head_race_publishers_readers_and_peers() -> None:
     assert page.titles == ["block 1199: alice, 4.2 ms", "block 1200: bob, 5.1 ms"]
 
 
+def test_a_node_that_waits_for_standbys_shows_what_they_have() -> None:
+    states = (("b:1", "has block 7"), ("<c>:1", "does not report: gone"))
+    text = Page(render(replace(BUSY, min_standbys=1, standbys=states, awaiting_standbys=4))).text
+    assert (
+        "acknowledged when on | 1 of these as well | b:1 | has block 7 | <c>:1 | does not report: gone | "
+        "not acknowledged yet | 4 blocks"
+    ) in text
+    assert "acknowledged when on" not in Page(render(BUSY)).text
+
+
 def test_problems_come_first_and_in_words() -> None:
     texts = ("the disk is full", "the node is stopping")
     page = Page(render(replace(BUSY, problems=texts, findings=tuple(map(problem, texts)))))
