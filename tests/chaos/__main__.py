@@ -16,7 +16,7 @@ from pathlib import Path
 
 from tests.chaos.network import enter, why_not_namespaces
 from tests.chaos.run import Options, run
-from tests.chaos.script import FaultKind, draw
+from tests.chaos.script import USUAL, FaultKind, draw
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -25,7 +25,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=random.randrange(1_000_000), help="of the script")
     parser.add_argument("--blocks", type=int, default=2000)
     parser.add_argument("--faults", type=int, help="one for every 40 blocks unless given")
-    parser.add_argument("--kinds", default=",".join(kind.value for kind in FaultKind), help="which faults")
+    parser.add_argument("--kinds", help="which faults: " + ", ".join(kind.value for kind in FaultKind))
+    parser.add_argument(
+        "--min-standbys",
+        type=int,
+        default=0,
+        help="acknowledged when so many other nodes have it; with ruins",
+    )
     parser.add_argument("--seconds", type=float, default=4.0, help="a fault lasts this long at most")
     parser.add_argument("--rate", type=float, default=25.0, help="blocks a second")
     parser.add_argument("--clients", type=int, default=10)
@@ -42,10 +48,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     network, why = _network(given.network)
     if network == "namespaces":
         enter("tests.chaos", sys.argv[1:] if arguments is None else arguments)
-    kinds = [FaultKind(word) for word in given.kinds.split(",")]
+    kinds = list(FaultKind if given.min_standbys else USUAL)
+    if given.kinds is not None:
+        kinds = [FaultKind(word) for word in given.kinds.split(",")]
     fault_count = given.blocks // 40 if given.faults is None else given.faults
     script = draw(given.seed, given.blocks, fault_count, kinds, seconds_max=given.seconds)
-    options = Options(given.publishers, given.clients, given.subscribers, given.rate)
+    options = Options(given.publishers, given.clients, given.subscribers, given.rate, given.min_standbys)
     folder = given.folder or Path(tempfile.mkdtemp(prefix="sluice-chaos-"))
     folder.mkdir(parents=True, exist_ok=True)
     began = time.monotonic()

@@ -39,9 +39,10 @@ class ChaosNode:
         folder: of the run.
         role: what it is at first.
         place: its addresses, and the way to it.
+        min_standbys: how many other nodes its acknowledgements wait for.
     """
 
-    def __init__(self, name: str, folder: Path, role: str, place: Place) -> None:
+    def __init__(self, name: str, folder: Path, role: str, place: Place, min_standbys: int = 0) -> None:
         self.name = name
         self.place = place
         self.grpc, self.tcp, self.http, self.control = place.grpc, place.tcp, place.http, place.control
@@ -50,6 +51,7 @@ class ChaosNode:
         self.process: NodeProcess | None = None
         self.peers: tuple[Address, ...] = ()
         self._role = role
+        self._min_standbys = min_standbys
         self._is_mounted = False
 
     def __str__(self) -> str:
@@ -88,6 +90,15 @@ class ChaosNode:
         else:
             self._limit_files(resource.RLIM_INFINITY)
 
+    def replace_disk(self) -> None:
+        """Throw away everything on it; the node, which is dead, begins anew as a standby."""
+        for path in self.data_dir.iterdir():
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
+        self._role = "standby"
+
     def _limit_files(self, size_bytes: int) -> None:
         if self.process is not None:
             limits = (size_bytes, resource.RLIM_INFINITY)
@@ -104,6 +115,7 @@ class ChaosNode:
     async def start(self) -> None:
         """Start it, and wait until it listens."""
         words = [*("--ledger-key", ledger_key()), *("--role", self._role), *_STEADY]
+        words += ["--commit-min-standbys", str(self._min_standbys)]
         words += ["--grpc-advertised-address", str(self.place.for_peers)]
         for flag, address in zip(
             ("--grpc", "--tcp", "--http", "--control"),
@@ -158,10 +170,10 @@ class ChaosNode:
         return [line for line in text.splitlines() if any(word in line for word in words)]
 
 
-def make_nodes(folder: Path, roles: Sequence[str]) -> list[ChaosNode]:
+def make_nodes(folder: Path, roles: Sequence[str], min_standbys: int = 0) -> list[ChaosNode]:
     """Make nodes that know each other; none is started."""
     nodes = [
-        ChaosNode(f"node-{'abc'[index]}", folder, role, place)
+        ChaosNode(f"node-{'abc'[index]}", folder, role, place, min_standbys)
         for index, (role, place) in enumerate(zip(roles, make_places(len(roles)), strict=True))
     ]
     for node in nodes:

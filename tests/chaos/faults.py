@@ -64,6 +64,7 @@ class Faults:
             FaultKind.CUT: self._cut,
             FaultKind.FILL: self._fill,
             FaultKind.RESTART: self._restart,
+            FaultKind.RUIN: self._ruin,
         }
 
     async def hit(self, fault: Fault) -> None:
@@ -192,6 +193,33 @@ class Faults:
         if successor is not None:  # nobody could tell it: it is active as well
             await self.calm()
             await self.fail_over(victim, successor)
+
+    async def _ruin(self, fault: Fault) -> None:
+        """Kill an active node and throw its disk away; nobody waits for it, and it begins anew."""
+        states = await self.calm()
+        victim = self._pick(states, Phase.ACTIVE, fault.hits)
+        assert victim is not None, "calm has an active node"
+        others_active = self._pick(states, Phase.ACTIVE, fault.also, but=victim) is not None
+        victim.kill()
+        victim.replace_disk()
+        self._say(f"{victim} is killed and its disk thrown away")
+        if not others_active:
+            successor = self._pick(states, Phase.STANDBY, fault.also, but=victim)
+            assert successor is not None, "there are three nodes"
+            await self.fail_over(victim, successor, force=True)
+        await asyncio.sleep(fault.seconds / 2)
+        states = await self.states()
+        highest = max(-1 if one.last_number is None else one.last_number for one in states.values())
+        await victim.start()
+        # One disk at a time: what the others had must be on as many as before, ere the next one is lost.
+        await within(CALM_SECONDS, f"all nodes to have block {highest}", self._all_have(highest))
+
+    async def _all_have(self, number: int) -> None:
+        while True:
+            lasts = [one.last_number for one in (await self.states()).values()]
+            if len(lasts) == len(self.nodes) and all(last is not None and last >= number for last in lasts):
+                return
+            await asyncio.sleep(LOOK_SECONDS)
 
     async def _cut(self, fault: Fault) -> None:
         victim = choose(self.nodes, fault.hits)

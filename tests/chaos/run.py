@@ -50,6 +50,8 @@ class Options:
     clients: int = 10
     subscribers: int = 5
     blocks_per_second: float = 25.0
+    min_standbys: int = 0
+    """How many other nodes must have a block before it is acknowledged."""
 
 
 def run(script: Script, options: Options, folder: Path, say: Callable[[str], None]) -> list[str]:
@@ -61,7 +63,7 @@ def run(script: Script, options: Options, folder: Path, say: Callable[[str], Non
         folder: an empty one; logs stay in it.
         say: is told what happens.
     """
-    nodes = make_nodes(folder, script.roles)
+    nodes = make_nodes(folder, script.roles, options.min_standbys)
     try:
         return asyncio.run(_Run(script, options, nodes, say).run())
     finally:

@@ -9,6 +9,7 @@ something whatever the nodes are by then; `choose` turns it into one of those th
     cut            a node cannot be reached: by nobody, or by the other nodes (see `tests.chaos.network`)
     fill           a node's disk is full for a while
     restart        SIGTERM, and again
+    ruin           SIGKILL, and its disk is thrown away: only where acknowledgements wait for another node
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final, TypeVar
 
-__all__ = ["ROLES", "Fault", "FaultKind", "Script", "choose", "draw"]
+__all__ = ["ROLES", "USUAL", "Fault", "FaultKind", "Script", "choose", "draw"]
 
 _Thing = TypeVar("_Thing")
 
@@ -33,6 +34,11 @@ class FaultKind(Enum):
     CUT = "cut"
     FILL = "fill"
     RESTART = "restart"
+    RUIN = "ruin"
+
+
+USUAL: Final = tuple(kind for kind in FaultKind if kind is not FaultKind.RUIN)
+"""What nothing acknowledged may be lost by, even if it was acknowledged when it was on one disk."""
 
 
 ROLES: Final = (
@@ -83,7 +89,7 @@ def draw(
     seed: int,
     block_count: int,
     fault_count: int,
-    kinds: Sequence[FaultKind] = tuple(FaultKind),
+    kinds: Sequence[FaultKind] = USUAL,
     *,
     seconds_max: float = 4.0,
 ) -> Script:

@@ -11,7 +11,7 @@ import pytest
 
 from tests.chaos.network import why_not_namespaces
 from tests.chaos.run import Options, run
-from tests.chaos.script import FaultKind, choose, draw
+from tests.chaos.script import USUAL, FaultKind, choose, draw
 
 LONG = os.environ.get("SLUICE_LONG") == "1"
 
@@ -25,7 +25,7 @@ def test_a_seed_gives_the_same_script_each_time() -> None:
         assert blocks == sorted(blocks)
         assert 0 <= blocks[0] <= blocks[-1] < 2000
         kinds = [fault.kind for fault in script.faults]
-        assert all(set(kinds[start : start + 6]) == set(FaultKind) for start in range(0, 48, 6))
+        assert all(set(kinds[start : start + 6]) == set(USUAL) for start in range(0, 48, 6))
         assert all(0.2 <= fault.seconds <= 4 for fault in script.faults)
 
 
@@ -37,7 +37,7 @@ def test_what_a_fault_hits() -> None:
     ("seed", "kinds"),
     [
         (1, (FaultKind.FAIL_OVER, FaultKind.KILL, FaultKind.CUT)),
-        *([(seed, tuple(FaultKind)) for seed in range(100, 104)] if LONG else []),
+        *([(seed, USUAL) for seed in range(100, 104)] if LONG else []),
     ],
 )
 def test_nothing_acknowledged_is_lost_and_everybody_sees_each_block_once(
@@ -46,6 +46,23 @@ def test_nothing_acknowledged_is_lost_and_everybody_sees_each_block_once(
     script = draw(seed, 120, len(kinds), kinds, seconds_max=1.0)
     said = script.lines()
     wrong = run(script, Options(blocks_per_second=30), tmp_path, said.append)
+    assert wrong == [], "\n".join(said)
+
+
+@pytest.mark.parametrize(
+    ("seed", "kinds"),
+    [
+        (2, (FaultKind.RUIN,)),
+        *([(seed, tuple(FaultKind)) for seed in range(200, 204)] if LONG else []),
+    ],
+)
+def test_disks_that_are_thrown_away_take_nothing_acknowledged_with_them(
+    tmp_path: Path, seed: int, kinds: tuple[FaultKind, ...]
+) -> None:
+    script = draw(seed, 100, max(2, len(kinds)), kinds, seconds_max=1.0)
+    said = script.lines()
+    options = Options(blocks_per_second=40, min_standbys=1, clients=3, subscribers=2, publishers=2)
+    wrong = run(script, options, tmp_path, said.append)
     assert wrong == [], "\n".join(said)
 
 
