@@ -164,7 +164,9 @@ def _recover(file: StreamFile, bookmarks: BookmarkIndex, options: OpeningOptions
     index_state = _index_state(bookmarks, file.committed.total_entries)
     appender = Appender(file, options.growth_pages)
     for action in decide(file_state, tail_state, index_state, update_state, options.access):
-        _logger.info("%s: opening: %s", file.path, action.name)
+        # The index of a new stream is rebuilt from nothing, which is no news.
+        is_news = action is not Action.REBUILD_BOOKMARKS or file.committed.total_entries > 0
+        _logger.log(logging.INFO if is_news else logging.DEBUG, "%s: opening: %s", file.path, action.name)
         if action is Action.REFUSE:
             raise (
                 file.refusal

@@ -15,7 +15,7 @@ from gateway.addresses import parse_address
 from gateway.api import node_pb2, node_pb2_grpc
 from gateway.channels import ClientTls, open_blocking_channel
 from gateway.commands.tls_options import tls_options
-from gateway.errors import AddressError, BlockRefused, Fatal
+from gateway.errors import AddressError, BlockRefused, Fatal, LedgerKeyError
 from gateway.ledger_files import ledger_of_file, ledger_of_folder
 from gateway.limits import CONTROL_CALL_SECONDS
 from gateway.proofs.baby_jubjub import point_bytes
@@ -52,16 +52,18 @@ def show(source: str, as_json: bool, tls: ClientTls | None) -> None:
 
 def _ledger_of(source: str, tls: ClientTls | None) -> LedgerData:
     path = Path(source)
-    if path.is_dir():
-        return ledger_of_folder(path)
-    if not path.exists():
+    if path.exists():
         try:
-            address = str(parse_address(source, port_min=1))
-        except AddressError:
-            expected = "a file, a folder, or a node's HOST:PORT"
-            raise Fatal(source, got="nothing of that name", expected=expected) from None
-        return _ledger_of_node(address, tls)
-    return ledger_of_file(path)
+            return ledger_of_folder(path) if path.is_dir() else ledger_of_file(path)
+        except LedgerKeyError as error:  # of what is looked at: no key was configured
+            what = error.what.removeprefix("ledger key tss:")
+            raise Fatal(what, got=error.got, expected=error.expected) from error
+    try:
+        address = str(parse_address(source, port_min=1))
+    except AddressError:
+        expected = "a file, a folder, or a node's HOST:PORT"
+        raise Fatal(source, got="nothing of that name", expected=expected) from None
+    return _ledger_of_node(address, tls)
 
 
 def _ledger_of_node(address: str, tls: ClientTls | None) -> LedgerData:

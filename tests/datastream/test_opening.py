@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -106,6 +107,18 @@ def test_a_missing_index_is_made(path: Path, page_count: int) -> None:
         assert streamer.get_bookmark(bookmark(number)[1]) == 3 * number
         assert streamer.get_bookmark(bookmark(1000 + number)[1]) == 3 * number + 2
     streamer.close()
+
+
+def test_a_new_stream_is_no_news_and_an_index_that_is_made_anew_is(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    with DataStreamer.open(path) as streamer:
+        assert caplog.messages == []
+        commit(streamer, (1, b"x"))
+    shutil.rmtree(path.with_suffix(".db"))
+    DataStreamer.open(path).close()
+    assert caplog.messages == [f"{path}: opening: REBUILD_BOOKMARKS"]
 
 
 def test_a_stream_file_that_was_taken_away_leaves_no_bookmarks(path: Path) -> None:
