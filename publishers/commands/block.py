@@ -93,8 +93,8 @@ def _get(address: str, number: int | None, tls: ClientTls | None) -> Block:
     """Ask the node.
 
     Raises:
-        SourceUnreachable: it does not answer.
-        SourceRefused: it does not have the block, or cannot read it.
+        SourceUnreachable: it does not answer in time.
+        SourceRefused: it cannot be reached, does not have the block, or cannot read it.
         BlockRefused: what it sent is not a block.
     """
     wanted = "the latest block" if number is None else f"block {number}"
@@ -109,7 +109,9 @@ def _get(address: str, number: int | None, tls: ClientTls | None) -> Block:
             trouble = str(error)
             if isinstance(error, grpc.Call):
                 trouble = f"{address}: {error.code().name}: {error.details()}"
-            raise SourceUnreachable(wanted, limits.BLOCK_SECONDS, trouble) from error
+                if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+                    raise SourceUnreachable(wanted, limits.BLOCK_SECONDS, trouble) from error
+            raise SourceRefused(wanted, trouble) from error  # at once: nothing was waited for
     code = node_pb2.BlockResponse.Code
     if response.status != code.SUCCESS:
         name = code.Name(response.status) if response.status in code.values() else str(response.status)

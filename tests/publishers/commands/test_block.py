@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from click.testing import CliRunner, Result
 from gateway.block import Block
 from gateway.cli import main
 from gateway.node import Node
+from publishers import limits
 from publishers.block_files import read_block_file
 from publishers.block_summary import summarize
 from publishers.commands.block import command
@@ -68,10 +70,21 @@ def test_errors_are_one_line(node: Node, tmp_path: Path, capsys: pytest.CaptureF
     cases = {
         ("7", "--gateway", address): (1, f"sluice: block 7 cannot be had: {address} says NOT_FOUND"),
         ("x", "--gateway", address): (2, "'x' is not a block number or 'latest'"),
-        ("0", "--gateway", NOBODY): (1, f"sluice: block 0 did not come within 60 s ({NOBODY}: UNAVAIL"),
+        ("0", "--gateway", NOBODY): (1, f"sluice: block 0 cannot be had: {NOBODY}: UNAVAILABLE: "),
         ("0", "--gateway", address, "--out", str(tmp_path / "no" / "x")): (1, "No such file or directory"),
     }
     for arguments, (status, words) in cases.items():
         assert main(["block", *arguments]) == status
         [line] = capsys.readouterr().err.splitlines()
         assert words in line
+
+
+def test_a_node_that_says_nothing_is_waited_for(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "BLOCK_SECONDS", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        assert main(["block", "0", "--gateway", address]) == 1
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"sluice: block 0 did not come within 0.2 s ({address}: DEADLINE_EXCEEDED: ")
