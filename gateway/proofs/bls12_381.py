@@ -27,8 +27,6 @@ __all__ = [
     "GROUP_ORDER",
     "G1Point",
     "G2Point",
-    "g1_bytes",
-    "g2_bytes",
     "hash_to_g2",
     "pairing_product_is_one",
     "read_g1",
@@ -95,18 +93,6 @@ def read_g2(encoded: bytes, what: str) -> G2Point:
         return G2Point.from_xy_bytes_be(_swapped(encoded))
     except ValueError:
         raise _not_in_group(encoded, what, "G2") from None
-
-
-def g1_bytes(point: G1Point) -> bytes:
-    """Encode a point of G1: what `read_g1` reads."""
-    encoded = point.to_xy_bytes_be()
-    return encoded if any(encoded) else _INFINITY_G1
-
-
-def g2_bytes(point: G2Point) -> bytes:
-    """Encode a point of G2: what `read_g2` reads."""
-    encoded = point.to_xy_bytes_be()
-    return _swapped(encoded) if any(encoded) else _INFINITY_G2
 
 
 def hash_to_g2(message: bytes) -> G2Point:

@@ -18,7 +18,6 @@ from typing import Final
 
 __all__ = [
     "FP2_ONE",
-    "FP2_ZERO",
     "FP12_ONE",
     "ORDER",
     "PRIME",
@@ -65,8 +64,6 @@ assert PRIME + 1 - TRACE == ORDER
 assert PRIME % 4 == 3  # so a^((p+1)/4) is a square root of a square
 
 _P: Final = PRIME
-FP2_ZERO: Final[Fp2] = (0, 0)
-"""0 in Fp2."""
 FP2_ONE: Final[Fp2] = (1, 0)
 """1 in Fp2."""
 FP12_ONE: Final[Fp12] = (1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)

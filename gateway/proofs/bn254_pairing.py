@@ -100,14 +100,16 @@ def prepare(point: G2Point, what: str) -> PreparedG2:
         twice = _psi(once)
         at = _chord(at, once, lines)
         at = _chord(at, (twice[0], _negative(twice[1])), lines)
-    except (
-        ZeroDivisionError
-    ):  # T was Q, -Q or 0 before the end: the order of Q divides a smaller number than q
-        at = point
+    except ZeroDivisionError:  # T was Q, -Q or 0 on the way, as happens to no point of order q
+        raise _outside(what) from None
     thrice = _psi(_psi(_psi(point)))
     if at != (thrice[0], _negative(thrice[1])):
-        raise ProofDataError(what, "a point outside the group", "a point of order q")
+        raise _outside(what)
     return tuple(lines)
+
+
+def _outside(what: str) -> ProofDataError:
+    return ProofDataError(what, "a point outside the group", "a point of order q")
 
 
 def miller_product(pairs: Sequence[tuple[G1Point, PreparedG2]]) -> Fp12:

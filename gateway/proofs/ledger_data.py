@@ -48,7 +48,6 @@ __all__ = [
     "LedgerNode",
     "address_book_hash",
     "may_publish",
-    "publication_bytes",
     "publications_in",
     "published_ledger",
     "read_publication",
@@ -151,7 +150,8 @@ def published_ledger(items: Iterable[bytes], ledger_id: bytes | None = None) -> 
 
     Args:
         items: serialized items of block 0, or those that `may_publish`.
-        ledger_id: the id that it has to have, 32 bytes; None: any.
+        ledger_id: the id that it has to have, 32 bytes; None: any. Of several publications those of another
+            id are passed over: they are of no concern to who knows the id.
 
     Raises:
         BlockRefused: what is published is malformed, not to be believed, or of another id; or there are two.
@@ -159,6 +159,8 @@ def published_ledger(items: Iterable[bytes], ledger_id: bytes | None = None) -> 
     found = publications_in(items)
     if not found:
         return None
+    if len(found) > 1 and ledger_id is not None:
+        found = [publication for publication in found if _claims(publication, ledger_id)] or found[:1]
     if len(found) > 1:
         what = f"{_WHAT} in block 0"
         raise BlockRefused(Refusal(RefusalKind.BAD_PROOF, what, f"{len(found)} that differ", "one"))
@@ -250,29 +252,12 @@ def address_book_hash(nodes: Sequence[LedgerNode]) -> bytes:
     return scalar_bytes(poseidon(elements))
 
 
-def publication_bytes(
-    ledger_id: bytes, wraps_vk: bytes, contributions: Iterable[tuple[int, int, bytes]]
-) -> bytes:
-    """Encode a publication: what `read_publication` reads.
-
-    Args:
-        ledger_id: 32 bytes.
-        wraps_vk: 1,768 bytes, or none.
-        contributions: node id, weight and attested key of each node.
-    """
-    parts = [_len_field(1, ledger_id), _len_field(2, wraps_vk)]
-    for node_id, weight, key in contributions:
-        numbers = b"".join(
-            varint(number << 3 | WireType.VARINT) + varint(value)
-            for number, value in ((1, node_id), (2, weight))
-            if value
-        )
-        parts.append(_len_field(3, numbers + _len_field(3, key)))
-    return b"".join(parts)
-
-
-def _len_field(number: int, value: bytes) -> bytes:
-    return varint(number << 3 | WireType.LEN) + varint(len(value)) + value if value else b""
+def _claims(publication: bytes, ledger_id: bytes) -> bool:
+    """Tell whether a publication that can be read is of this id."""
+    try:
+        return read_publication(publication).ledger_id == ledger_id
+    except ProofDataError:
+        return False
 
 
 def _messages(message: bytes, number: int) -> list[bytes]:

@@ -16,8 +16,9 @@ from gateway.errors import Fatal, GatewayError
 from gateway.ledger_files import KEPT_NAME, keep_ledger
 from gateway.node import Node
 from gateway.proofs.baby_jubjub import IDENTITY, point_bytes
-from gateway.proofs.ledger_data import SENTINEL_KEY, publication_bytes
+from gateway.proofs.ledger_data import SENTINEL_KEY
 from tests.gateway.proofs import real
+from tests.gateway.proofs.encoders import publication_bytes
 from tests.gateway.proofs.tss_chain import TssChain
 from tests.gateway.proofs.tss_network import TssNetwork
 from tests.nodes import make_blocks

@@ -13,14 +13,13 @@ from gateway.proofs.bls12_381 import (
     GROUP_ORDER,
     G1Point,
     G2Point,
-    g1_bytes,
-    g2_bytes,
     hash_to_g2,
     pairing_product_is_one,
     read_g1,
     read_g2,
     weighted_sum,
 )
+from tests.gateway.proofs.encoders import g1_bytes, g2_bytes
 
 # The generators, draft-irtf-cfrg-pairing-friendly-curves section 4.2.1: x and y; x.c1, x.c0, y.c1, y.c0.
 G1_GENERATOR = bytes.fromhex(

@@ -12,11 +12,12 @@ import pytest
 
 from gateway.errors import ProofDataError
 from gateway.proofs import hints
-from gateway.proofs.bls12_381 import GROUP_ORDER, G1Point, G2Point, g1_bytes, g2_bytes
+from gateway.proofs.bls12_381 import GROUP_ORDER, G1Point, G2Point
 from gateway.proofs.encoding import scalar_bytes
 from gateway.proofs.hints import HintsKey, HintsSignature, check, read_key, read_signature
 from gateway.verdict import Refusal, RefusalKind
 from tests.gateway.proofs import real
+from tests.gateway.proofs.encoders import g1_bytes, g2_bytes
 from tests.gateway.proofs.tss_network import TssNetwork
 
 r = GROUP_ORDER

@@ -17,13 +17,13 @@ from gateway.proofs.ledger_data import (
     PUBLICATION_SIZE_MAX,
     SENTINEL_KEY,
     address_book_hash,
-    publication_bytes,
     publications_in,
     read_publication,
     refusal_of,
 )
 from gateway.verdict import Refusal, RefusalKind
 from tests.gateway.proofs import real
+from tests.gateway.proofs.encoders import publication_bytes
 from tests.gateway.proofs.tss_network import TssNetwork, attested_key, attested_key_of
 
 q = jubjub.FIELD_PRIME

@@ -10,13 +10,14 @@ import pytest
 
 from gateway.errors import ProofDataError
 from gateway.proofs import hints, schnorr, tss
-from gateway.proofs.bls12_381 import G2Point, g2_bytes, read_g2
+from gateway.proofs.bls12_381 import G2Point, read_g2
 from gateway.proofs.ledger_data import read_publication, refusal_of
 from gateway.proofs.poseidon import hash_array, hash_array_number
 from gateway.proofs.tss import TssCheck
 from gateway.verdict import Refusal, RefusalKind
 from tests.gateway.proofs import real
 from tests.gateway.proofs.bn254_setup import WrapsSetup
+from tests.gateway.proofs.encoders import g2_bytes
 from tests.gateway.proofs.tss_network import TssNetwork
 
 ROOT = bytes(range(48))

@@ -18,16 +18,16 @@ from py_arkworks_bls12381 import Scalar
 from gateway.proofs import baby_jubjub as jubjub
 from gateway.proofs import hints, schnorr
 from gateway.proofs.bls12_381 import GROUP_ORDER as r
-from gateway.proofs.bls12_381 import G1Point, G2Point, g1_bytes, g2_bytes, hash_to_g2
+from gateway.proofs.bls12_381 import G1Point, G2Point, hash_to_g2
 from gateway.proofs.encoding import scalar_bytes
 from gateway.proofs.ledger_data import (
     LedgerData,
     LedgerNode,
     address_book_hash,
-    publication_bytes,
     read_publication,
 )
 from gateway.proofs.poseidon import hash_array
+from tests.gateway.proofs.encoders import g1_bytes, g2_bytes, publication_bytes
 
 Polynomial = list[int]
 
