@@ -82,11 +82,6 @@ class PacketReader:
     def __init__(self) -> None:
         self._rest = b""
 
-    @property
-    def is_inside_packet(self) -> bool:
-        """Whether bytes of a packet wait for the rest of it."""
-        return bool(self._rest)
-
     def feed(self, data: bytes) -> list[Packet]:
         """Take in bytes and return the packets that are complete with them, in order.
 

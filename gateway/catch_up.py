@@ -299,10 +299,6 @@ class CatchUp:
         lasts = [peer.last_number for peer in self._peers if peer.last_number is not None]
         self.target = max(lasts, default=None)
 
-    def last_of(self, address: str) -> int | None:
-        """A peer's last block, as it said."""
-        return self._peer(address).last_number
-
     def ended(self, address: str, outcome: Outcome, reason: str, next_number: int, now_ns: int) -> None:
         """An attempt has ended; `reason` is for people, `next_number` the block that is needed now."""
         peer, rest = self._peer(address), OUTCOMES[outcome]

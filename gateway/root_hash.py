@@ -229,11 +229,6 @@ class BlockHasher:
         """Sum of the sizes of the items taken so far."""
         return self._size_bytes
 
-    @property
-    def has_proof(self) -> bool:
-        """Whether footer and a proof are here, so that nothing has to follow."""
-        return bool(self._proofs)
-
     def add(self, items: Sequence[bytes], kinds: Sequence[int] | None = None) -> None:
         """Take the next items of the block, as many as there are at hand.
 

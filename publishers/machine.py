@@ -208,11 +208,6 @@ class PublisherMachine:
         """Every block up to this one is known to be stored."""
         return self._safe_through if self._safe_through >= 0 else None
 
-    @property
-    def cached_bytes(self) -> int:
-        """Bytes of blocks held."""
-        return self._cache.size_bytes
-
     def report(self) -> PublishReport:
         """Say what was done so far."""
         return self._tally.report(self.safe_through, self._now_ns - (self._started_at_ns or self._now_ns))

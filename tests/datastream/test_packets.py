@@ -29,9 +29,9 @@ def test_one_packet(name: str, packet: Packet, data: bytes) -> None:
     reader = PacketReader()
     for byte in data[:-1]:
         assert reader.feed(bytes([byte])) == []
-        assert reader.is_inside_packet
+        assert reader._rest
     assert reader.feed(data[-1:]) == [packet]
-    assert not reader.is_inside_packet
+    assert not reader._rest
     assert reader.feed(data + data[:4]) == [packet]
     assert reader.feed(data[4:]) == [packet]
 

@@ -77,7 +77,7 @@ def test_random_requests(tmp_path: Path, loop: str, on_command_error: OnCommandE
                 reader = PacketReader()
                 for packet in reader.feed(received):
                     check(packet, case)
-                assert not reader.is_inside_packet, (case, request.hex())
+                assert not reader._rest, (case, request.hex())
             with serving.connect() as client:
                 client.sendall(encode_command(Command.HEADER, 1))
                 assert read_exactly(client, 49)[11:] == STREAM.header_bytes()

@@ -65,7 +65,7 @@ def test_what_is_asked_of_a_peer(
 ) -> None:
     machine = behind(A)
     assert machine.told(A, first, last, next_number) == expected
-    assert machine.last_of(A) == last
+    assert machine._peer(A).last_number == last
 
 
 @pytest.mark.parametrize(
@@ -248,7 +248,7 @@ def test_what_a_followed_peer_says_later_is_a_distance() -> None:
     machine.told(A, 0, 4, 5)
     machine.heard(A, 9)
     assert machine.distance(5) == 5
-    assert machine.last_of(A) == 9
+    assert machine._peer(A).last_number == 9
     catching_up = behind(A)
     catching_up.heard(A, 90)
     assert catching_up.target == 20

@@ -319,7 +319,7 @@ def test_a_refused_call_takes_nothing() -> None:
         hasher.add(good[:10])
         with pytest.raises(BlockRefused):
             hasher.add(bad)
-        assert (hasher.number, hasher.item_count, hasher.has_proof) == (0, 10, False)
+        assert (hasher.number, hasher.item_count) == (0, 10)
         hasher.add(good[10:])
         assert hasher.finish() == summary_of(good)
 
@@ -330,10 +330,6 @@ def test_progress_can_be_followed() -> None:
     assert (hasher.number, hasher.item_count, hasher.size_bytes) == (None, 0, 0)
     hasher.add([header_item(4)])
     assert (hasher.number, hasher.item_count, hasher.size_bytes) == (4, 1, len(header_item(4)))
-    hasher.add([FOOTER])
-    assert not hasher.has_proof
-    hasher.add([proof_item(4)])
-    assert hasher.has_proof
 
 
 def test_every_bit_of_a_hashed_item_or_a_link_changes_the_root() -> None:
