@@ -1,4 +1,4 @@
-"""The one Spark session of all tests, and nothing where Spark cannot start."""
+"""What all tests share: one Spark session, or none where Spark cannot start, and how properties are tried."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from publishers.errors import SparkUnavailable
 
@@ -17,6 +18,10 @@ if TYPE_CHECKING:
 
 # As `sluice` has it: the JVM of the session below is forked from a process in which gRPC has run.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
+
+# How long an example takes says more of the machine, and of what else runs on it, than of the code.
+settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("untimed")
 
 
 @pytest.fixture(scope="session")

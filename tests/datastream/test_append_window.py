@@ -78,7 +78,7 @@ def test_what_is_written_is_in_the_file(file: Written) -> None:
     assert file.without == []
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.lists(st.integers(0, 9000) | st.integers(0, APPEND_WINDOW_BYTES), max_size=12))
 def test_the_same_bytes_as_pwrite(tmp_path_factory: pytest.TempPathFactory, sizes: list[int]) -> None:
     file = Written(tmp_path_factory.mktemp("same") / "file", pages=4)

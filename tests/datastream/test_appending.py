@@ -168,7 +168,7 @@ def test_a_file_without_pages_grows_at_once(tmp_path: Path) -> None:
     streamer.close()
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     st.lists(
         st.tuples(st.lists(st.integers(0, 90) | st.just(400_000), max_size=4), st.sampled_from("cfs")),

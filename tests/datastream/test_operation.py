@@ -72,7 +72,7 @@ SIZES = st.sampled_from([0, 1, 110, 5_000, PAGE_SIZE // 3, DATA_SIZE_MAX - 1, DA
     st.lists(st.lists(SIZES, max_size=5).flatmap(lambda few: st.just(few * 30)), max_size=3),
     st.integers(0, 200),
 )
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_entries_together_are_the_same_as_one_by_one(runs: list[list[int]], number: int) -> None:
     page = bytes(DATA_SIZE_MAX)
     one_by_one, together = (OperationGroup(Committed(page_start(1) - 300, number)) for _ in range(2))

@@ -49,7 +49,7 @@ def spoil(data: bytes, changes: list[tuple[str, int, bytes]]) -> bytes:
 
 
 @pytest.mark.parametrize("name", PARSERS)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(changes=CHANGES, seed_number=st.integers(0, 9))
 def test_spoiled_inputs(name: str, changes: list[tuple[str, int, bytes]], seed_number: int) -> None:
     seeds = PARSERS[name].seeds()
@@ -57,7 +57,7 @@ def test_spoiled_inputs(name: str, changes: list[tuple[str, int, bytes]], seed_n
 
 
 @pytest.mark.parametrize("name", PARSERS)
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(data=st.binary(max_size=200))
 def test_any_bytes(name: str, data: bytes) -> None:
     PARSERS[name].run(data)

@@ -113,7 +113,7 @@ def test_blocks_read_back(blocks: list[tuple[int, list[bytes]]]) -> None:
     assert decoded(entries) == [StoredBlock(number, tuple(items), ROOT_HASH) for number, items in blocks]
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(st.lists(st.integers(DATA_SIZE_MAX - 8, 3 * DATA_SIZE_MAX), min_size=1, max_size=3))
 def test_long_items_read_back(sizes: list[int]) -> None:
     items = [field_item(1 + index, bytes(size)) for index, size in enumerate(sizes)]

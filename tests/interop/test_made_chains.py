@@ -97,7 +97,7 @@ plans = st.builds(
 )
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(st.lists(plans, max_size=7), plans)
 def test_any_chain(before: list[BlockPlan], last: BlockPlan) -> None:
     assert_holds(MadeChain(NETWORK, [*before, replace(last, is_signed=True)]))
