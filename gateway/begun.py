@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class Begun(Generic[T]):
-    """Runs a coroutine to its first wait; `await` the rest once, in the task that made it, or `close` it.
+    """Runs a coroutine to its first wait; `await` the rest once, in one task, or `close` it.
 
     Raises:
         Whatever the coroutine raises, when it is awaited.
@@ -48,6 +48,10 @@ class Begun(Generic[T]):
         except StopIteration as stop:
             result: T = stop.value
             return result
+
+    async def rest(self) -> T:
+        """Wait as `await` does; for a task."""
+        return await self
 
     def close(self) -> None:
         """Give the rest up."""

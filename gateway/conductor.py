@@ -30,6 +30,7 @@ from dataclasses import dataclass, field
 
 from datastream.errors import CommitFailed
 from gateway.acknowledging import Acknowledging, StoredBlock
+from gateway.begun import Begun
 from gateway.chain import Chain
 from gateway.conductor_notes import note_answer, note_drop, note_refusal
 from gateway.errors import BlockRefused
@@ -224,6 +225,9 @@ class Conductor:
             # What an action leads to goes behind what the arbiter asked for before it: a Drop that comes of a
             # Verify must not overtake the Begin of the attempt that it drops.
             waiting.extend(self._perform_one(waiting.popleft()))
+        if self._commit_queue and self._commit_task is None:
+            # At once, and not when the event loop comes round: what it has to do before may take long.
+            self._commit_task = self._spawn(Begun(self._commit_all()).rest())
         self._metrics.inflight_bytes.set(self.arbiter.inflight_bytes)
         self._metrics.publishers.set(self.arbiter.publisher_count)
         self._room.set()
@@ -464,8 +468,6 @@ class Conductor:
 
     def _commit(self, action: Commit) -> None:
         self._commit_queue.append(self._attempts[action.attempt_id])
-        if self._commit_task is None:
-            self._commit_task = self._spawn(self._commit_all())
 
     async def _commit_all(self) -> None:
         """Commit what is in the queue, a group at a time, until it is empty."""

@@ -16,6 +16,7 @@ hashes without it: what comes out is the same.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import marshal
 import os
@@ -29,7 +30,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, cast
 
 from gateway.errors import HashProcessLost
-from gateway.limits import HASH_PROCESS_REST_SECONDS, HASH_PROCESS_SECONDS_MAX
+from gateway.limits import HASH_PROCESS_REST_SECONDS, HASH_PROCESS_SECONDS_MAX, WARM_UP_SECONDS_MAX
 from gateway.logs import fields
 from gateway.merkle import StreamingTree
 from gateway.root_hash import Leaves, hash_into
@@ -56,6 +57,8 @@ class HashProcess(asyncio.Protocol):
         self._asked: deque[asyncio.Future[_States]] = deque()
         self._watch: asyncio.TimerHandle | None = None
         self._start_at = 0.0
+        self._settled = asyncio.Event()  # no process is starting: one is ready, or none is there
+        self._settled.set()
         self._over = False
 
     @property
@@ -78,8 +81,15 @@ class HashProcess(asyncio.Protocol):
             ours.close()
             self._lose(str(error))
             return
+        self._settled.clear()
         self._connecting = loop.create_task(self._connect(ours))
         self._watch_over()
+
+    async def started(self, seconds_max: float = WARM_UP_SECONDS_MAX) -> bool:
+        """Wait for a process that is starting, at most so long; tell whether one is ready."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._settled.wait(), seconds_max)
+        return self.ready.is_set()
 
     async def hash(self, trees: Sequence[StreamingTree], leaves: Leaves) -> dict[int, StreamingTree]:
         """Append leaves to the trees, there; return the trees that have grown, by the number of the subtree.
@@ -125,6 +135,7 @@ class HashProcess(asyncio.Protocol):
             del self._received[: _SIZE.size + size]
             if not self.ready.is_set():
                 self.ready.set()
+                self._settled.set()
             elif not (asked := self._asked.popleft()).done():  # done: whoever asked has given up
                 asked.set_result(answer)
 
@@ -160,6 +171,7 @@ class HashProcess(asyncio.Protocol):
         process, self._process = self._process, None
         transport, self._transport = self._transport, None
         self.ready.clear()
+        self._settled.set()
         self._received.clear()
         for handle in (self._watch, self._connecting):
             if handle is not None:

@@ -85,6 +85,7 @@ __all__ = [
     "SUBSCRIBE_SHARED_BYTES_MAX",
     "THREAD_SWITCH_SECONDS",
     "TLS_FILE_BYTES_MAX",
+    "WARM_UP_SECONDS_MAX",
 ]
 
 # --- blocks and their verification --------------------------------------------------------------------------
@@ -216,9 +217,14 @@ longer hangs and is replaced; its items are hashed in the node."""
 HASH_PROCESS_REST_SECONDS: Final = 5.0
 """Time between two attempts to start the process for hashing."""
 
-THREAD_SWITCH_SECONDS: Final = 0.001
+WARM_UP_SECONDS_MAX: Final = 3.0
+"""How long a starting node waits for the process for hashing before it takes publishers: 0.2 s are usual.
+One that is still starting takes a core from the first blocks. Without it, blocks are hashed all the same."""
+
+THREAD_SWITCH_SECONDS: Final = 0.000_2
 """How long one thread may keep the interpreter while another waits. Python's default, 5 ms, is what the event
-loop would wait each time that it wakes while a thread hashes short items."""
+loop would wait each time that it wakes while a thread hashes short items, and what the thread that commits
+would wait behind the event loop, five times in each commit."""
 
 LOOP_WATCH_SECONDS: Final = 0.02
 """How often the event loop's lateness is sampled; a sample costs some 20 microseconds."""

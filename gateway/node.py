@@ -245,6 +245,8 @@ class Node:
         self._make_keeper()
         self.http_address = await self._start_http()
         self.tcp_address = await self._start_tcp()
+        if self._hash_process is not None:  # once warm, it takes no core from the first blocks
+            await self._hash_process.started()
         self.grpc_address = await self._start_grpc()
         self.control_address = await self._start_control()
 
@@ -573,15 +575,16 @@ async def _run(settings: Settings) -> int:
     for signal_number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(signal_number, stop.set)
     node.warm_up()
+    # What is there now stays. To walk it all in every full collection would hold the event loop for 30 ms.
+    gc.collect()
+    gc.freeze()
     try:
         await node.start()
     except DatastreamError as error:
         raise Fatal(
             f"data_dir {settings.data_dir}", got=str(error), expected="a stream that can be opened"
         ) from error
-    # What is there now stays. To walk it all in every full collection would hold the event loop for 30 ms.
-    gc.collect()
-    gc.freeze()
+    gc.freeze()  # as does what the start has made; blocks may be coming, so it is not searched for garbage
     asked = asyncio.ensure_future(stop.wait())
     waits: set[asyncio.Future[Any]] = {asked, node.broken}
     await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)

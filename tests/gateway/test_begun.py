@@ -115,3 +115,19 @@ def test_what_is_closed_ends_where_it_stands() -> None:
         assert ended == ["closed"]
 
     asyncio.run(main())
+
+
+def test_a_task_may_wait_for_the_rest() -> None:
+    async def main() -> None:
+        gate = asyncio.get_running_loop().create_future()
+
+        async def work() -> str:
+            return str(await gate)
+
+        rest = asyncio.ensure_future(Begun(work()).rest())
+        await asyncio.sleep(0)
+        assert not rest.done()
+        gate.set_result("result")
+        assert await rest == "result"
+
+    asyncio.run(main())

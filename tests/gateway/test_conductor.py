@@ -85,6 +85,35 @@ def test_blocks_that_wait_for_a_commit_share_the_next_one(
     assert on_stage(tmp_path / "single", one_by_one) == grouped
 
 
+def test_a_commit_begins_with_the_last_message_of_the_block(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever else the event loop has to do then."""
+
+    async def play(stage: Stage) -> None:
+        with gate(monkeypatch, Ledger, "append") as held:
+            alice = stage.publisher("alice")
+            alice.block(BLOCKS[0])
+            assert held.was_reached()  # and the event loop has not come round since
+            held.open()
+            await alice.expect("ack 0")
+
+    on_stage(tmp_path, play)
+
+
+def test_blocks_that_waited_for_the_same_one_share_its_commit(tmp_path: Path) -> None:
+    async def play(stage: Stage) -> None:
+        alice, bob = stage.publisher("alice"), stage.publisher("bob")
+        alice.items(*BLOCKS[0].items)
+        bob.block(*BLOCKS[1:3])
+        assert stage.events == []
+        alice.end(0)
+        await alice.expect(*(f"ack {number}" for number in range(3)))
+        assert stage.events == ["pwrite", "fdatasync", "pwrite", "fdatasync"]
+
+    on_stage(tmp_path, play)
+
+
 def test_the_snapshot_of_the_chain_is_written_beside_the_loop_and_after_the_answers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -19,6 +19,7 @@ from gateway.items import ItemKind, field_item
 from gateway.root_hash import BlockHasher, Looked
 from tests.gateway.blocks import body_items, header_item
 from tests.gateway.conducting import logged
+from tests.nodes import ANSWER_SECONDS
 
 # A tag of two bytes, an extension's subtree, and one that goes to none.
 ODD_ITEMS = [
@@ -125,6 +126,32 @@ def test_one_that_is_not_ready_is_started_and_does_not_keep_anybody_waiting() ->
         assert first is not None
         await started(process)
         assert process.pid == first
+
+    with_process(play)
+
+
+def test_who_waits_for_one_that_starts_hears_when_it_is_ready() -> None:
+    async def play(process: HashProcess) -> None:
+        assert not await process.started(0.0)  # there is none
+        process.start()
+        assert not await process.started(0.0)  # not yet
+        assert await process.started(ANSWER_SECONDS)
+        assert await process.started(0.0)
+        process.close()
+        assert not await process.started(0.0)
+
+    with_process(play)
+
+
+def test_who_waits_for_one_that_dies_while_it_starts_does_not_wait_on() -> None:
+    async def play(process: HashProcess) -> None:
+        process.start()
+        waiting = asyncio.ensure_future(process.started(ANSWER_SECONDS))
+        await asyncio.sleep(0)
+        assert process.pid is not None
+        os.kill(process.pid, signal.SIGKILL)
+        assert not await waiting
+        assert process.pid is None
 
     with_process(play)
 

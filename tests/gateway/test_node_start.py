@@ -1,0 +1,47 @@
+"""Tests of a node's start: what is ready when publishers are let in."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway import grpc_server
+from gateway import node as node_module
+from gateway.hash_process import HashProcess
+from gateway.node import Node
+from tests.nodes import node_settings
+
+
+def test_publishers_are_taken_when_the_hash_process_is_ready(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else it takes a core from the first blocks."""
+    processes: list[HashProcess] = []
+    ready_when_it_listens: list[bool] = []
+
+    class WatchedProcess(HashProcess):
+        def __init__(self) -> None:
+            super().__init__()
+            processes.append(self)
+
+    async def start_server(*arguments: Any) -> Any:
+        ready_when_it_listens.append(processes[0].ready.is_set())
+        return await grpc_server.start_server(*arguments)
+
+    monkeypatch.setattr(node_module, "HashProcess", WatchedProcess)
+    monkeypatch.setattr(node_module, "start_server", start_server)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+
+    async def main() -> None:
+        node = Node(node_settings(tmp_path))
+        node.warm_up()
+        await node.start()
+        await node.stop()
+        assert processes[0].pid is None
+
+    asyncio.run(main())
+    assert ready_when_it_listens == [True, True]  # for publishers, and for those who operate the node
