@@ -2,15 +2,17 @@
 
     python -m benchmarks.prepare [--quick]
 
-Block files (zstd) are read by the source `blockfiles` and hashed by `root_hashes`, which refuses what no
-gateway would take; then linked and signed. Each runs with one partition and with two, in turns, in a session
-with two task slots; the best of each counts. What a job takes with a single block, its start, is measured too
-and taken off; the text says how much it is. The bare loop decodes and hashes the same files in this process.
+Block files (zstd) are decoded, hashed and checked in two ways: by the source `blockfiles` with
+`decode=hashes`, in the one Python worker that reads the file; and by `root_hashes` over the source's blocks,
+which the JVM carries from that worker to a second one. Then they are linked and signed. Each runs with one
+partition and with two, in turns, in a session with two task slots; the best of each counts. What a job takes
+with a single block, its start, is measured too and taken off; the text says how much it is.
 
-A partition is more than one process: one Python worker decodes the files, the JVM passes the blocks on,
-another worker hashes them, all at once. So one partition keeps more than one core busy, which is measured as
-well (processor seconds a second), and two partitions cannot be faster than the cores over that: this quotient
-stands beside the ratio. The line below it has two partitions against one in a session held to one core.
+Beside it stands what the machine gives: the bare loop decodes and hashes the same files in one process, and
+half of them in each of two that know nothing of each other. And the processor seconds: a partition of
+`root_hashes` is two workers and the JVM, all at once, so it keeps more than one core busy by itself, and two
+partitions cannot be faster than the cores over that. One line has two of them against one that is held to one
+core.
 """
 
 from __future__ import annotations
@@ -20,8 +22,10 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -34,7 +38,7 @@ from publishers.spark import link_and_sign_blocks, root_hashes
 from publishers.spark.session import build_session
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 __all__ = ["run"]
 
@@ -83,52 +87,78 @@ class _Jobs:
         self.folder = folder
         self._key_file = key_file
 
+    def hashed_by_source(self, partitions: int, last: int | None = None) -> None:
+        """Decode, hash, check, all in the worker that reads."""
+        _run_all(self._read(partitions, last, decode="hashes"))
+
     def hashed(self, partitions: int, last: int | None = None) -> None:
-        """Decode, hash, check."""
-        source = self._spark.read.format("blockfiles").option("partitions", partitions)
-        if last is not None:
-            source = source.option("to", last)
-        root_hashes(source.load(str(self.folder))).write.format("noop").mode("append").save()
+        """Decode in one worker, hash and check in another."""
+        _run_all(root_hashes(self._read(partitions, last)))
 
     def signed(self, partitions: int, last: int | None = None) -> None:
         """Decode, hash, link, sign."""
-        source = self._spark.read.format("blockfiles").option("partitions", partitions)
+        _run_all(link_and_sign_blocks(self._read(partitions, last), key_file=self._key_file))
+
+    def _read(self, partitions: int, last: int | None, **options: str) -> DataFrame:
+        source = self._spark.read.format("blockfiles").option("partitions", partitions).options(**options)
         if last is not None:
             source = source.option("to", last)
-        blocks = source.load(str(self.folder))
-        link_and_sign_blocks(blocks, key_file=self._key_file).write.format("noop").mode("append").save()
+        return source.load(str(self.folder))
+
+
+def _run_all(frame: DataFrame) -> None:
+    frame.write.format("noop").mode("append").save()
 
 
 def _measure(jobs: _Jobs, block_count: int, size_bytes: int, rounds: int) -> list[tuple[str, str]]:
-    cores = len(os.sched_getaffinity(0))
-    rows = []
-    for label, work in (("decode, hash, check", jobs.hashed), ("decode, hash, link, sign", jobs.signed)):
+    one_process, two_processes = _bare_speeds(jobs.folder, block_count, rounds)
+    each = f"{block_count} blocks of {size_bytes // block_count / 1e3:,.0f} kB"
+    bare = f"{one_process:,.0f} blocks/s, two processes at once {two_processes:,.0f}"
+    rows = [(f"Spark, preparing: bare loop, {each}", f"{bare}; ratio {two_processes / one_process:.2f}")]
+    for label, work in (
+        (f"Spark, decode, hash, check in the source, {each}", jobs.hashed_by_source),
+        ("Spark, the same with root_hashes, in a second worker", jobs.hashed),
+        ("Spark, decode, hash, link, sign", jobs.signed),
+    ):
         work(2)  # compiles, and starts the workers
         start = min((_took(lambda w=work: w(1, 0)) for _ in range(rounds)), key=_seconds_of)  # type: ignore[misc]
         one, two = [], []
         for _ in range(rounds):
             one.append(_took(lambda w=work: w(1), start))  # type: ignore[misc]
             two.append(_took(lambda w=work: w(2), start))  # type: ignore[misc]
-        best_one, best_two = min(one, key=_seconds_of), min(two, key=_seconds_of)
-        text = (
-            f"1 partition {block_count / best_one.seconds:,.0f} blocks/s, 2 partitions "
-            f"{block_count / best_two.seconds:,.0f}; ratio {best_one.seconds / best_two.seconds:.2f}, "
-            f"{_limit_text(best_one.busy_cores, cores)}; a block takes "
-            f"{_each(best_one.python_seconds, block_count)} of Python and "
-            f"{_each(best_one.jvm_seconds, block_count)} of the JVM; a job's start "
-            f"{start.seconds:.2f} s, taken off (load {os.getloadavg()[0]:.1f})"
-        )
-        each = f"{size_bytes // block_count / 1e3:,.0f} kB"
-        rows.append((f"Spark, {label}, {block_count} blocks of {each}", text))
-        if label == "decode, hash, check":
+        rows.append((label, _text(min(one, key=_seconds_of), min(two, key=_seconds_of), start, block_count)))
+        if work == jobs.hashed:
             with _one_core():
                 narrow = min((_took(lambda: jobs.hashed(1), start) for _ in range(rounds)), key=_seconds_of)
-            text = (
-                f"{block_count / narrow.seconds:,.0f} blocks/s; ratio {narrow.seconds / best_two.seconds:.2f}"
-            )
-            rows.append(("Spark, the same with 1 partition on one core, against 2 on all", text))
-    bare = min(_took(lambda: _bare(jobs.folder, block_count)).seconds for _ in range(rounds))
-    return [*rows, ("Spark, preparing: bare loop in one process", f"{block_count / bare:,.0f} blocks/s")]
+            ratio = narrow.seconds / min(two, key=_seconds_of).seconds
+            text = f"{block_count / narrow.seconds:,.0f} blocks/s; ratio {ratio:.2f}"
+            rows.append(("Spark, 1 partition of that on one core, against 2 on all", text))
+    return rows
+
+
+def _text(one: _Took, two: _Took, start: _Took, block_count: int) -> str:
+    cores = len(os.sched_getaffinity(0))
+    python, jvm = _each(one.python_seconds, block_count), _each(one.jvm_seconds, block_count)
+    return (
+        f"1 partition {block_count / one.seconds:,.0f} blocks/s, 2 partitions "
+        f"{block_count / two.seconds:,.0f}; ratio {one.seconds / two.seconds:.2f}, "
+        f"{_limit_text(one.busy_cores, cores)}; a block takes {python} of Python and {jvm} of the JVM; "
+        f"a job's start {start.seconds:.2f} s, taken off (load {os.getloadavg()[0]:.1f})"
+    )
+
+
+def _bare_speeds(folder: Path, block_count: int, rounds: int) -> tuple[float, float]:
+    """Measure the bare loop: blocks a second in one process, and in two with half the blocks each."""
+    one, two = float("inf"), float("inf")
+    half = block_count // 2
+    with ProcessPoolExecutor(2, get_context("spawn")) as processes:
+        list(processes.map(_bare, [folder] * 2, [0] * 2, [half] * 2))  # starts them
+        for _ in range(rounds):
+            one = min(one, processes.submit(_bare, folder, 0, block_count).result())
+            started = time.perf_counter()
+            list(processes.map(_bare, [folder] * 2, [0, half], [half, block_count]))
+            two = min(two, time.perf_counter() - started)
+    return block_count / one, block_count / two
 
 
 def _limit_text(busy_cores: float, cores: int) -> str:
@@ -177,10 +207,13 @@ def _allow(cores: set[int]) -> None:
                 continue  # it has ended meanwhile
 
 
-def _bare(folder: Path, block_count: int) -> None:
-    for number in range(block_count):
+def _bare(folder: Path, first: int, end: int) -> float:
+    """Decode and hash the blocks from `first` to `end` - 1; the seconds that it took."""
+    started = time.perf_counter()
+    for number in range(first, end):
         block = read_block_file(folder / f"{number}.blk.zst")
         summary_of(block.number, block.items)
+    return time.perf_counter() - started
 
 
 if __name__ == "__main__":

@@ -65,6 +65,8 @@ def list_block_files(folder: Path) -> list[tuple[int, Path]]:
     """
     try:
         names = [path.name for path in folder.iterdir()]
+    except NotADirectoryError as error:
+        raise BlockListError(str(folder), "a file, expected the folder that block files are in") from error
     except OSError as error:
         raise BlockListError(str(folder), error.strerror or str(error)) from error
     return [(number, folder / name) for number, name in numbered_block_files(str(folder), names)]

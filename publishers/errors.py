@@ -335,7 +335,7 @@ class SparkUnavailable(PublisherError):
 class TurnTimeout(PublisherError):
     """The blocks before a part of the chain were not stored in time, so that it could not be its turn.
 
-    Fields: `first_block` of the part, `head`: the last block stored (None: none, or no gateway answers),
+    Fields: `first_block` of the part, `head`: the last block stored (None: none is),
     `seconds` without a change of it.
     """
 
@@ -346,8 +346,7 @@ class TurnTimeout(PublisherError):
         self.seconds = seconds
 
     def __str__(self) -> str:
-        head = "no gateway answered, or none has a block" if self.head is None else f"block {self.head} is"
-        stuck = head if self.head is None else f"{head} the last that is stored"
+        stuck = "none is stored" if self.head is None else f"block {self.head} is the last that is stored"
         return (
             f"block {self.first_block} cannot be sent before block {self.first_block - 1} is stored; "
             f"{stuck}, without change for {self.seconds:g} s"

@@ -31,9 +31,16 @@ from publishers.report import PublishReport
 from publishers.report_totals import by_publisher
 from publishers.signing_key import KeyPlace
 from publishers.source_names import SourceName, parse_source
-from publishers.spark.chain_sources import ChainFrame, batch_frame, check_before_spark, stream_frame
+from publishers.spark.chain_sources import (
+    ChainFrame,
+    batch_frame,
+    check_before_spark,
+    checked_where_read,
+    stream_frame,
+)
 from publishers.spark.failures import is_passing, reason_in
 from publishers.spark.gateway_options import Gateways, gateways_of, rotated, tls_gateway_options
+from publishers.spark.slots import turn_seconds_for
 from publishers.steward import Steward
 
 if TYPE_CHECKING:
@@ -162,9 +169,11 @@ def publish(
         deadline_seconds=deadline_seconds,
         reset_interval_seconds=reset_interval_seconds,
         blocks_per_second=blocks_per_second,
-        turn_seconds=limits.TURN_SECONDS_DEFAULT,
+        turn_seconds=turn_seconds_for(spark, publishers * shards),
     )
     texts |= (sink_options or {}) | tls_gateway_options(tls)
+    if key is None:
+        source, texts = checked_where_read(source, texts)
     chain = (stream_frame if checkpoint else batch_frame)(spark, source, numbers, shards)
     prioritized = gateways_of({"gateways": ",".join(gateways)})
     jobs = _jobs(publisher_prefix, publishers, prioritized)

@@ -173,6 +173,11 @@ blocks."""
 TURN_SECONDS_DEFAULT: Final = 600.0
 """How long a part of a chain waits for its turn without any progress of the gateways."""
 
+TURN_SECONDS_CROWDED: Final = 60.0
+"""The same where there are more parts than task slots, and tasks are tried again: a task that has failed may
+find all slots taken by tasks that wait for it. One of them giving up lets it go on, and is itself tried
+again."""
+
 RACE_MAX: Final = 16
 """Racing publishers in one task of the sink: they share the blocks and one Python process."""
 

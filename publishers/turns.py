@@ -6,7 +6,8 @@ they are; it has no stream open meanwhile, so nothing on the gateway waits for i
     the first gateway that answers holds the block before        its turn, with that gateway first
     it is behind, and has not moved for a while, but another     its turn, with that other one first
     holds the block before
-    else                                                         wait, as long as heads move
+    else                                                         wait, as long as heads move, or as no
+                                                                 gateway answers: then nobody can go on
 Source: design.md, "Spark".
 """
 
@@ -60,13 +61,13 @@ async def await_turn(
         gateways: in order of preference.
         first_block: of the part.
         ask: says what a gateway holds; it may block, and is called in a thread.
-        timeout_seconds: give up after so long without a change of any head; None: never.
+        timeout_seconds: give up after so long in which gateways answer, and no head changes; None: never.
 
     Returns:
         The gateways, the one to begin with first, the others in their order.
 
     Raises:
-        TurnTimeout: no head changed for `timeout_seconds`.
+        TurnTimeout: no head changed for `timeout_seconds`, though a gateway answered.
     """
     loop = asyncio.get_running_loop()
     seen: tuple[int, ...] = ()
@@ -76,7 +77,7 @@ async def await_turn(
             asked = [loop.run_in_executor(threads, ask, address) for address in gateways]
             heads = tuple(_head(held) for held in await asyncio.gather(*asked))
             now = time.monotonic()
-            if heads != seen:
+            if heads != seen or max(heads) == UNREACHABLE:
                 seen, changed_at = heads, now
             still_seconds = now - changed_at
             is_patient = still_seconds < limits.TURN_PATIENCE_SECONDS

@@ -8,13 +8,18 @@
     from              the first block to read                                             the first there is
     to                the last block to read                                              the last there is
     partitions        parts of about as many consecutive blocks                           the processors
+    decode            `blocks`, or `hashes`: a row has the root hash and the links of its  blocks
+                      block, as `root_hashes` gives them, and no items
+    check             `true`: a block that no gateway would take (structure, root hash,    false
+                      links within the partition) is like a damaged file
     mode              `failfast`: a damaged file is an error; `permissive`: it is a row    failfast
-                      without items whose column `_corrupt` says why
+                      without a block whose column `_corrupt` says why
     blocks_per_batch  streaming: blocks in one batch at most                              1000
 
 A partition holds consecutive blocks in order. Batch: a missing number is an error that names it, before
-anything is read. Streaming: a missing number is
-waited for, and what comes after it waits with it; the offset is a block number.
+anything is read. Streaming: a missing number is waited for, and what comes after it waits with it; the offset
+is a block number. What is checked or hashed here need not be in another process: Spark would carry each block
+to it, through the JVM.
 Source: design.md, "Spark".
 """
 
@@ -29,15 +34,26 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
+from publishers.block_check import BlockCheck
 from publishers.block_files import check_no_gaps
-from publishers.errors import BlockFileError, BlockListError
-from publishers.limits import BLOCKS_PER_BATCH_DEFAULT
+from publishers.errors import BadBlock, BlockFileError, BlockListError, PrepareError
+from publishers.limits import ARROW_BATCH_HASHES, BLOCKS_PER_BATCH_DEFAULT
+from publishers.linking import summary_of
 from publishers.number_range import NUMBER_MAX, NumberRange, cut_evenly
 from publishers.spark.batches import row_batches
+from publishers.spark.block_rows import root_row
 from publishers.spark.folders import BlockFolder, folder_of
 from publishers.spark.number_stream import NumberStreamReader
-from publishers.spark.options import block_bounds, check_known, one_of, whole_number
-from publishers.spark.schema import BLOCK_COLUMNS, BLOCK_NUMBER, CORRUPT, ITEMS, columns_of, spark_schema
+from publishers.spark.options import block_bounds, check_known, flag, one_of, whole_number
+from publishers.spark.schema import (
+    BLOCK_COLUMNS,
+    BLOCK_NUMBER,
+    CORRUPT,
+    ITEMS,
+    ROOT_COLUMNS,
+    columns_of,
+    spark_schema,
+)
 
 __all__ = [
     "BlockFilesDataSource",
@@ -49,7 +65,9 @@ __all__ = [
 ]
 
 PARTITIONS_MAX: Final = 1_000_000
-_KNOWN: Final = frozenset(("path", "from", "to", "partitions", "mode", "blocks_per_batch"))
+_KNOWN: Final = frozenset(("path", "from", "to", "partitions", "decode", "check", "mode", "blocks_per_batch"))
+_COLUMNS: Final = {"blocks": BLOCK_COLUMNS, "hashes": ROOT_COLUMNS}
+"""The columns of each `decode`."""
 _MODES: Final = ("failfast", "permissive")
 
 
@@ -64,6 +82,10 @@ class FileOptions:
     """Where to end; None: with the last there is."""
     partition_count: int
     """At most so many partitions."""
+    decode: str
+    """`blocks` or `hashes`."""
+    is_checked: bool
+    """Whether blocks are checked as gateways do, but for their proofs."""
     is_permissive: bool
     """Whether a damaged file is a row, not an error."""
     blocks_per_batch: int
@@ -82,6 +104,8 @@ class FileOptions:
             first_block=first,
             last_block=last,
             partition_count=whole_number(options, "partitions", os.cpu_count() or 1, 1, PARTITIONS_MAX),
+            decode=one_of(options, "decode", "blocks", tuple(_COLUMNS)),
+            is_checked=flag(options, "check"),
             is_permissive=one_of(options, "mode", "failfast", _MODES) == "permissive",
             blocks_per_batch=whole_number(
                 options, "blocks_per_batch", BLOCKS_PER_BATCH_DEFAULT, 1, NUMBER_MAX
@@ -97,7 +121,7 @@ class FileOptions:
     @property
     def columns(self) -> dict[str, pa.DataType]:
         """The columns that the source has."""
-        columns = dict(BLOCK_COLUMNS)
+        columns = dict(_COLUMNS[self.decode])
         if self.is_permissive:
             columns[CORRUPT] = pa.string()
         return columns
@@ -162,8 +186,7 @@ class BlockFilesReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one range as Arrow batches, bounded in rows and bytes."""
-        assert isinstance(partition, FileRange)
-        return row_batches(_rows(self._options, self._columns, partition), self._columns)
+        return _row_batches(self._options, self._columns, partition)
 
     def _check_ends(self, files: list[tuple[int, str]]) -> None:
         """Check that the blocks that `from` and `to` name are there."""
@@ -209,12 +232,20 @@ class BlockFilesStreamReader(NumberStreamReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one range as Arrow batches, bounded in rows and bytes."""
-        assert isinstance(partition, FileRange)
-        return row_batches(_rows(self._options, self._columns, partition), self._columns)
+        return _row_batches(self._options, self._columns, partition)
 
 
 def _ranges(files: list[tuple[int, str]], count: int) -> list[FileRange]:
     return [FileRange(tuple(files[start:end])) for start, end in cut_evenly(0, len(files), count)]
+
+
+def _row_batches(
+    options: FileOptions, columns: Mapping[str, pa.DataType], partition: InputPartition
+) -> Iterator[pa.RecordBatch]:
+    """Read one range as Arrow batches, bounded in rows and bytes."""
+    assert isinstance(partition, FileRange)
+    rows_max = ARROW_BATCH_HASHES if options.decode == "hashes" else None
+    return row_batches(_rows(options, columns, partition), columns, rows_max)
 
 
 def _rows(
@@ -223,12 +254,24 @@ def _rows(
     if set(columns) == {BLOCK_NUMBER}:
         yield from ({BLOCK_NUMBER: number} for number, _ in partition.files)
         return
+    check = BlockCheck() if options.is_checked else None
     for number, path in partition.files:
         try:
-            block = options.folder.read(path)
+            row = _row(options, check, path)
         except BlockFileError as error:
             if not options.is_permissive:
                 raise
-            yield {BLOCK_NUMBER: number, CORRUPT: str(error)}
-        else:
-            yield {BLOCK_NUMBER: number, ITEMS: block.items}
+            row = {BLOCK_NUMBER: number, CORRUPT: str(error)}
+        yield row
+
+
+def _row(options: FileOptions, check: BlockCheck | None, path: str) -> dict[str, Any]:
+    """Read one block, check or hash it as far as that is wanted, and give its row."""
+    block = options.folder.read(path)
+    try:
+        summary = None if check is None else check.check(block)
+        if options.decode == "blocks":
+            return {BLOCK_NUMBER: block.number, ITEMS: block.items}
+        return root_row(summary or summary_of(block.number, block.items))
+    except (BadBlock, PrepareError) as error:
+        raise BlockFileError(path, f"bad block: {error.reason}") from error

@@ -1,7 +1,7 @@
 """Rows and blocks out of Arrow batches; what a row of a block may not be is said here, once.
 
 A row has a number from 0 on, and items, none of which is null. Rows that were made from blocks (hashes,
-links) have no column of items.
+links) have no column of items. `root_row` is the row of a block that was hashed.
 """
 
 from __future__ import annotations
@@ -12,10 +12,11 @@ from typing import Any
 import pyarrow as pa
 
 from gateway.block import Block
+from gateway.root_hash import BlockSummary
 from publishers.errors import BadBlock, FrameError, PublisherError
-from publishers.spark.schema import BLOCK_NUMBER, ITEMS
+from publishers.spark.schema import ALL_BLOCKS, BLOCK_NUMBER, ITEMS, LAYOUT, PREVIOUS, ROOT
 
-__all__ = ["blocks_in", "rows_in"]
+__all__ = ["blocks_in", "root_row", "rows_in"]
 
 Refuse = Callable[[int | None, str], PublisherError]
 """Makes the error for a row: its block number, None where it has none, and what is wrong."""
@@ -63,3 +64,14 @@ def blocks_in(batches: Iterable[pa.RecordBatch]) -> Iterator[Block]:
 
 def _refusal(number: int | None, reason: str) -> PublisherError:
     return FrameError(reason, "every row is a block") if number is None else BadBlock(number, reason)
+
+
+def root_row(summary: BlockSummary) -> dict[str, Any]:
+    """Give the row of a hashed block: values by column, `ROOT_COLUMNS`."""
+    return {
+        BLOCK_NUMBER: summary.number,
+        ROOT: summary.root_hash,
+        LAYOUT: summary.root_layout,
+        PREVIOUS: summary.previous_root_hash,
+        ALL_BLOCKS: summary.all_blocks_root_hash,
+    }

@@ -15,7 +15,8 @@ Source: design.md, "Spark".
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from datastream.blocking_client import BlockingStreamClient
@@ -32,7 +33,7 @@ from publishers.spark.failures import reason_in
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["ChainFrame", "batch_frame", "check_before_spark", "stream_frame"]
+__all__ = ["ChainFrame", "batch_frame", "check_before_spark", "checked_where_read", "stream_frame"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +59,21 @@ def check_before_spark(source: SourceName, numbers: NumberRange) -> None:
     """
     if source.kind == "blockfiles":
         _listed(source, numbers)
+
+
+def checked_where_read(source: SourceName, sink: Mapping[str, str]) -> tuple[SourceName, dict[str, str]]:
+    """Let the process that reads block files check them, not the one that publishes, which has enough to do.
+
+    Args:
+        source: what to read.
+        sink: options of the sink. Where one of both says `check`, both stay as they are.
+
+    Returns:
+        The source and the options of the sink.
+    """
+    if source.kind != "blockfiles" or "check" in sink or "check" in source.options:
+        return source, dict(sink)
+    return replace(source, options={**source.options, "check": "true"}), {**sink, "check": "false"}
 
 
 def batch_frame(spark: SparkSession, source: SourceName, numbers: NumberRange, shards: int) -> ChainFrame:

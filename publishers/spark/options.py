@@ -102,7 +102,7 @@ def block_bounds(options: Mapping[str, str]) -> tuple[int | None, int | None]:
 
 
 def check_known(options: Mapping[str, str], known: frozenset[str]) -> None:
-    """Refuse options that nobody reads: they are slips of the hand.
+    """Refuse options that nobody reads: they are slips of the hand, or several paths given to `load`.
 
     Args:
         options: as given.
@@ -111,6 +111,8 @@ def check_known(options: Mapping[str, str], known: frozenset[str]) -> None:
     Raises:
         OptionError: naming the first that is not known.
     """
+    if "paths" in options:
+        raise OptionError("path", f"several: {options['paths']}", "one; join what is read of each by union")
     for name in sorted(options):
         if name.lower() not in known:
             raise OptionError(name, "an unknown option", f"one of {', '.join(sorted(known))}")

@@ -29,14 +29,23 @@ from publishers.limits import ARROW_BATCH_HASHES
 from publishers.linking import ChainStart, Linker, LinkPath, Links, open_block, sign_block, summary_of
 from publishers.signing_key import KeyPlace
 from publishers.spark.batches import row_batches
-from publishers.spark.block_rows import rows_in
-from publishers.spark.schema import BLOCK_COLUMNS, BLOCK_NUMBER, ITEMS, check_schema, spark_schema
+from publishers.spark.block_rows import root_row, rows_in
+from publishers.spark.schema import (
+    ALL_BLOCKS,
+    BLOCK_COLUMNS,
+    BLOCK_NUMBER,
+    ITEMS,
+    PREVIOUS,
+    ROOT,
+    ROOT_COLUMNS,
+    check_schema,
+    spark_schema,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 __all__ = [
-    "ROOT_COLUMNS",
     "chain_start",
     "link_and_sign_blocks",
     "link_blocks",
@@ -44,23 +53,9 @@ __all__ = [
     "sign_blocks",
 ]
 
-PREVIOUS: Final = "previous_root_hash"
-ALL_BLOCKS: Final = "all_blocks_root_hash"
-ROOT: Final = "root_hash"
-LAYOUT: Final = "root_layout"
 _PATH: Final = "path"
 _START: Final = "chain_start"
 _NUMBER_OF_LINKS: Final = "number_of_links"
-
-ROOT_COLUMNS: Final[Mapping[str, pa.DataType]] = {
-    BLOCK_NUMBER: pa.int64(),
-    ROOT: pa.binary(),
-    LAYOUT: pa.int64(),
-    PREVIOUS: pa.binary(),
-    ALL_BLOCKS: pa.binary(),
-}
-"""What `root_hashes` gives for a block: its number, its root hash, the layout that it was computed with (8 or
-16), and both links as its footer has them."""
 
 _PATH_COLUMNS: Final = {BLOCK_NUMBER: pa.int64(), _PATH: pa.binary()}
 _LINK_COLUMNS: Final = {
@@ -81,7 +76,9 @@ def root_hashes(blocks: DataFrame, root_layout: RootLayout = "auto") -> DataFram
         root_layout: of the root hash; `auto` goes by the version in the header.
 
     Returns:
-        One row a block, `ROOT_COLUMNS`.
+        One row a block: its number, its root hash, the layout that it was computed with (8 or 16), and both
+        links as its footer has them (`ROOT_COLUMNS`). Of block files, the source's `decode=hashes` gives the
+        same rows, and no item leaves the process that reads the file.
 
     Raises:
         SchemaError: it has no such columns. When it runs, PrepareError for a block that no gateway would
@@ -233,14 +230,7 @@ def _map_batches(
 
 def _hash_rows(root_layout: RootLayout, rows: Rows) -> Iterator[dict[str, Any]]:
     for row in rows:
-        summary = summary_of(row[BLOCK_NUMBER], row[ITEMS], root_layout)
-        yield {
-            BLOCK_NUMBER: summary.number,
-            ROOT: summary.root_hash,
-            LAYOUT: summary.root_layout,
-            PREVIOUS: summary.previous_root_hash,
-            ALL_BLOCKS: summary.all_blocks_root_hash,
-        }
+        yield root_row(summary_of(row[BLOCK_NUMBER], row[ITEMS], root_layout))
 
 
 def _path_rows(root_layout: RootLayout, rows: Rows) -> Iterator[dict[str, Any]]:

@@ -1,7 +1,6 @@
 """Publishing a DataFrame of blocks, in whatever order its rows are.
 
-    from publishers.spark import publish, register
-    register(spark)
+    from publishers.spark import publish
     publish(spark.read.format("blockfiles").load("chain/"), "a:40840,b:40840", race=2)
 
 The block numbers are looked at first, alone: a number that is missing or there twice is an error that names
@@ -22,14 +21,15 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.errors import PySparkException
 
-from publishers import limits
 from publishers.chain_runs import ChainPlan, Run, plan_chain, runs_of
 from publishers.errors import FrameError, OptionError, SparkJobFailed
 from publishers.report import PublishReport
+from publishers.spark import register
 from publishers.spark.block_sink import read_reports
 from publishers.spark.failures import reason_in
 from publishers.spark.schema import BLOCK_NUMBER, ITEMS, check_schema
 from publishers.spark.sink_options import SinkOptions
+from publishers.spark.slots import turn_seconds_for
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -57,26 +57,30 @@ def publish(
         A report of each publisher of each partition; none for a DataFrame without blocks.
 
     Raises:
-        FrameError: numbers are missing, or there more than once; nothing was published.
+        FrameError: numbers are missing, or there more than once, or it is a stream; nothing was published.
         SchemaError, OptionError: the columns, or an option, cannot be used.
         SparkJobFailed: a task gave up; it says why. What was acknowledged is stored; run it again to go on.
     """
     check_schema(blocks.schema)
+    if blocks.isStreaming:
+        remedy = 'write it with blocks.writeStream.format("blockstream")'
+        raise FrameError("the DataFrame is a stream, which has no last block", remedy)
     if shards is not None and shards < 1:
         raise OptionError("shards", str(shards), "at least 1")
     texts = {name: _text(value) for name, value in options.items() if value is not None}
     texts["gateways"] = gateways if isinstance(gateways, str) else ",".join(gateways)
-    # A task that waits for its turn holds a slot, which the task that it waits for may need for another try.
-    texts.setdefault("turn_seconds", str(limits.TURN_SECONDS_DEFAULT))
     parsed = SinkOptions.parse(texts)
     rows = blocks.select(BLOCK_NUMBER, ITEMS)
     plan = plan_frame(rows)
     if plan is None:
         return []
     texts["first_block"] = str(plan.first_block)
-    if not plan.is_ordered or shards not in (None, plan.partition_count):
-        count = min(shards or plan.partition_count, plan.block_count)
+    count = min(shards or plan.partition_count, plan.block_count)
+    # A task that waits for its turn holds a slot, which the task that it waits for may need for another try.
+    texts.setdefault("turn_seconds", str(turn_seconds_for(blocks.sparkSession, count)))
+    if not plan.is_ordered or count != plan.partition_count:
         rows = rows.repartitionByRange(count, BLOCK_NUMBER).sortWithinPartitions(BLOCK_NUMBER)
+    register(blocks.sparkSession)
     with tempfile.TemporaryDirectory(prefix="sluice-publish-") as folder:
         texts.setdefault("report_path", folder)
         try:

@@ -5,6 +5,13 @@
     items         ARRAY<BINARY>   each a serialized `BlockItem`
     _corrupt      STRING          why there is no block in this row; `mode=permissive` only
 
+    column                 type      rows are hashed blocks
+    block_number           BIGINT
+    root_hash              BINARY    48 bytes
+    root_layout            BIGINT    8 or 16: that of the root hash
+    previous_root_hash     BINARY    of the footer, 48 bytes
+    all_blocks_root_hash   BINARY    of the footer, 48 bytes
+
 A source can be asked for some of its columns alone: `spark.read.schema("block_number BIGINT")`.
 Source: design.md, "Spark".
 """
@@ -29,12 +36,17 @@ from pyspark.sql.types import (
 from publishers.errors import SchemaError
 
 __all__ = [
+    "ALL_BLOCKS",
     "ARROW_SCHEMA",
     "BLOCK_COLUMNS",
     "BLOCK_NUMBER",
     "BLOCK_SCHEMA",
     "CORRUPT",
     "ITEMS",
+    "LAYOUT",
+    "PREVIOUS",
+    "ROOT",
+    "ROOT_COLUMNS",
     "arrow_schema",
     "check_schema",
     "columns_of",
@@ -44,6 +56,10 @@ __all__ = [
 BLOCK_NUMBER: Final = "block_number"
 ITEMS: Final = "items"
 CORRUPT: Final = "_corrupt"
+ROOT: Final = "root_hash"
+LAYOUT: Final = "root_layout"
+PREVIOUS: Final = "previous_root_hash"
+ALL_BLOCKS: Final = "all_blocks_root_hash"
 
 BLOCK_SCHEMA: Final = f"{BLOCK_NUMBER} BIGINT, {ITEMS} ARRAY<BINARY>"
 """As Spark writes it."""
@@ -56,6 +72,15 @@ BLOCK_COLUMNS: Final[Mapping[str, pa.DataType]] = {
 
 ARROW_SCHEMA: Final = pa.schema(list(BLOCK_COLUMNS.items()))
 """The same as a schema."""
+
+ROOT_COLUMNS: Final[Mapping[str, pa.DataType]] = {
+    BLOCK_NUMBER: pa.int64(),
+    ROOT: pa.binary(),
+    LAYOUT: pa.int64(),
+    PREVIOUS: pa.binary(),
+    ALL_BLOCKS: pa.binary(),
+}
+"""The columns of a hashed block, in order, with their types in Arrow."""
 
 _SPARK_TYPES: Final[dict[pa.DataType, DataType]] = {
     pa.int64(): LongType(),

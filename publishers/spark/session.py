@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "build_session",
+    "failures_allowed",
     "is_local",
     "java_version",
     "leave_signals_to_python",
@@ -46,6 +47,7 @@ _JAVA_REMEDY: Final = (
 _JAVA_TIMEOUT_SECONDS: Final = 60  # it takes 0.1 s, and far longer on a machine that has no time
 _VERSION: Final = re.compile(r'version "(?:1\.)?(\d+)')
 _LOCAL_MASTER: Final = re.compile(r"local(?:\[(?P<slots>\*|\d+)(?P<failures>,\s*\d+)?\])?")
+_TASK_FAILURES: Final = 4
 _LOG_TAIL_LINES: Final = 200
 _LOG_SHOWN_LINES: Final = 5
 # PySpark forks this process to start the JVM. Where gRPC already runs in it, gRPC's handler in the forked
@@ -141,6 +143,19 @@ def with_slots(master: str, slot_count: int) -> str:
     stated = match["slots"] or "1"
     slots = (os.cpu_count() or 1) if stated == "*" else int(stated)
     return f"local[{max(slots, slot_count)}{(match['failures'] or '').replace(' ', '')}]"
+
+
+def failures_allowed(master: str, setting: str | None) -> int:
+    """Give how often a task may fail before its job does: a local master says it itself.
+
+    Args:
+        master: of the session.
+        setting: `spark.task.maxFailures`; None: Spark's own 4.
+    """
+    match = _LOCAL_MASTER.fullmatch(master.strip())
+    if match is not None:
+        return int((match["failures"] or ",1").lstrip(", "))
+    return int(setting or _TASK_FAILURES)
 
 
 def is_local(master: str | None) -> bool:

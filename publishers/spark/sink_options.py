@@ -9,8 +9,8 @@ check              `true`: check structure, root hash and links before offering 
 deadline_seconds   give up after so long without a block becoming safe              never
 reset_interval_seconds  leave the stream in good order after so long, between       never
                    blocks, and go on at the next gateway at once
-turn_seconds       give up waiting for the blocks before this partition after so     600
-                   long without any progress of the gateways
+turn_seconds       give up waiting for the blocks before this partition after so     600; slots.py
+                   long in which gateways answer and make no progress
 answer_seconds     leave a gateway that is silent for so long                       60
 set_bytes          size of an item set in a message                                 65536
 cache_bytes        bytes of blocks that a task holds                                268435456

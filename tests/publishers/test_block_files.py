@@ -78,6 +78,10 @@ def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(BlockListError) as caught:
         list_block_files(tmp_path / "none")
     assert caught.value.reason == "No such file or directory"
+    (tmp_path / "1.blk").touch()
+    with pytest.raises(BlockListError) as caught:
+        list_block_files(tmp_path / "1.blk")
+    assert caught.value.reason == "a file, expected the folder that block files are in"
 
 
 @pytest.mark.parametrize(

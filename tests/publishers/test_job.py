@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from gateway.block import Block
 from publishers import job as job_module
 from publishers.block_files import read_chain, write_block_file
 from publishers.checkpoint import FollowCheckpoint
@@ -105,6 +106,19 @@ def test_a_refused_block_fails_with_one_line_and_the_others_go_on(
     assert (good.publisher_id, good.won, good.failure) == ("publisher-1", 3, None)
     assert (bad.publisher_id, bad.blocks, bad.won) == ("publisher-2", 3, 0)
     assert bad.failure == failure.reason
+
+
+@pytest.mark.spark
+def test_a_bad_block_is_found_where_its_file_is_read(spark: SparkSession, tmp_path: Path) -> None:
+    blocks = list(BlockMaker(1, key_of_seed(1), SMALL).blocks(3))
+    blocks[2] = Block(2, (*blocks[2].items[:1], *blocks[2].items[2:-2], *blocks[2].items[-1:]))  # no footer
+    for block in blocks:
+        write_block_file(tmp_path / f"{block.number}.blk", block)
+    with running(FakeNode()) as node:
+        report = publish(spark, tmp_path, [node.address])
+        assert all(block in blocks[:2] for block in node.received)
+    (failure,) = report.failures
+    assert failure.reason.startswith(f"{tmp_path}/2.blk: bad block: ")
 
 
 @pytest.mark.spark

@@ -63,3 +63,14 @@ def test_waiting_may_have_an_end(monkeypatch: pytest.MonkeyPatch, last: int | No
     with pytest.raises(TurnTimeout) as caught:
         wait_for_turn(lambda address: HeldBlocks(None, last), timeout_seconds=0.01)
     assert (caught.value.first_block, caught.value.head) == (10, head)
+
+
+def test_while_no_gateway_answers_nobody_gives_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who publishes the part before is as patient, and is not to be failed by those that wait for it."""
+    monkeypatch.setattr(limits, "TURN_POLL_SECONDS", 0.01)
+    answers = iter([None] * 30 + [HeldBlocks(0, 9)])
+    assert wait_for_turn(lambda address: next(answers) if address == "b" else None, timeout_seconds=0.05) == (
+        "b",
+        "a",
+        "c",
+    )

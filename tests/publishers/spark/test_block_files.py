@@ -21,16 +21,19 @@ from gateway.block import Block
 from publishers import limits
 from publishers.block_files import write_block_file
 from publishers.errors import BlockFileError, BlockListError, OptionError, SchemaError
+from publishers.linking import summary_of
 from publishers.maker import BlockMaker, MakerOptions, key_of_seed
 from publishers.spark.block_files import BlockFilesDataSource, BlockFilesReader, BlockFilesStreamReader
+from publishers.spark.block_rows import root_row
 from publishers.spark.failures import reason_in
-from publishers.spark.schema import ARROW_SCHEMA, BLOCK_COLUMNS, spark_schema
+from publishers.spark.schema import ARROW_SCHEMA, BLOCK_COLUMNS, ROOT_COLUMNS, arrow_schema, spark_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 SMALL = MakerOptions(rounds_per_block=1, events_per_round=1, transactions_per_block=1, item_bytes=300)
 BLOCKS = list(BlockMaker(3, key_of_seed(3), SMALL).blocks(10))
+NO_PROOF = "missing item: block: got no block proof, expected at least one after the footer"
 NUMBERS_ONLY = StructType([StructField("block_number", LongType())])
 
 
@@ -90,6 +93,48 @@ def test_batches_have_the_schema_and_are_bounded_in_rows_and_bytes(
     assert batches[0].schema == ARROW_SCHEMA
     monkeypatch.setattr(limits, "ARROW_BATCH_BYTES", 1)
     assert [batch.num_rows for batch in read_all(reader)] == [1] * 10
+
+
+def test_hashes_are_those_of_root_hashes(chain: Path) -> None:
+    for check in (False, True):
+        (batch,) = read_all(reader_of(chain, partitions=1, decode="hashes", check=str(check).lower()))
+        assert batch.schema == arrow_schema(ROOT_COLUMNS)
+        assert batch.to_pylist() == [root_row(summary_of(block.number, block.items)) for block in BLOCKS]
+    (batch, *_) = read_all(reader_of(chain, NUMBERS_ONLY, decode="hashes"))
+    assert batch.schema.names == ["block_number"]
+
+
+def test_a_block_without_proofs_can_be_hashed_and_does_not_pass_the_check(chain: Path) -> None:
+    unsigned = Block(4, BLOCKS[4].items[:-1])
+    write_block_file(chain / "004.blk", unsigned)
+    rows = [row for batch in read_all(reader_of(chain, decode="hashes")) for row in batch.to_pylist()]
+    assert rows[4] == root_row(summary_of(4, BLOCKS[4].items))
+    assert len(blocks_in(read_all(reader_of(chain)))) == 10
+    with pytest.raises(BlockFileError) as caught:
+        read_all(reader_of(chain, check="true"))
+    assert str(caught.value) == f"{chain}/004.blk: bad block: " + NO_PROOF
+
+
+@pytest.mark.parametrize("decode", ["blocks", "hashes"])
+def test_a_bad_block_is_like_a_damaged_file(chain: Path, decode: str) -> None:
+    changed = Block(4, (*BLOCKS[4].items[:-3], *BLOCKS[4].items[-2:]))
+    write_block_file(chain / "004.blk", changed)
+    (chain / "006.blk").write_bytes(b"damaged")
+    reader = reader_of(chain, partitions=1, decode=decode, check="true", mode="permissive")
+    (batch,) = read_all(reader)
+    why = batch.column("_corrupt").to_pylist()
+    link = (
+        f"it links to a block with root hash {summary_of(4, BLOCKS[4].items).root_hash.hex()}, but that of "
+    )
+    assert (
+        why[5]
+        == f"{chain}/005.blk: bad block: {link}block 4 is {summary_of(4, changed.items).root_hash.hex()}"
+    )
+    assert [number for number, reason in enumerate(why) if reason] == [5, 6]
+    columns = batch.to_pydict()
+    assert [columns[name][5] for name in columns if name not in ("block_number", "_corrupt")] == [None] * (
+        batch.num_columns - 2
+    )
 
 
 def test_a_missing_number_is_named_before_anything_is_read(chain: Path) -> None:
@@ -154,7 +199,7 @@ def test_options_are_checked() -> None:
         ),
         (
             {"form": "5"},
-            "option 'form': got an unknown option, expected one of blocks_per_batch, from, mode, ",
+            "option 'form': got an unknown option, expected one of blocks_per_batch, check, decode, ",
         ),
     ):
         with pytest.raises(OptionError) as caught:

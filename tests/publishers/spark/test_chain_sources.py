@@ -22,7 +22,13 @@ from publishers.errors import (
 )
 from publishers.number_range import NumberRange
 from publishers.source_names import parse_source
-from publishers.spark.chain_sources import ChainFrame, batch_frame, check_before_spark, stream_frame
+from publishers.spark.chain_sources import (
+    ChainFrame,
+    batch_frame,
+    check_before_spark,
+    checked_where_read,
+    stream_frame,
+)
 from tests.nodes import make_blocks
 from tests.publishers.node_thread import node_thread, store
 
@@ -170,3 +176,20 @@ def test_what_can_be_followed(spark: SparkSession, folder: Path, node: Node) -> 
         stream_frame(spark, parse_source(f"datastream:{folder}/node"), ALL, 1)
     with pytest.raises(OptionError, match="which cannot be followed, expected another source"):
         stream_frame(spark, parse_source("table:x"), ALL, 1)
+
+
+def test_block_files_are_checked_where_they_are_read(folder: Path) -> None:
+    files = parse_source(f"blockfiles:{folder / 'chain'}", {"mode": "failfast"})
+    source, sink = checked_where_read(files, {"race": "2"})
+    assert (source.kind, source.location) == (files.kind, files.location)
+    assert (source.options, sink) == (
+        {"mode": "failfast", "check": "true"},
+        {"race": "2", "check": "false"},
+    )
+    assert files.options == {"mode": "failfast"}
+    for said in ("true", "false"):  # somebody has decided
+        assert checked_where_read(files, {"check": said}) == (files, {"check": said})
+        chosen = parse_source(f"blockfiles:{folder / 'chain'}", {"check": said})
+        assert checked_where_read(chosen, {}) == (chosen, {})
+    stream = parse_source(f"datastream:{folder / 'node'}")
+    assert checked_where_read(stream, {}) == (stream, {})

@@ -71,3 +71,11 @@ def test_the_bounds_of_blocks() -> None:
     with pytest.raises(OptionError) as caught:
         block_bounds({"from": "5", "to": "4"})
     assert str(caught.value) == "option 'to': got 4, expected 5 to 9223372036854775806"
+
+
+def test_several_paths_are_refused() -> None:
+    with pytest.raises(OptionError) as caught:
+        check_known({"paths": '["a","b"]'}, frozenset(("path",)))
+    assert str(caught.value) == (
+        'option \'path\': got several: ["a","b"], expected one; join what is read of each by union'
+    )

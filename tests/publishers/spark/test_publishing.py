@@ -88,9 +88,24 @@ def test_nothing_wrong_columns_and_wrong_options(spark: SparkSession) -> None:
     assert publish(frame_of(spark, []), "127.0.0.1:1") == []
     with pytest.raises(SchemaError):
         publish(spark.range(3), "127.0.0.1:1")
+    stream = (
+        spark.readStream.format("rate").load().selectExpr("value AS block_number", "array(X'00') AS items")
+    )
+    with pytest.raises(FrameError) as caught:
+        publish(stream, "127.0.0.1:1")
+    assert str(caught.value) == (
+        "the DataFrame is a stream, which has no last block; "
+        'write it with blocks.writeStream.format("blockstream")'
+    )
     with pytest.raises(OptionError, match="option 'shards': got 0, expected at least 1"):
         publish(frame_of(spark, BLOCKS), "127.0.0.1:1", shards=0)
     with pytest.raises(OptionError, match="option 'racers': got an unknown option"):
         publish(frame_of(spark, BLOCKS), "127.0.0.1:1", racers=2)
     with pytest.raises(FrameError, match="a row has no block_number, or a negative one"):
         publish(spark.createDataFrame([(None, [])], BLOCK_SCHEMA), "127.0.0.1:1")
+
+
+def test_a_session_that_knows_nothing_of_us_can_publish(spark: SparkSession) -> None:
+    with running(FakeNode()) as node:
+        (report,) = publish(frame_of(spark.newSession(), BLOCKS).coalesce(1), node.address)
+    assert (report.blocks, node.received) == (12, BLOCKS)

@@ -11,7 +11,13 @@ import pytest
 
 from publishers.errors import SparkUnavailable
 from publishers.spark import session as session_module
-from publishers.spark.session import build_session, java_version, require_java, with_slots
+from publishers.spark.session import (
+    build_session,
+    failures_allowed,
+    java_version,
+    require_java,
+    with_slots,
+)
 
 OPENJDK = 'openjdk version "{}" 2025-04-15'
 REMEDY = (
@@ -119,6 +125,21 @@ def test_a_java_that_cannot_be_started(tmp_path: Path) -> None:
 )
 def test_local_masters_get_a_slot_per_publisher(master: str, publishers: int, expected: str) -> None:
     assert with_slots(master, publishers) == expected
+
+
+@pytest.mark.parametrize(
+    ("master", "setting", "count"),
+    [
+        ("local[2]", None, 1),
+        ("local", "8", 1),  # Spark reads it from the master alone
+        ("local[2, 4]", None, 4),
+        ("local[*,12]", None, 12),
+        ("spark://host:7077", None, 4),
+        ("yarn", "8", 8),
+    ],
+)
+def test_how_often_a_task_may_fail(master: str, setting: str | None, count: int) -> None:
+    assert failures_allowed(master, setting) == count
 
 
 def test_all_processors_are_taken_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
