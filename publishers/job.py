@@ -170,10 +170,8 @@ def publish(
         reset_interval_seconds=reset_interval_seconds,
         blocks_per_second=blocks_per_second,
         turn_seconds=turn_seconds_for(spark, publishers * shards),
-    )
-    texts |= (sink_options or {}) | tls_gateway_options(tls)
-    if key is None:
-        source, texts = checked_where_read(source, texts)
+    ) | {**(sink_options or {}), **tls_gateway_options(tls)}
+    source, texts = checked_where_read(source, texts, is_signed_next=key is not None)
     chain = (stream_frame if checkpoint else batch_frame)(spark, source, numbers, shards)
     prioritized = gateways_of({"gateways": ",".join(gateways)})
     jobs = _jobs(publisher_prefix, publishers, prioritized)

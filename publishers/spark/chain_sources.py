@@ -61,17 +61,20 @@ def check_before_spark(source: SourceName, numbers: NumberRange) -> None:
         _listed(source, numbers)
 
 
-def checked_where_read(source: SourceName, sink: Mapping[str, str]) -> tuple[SourceName, dict[str, str]]:
+def checked_where_read(
+    source: SourceName, sink: Mapping[str, str], *, is_signed_next: bool = False
+) -> tuple[SourceName, dict[str, str]]:
     """Let the process that reads block files check them, not the one that publishes, which has enough to do.
 
     Args:
         source: what to read.
         sink: options of the sink. Where one of both says `check`, both stay as they are.
+        is_signed_next: whether blocks get their proofs after they are read: they may have none before.
 
     Returns:
         The source and the options of the sink.
     """
-    if source.kind != "blockfiles" or "check" in sink or "check" in source.options:
+    if is_signed_next or source.kind != "blockfiles" or "check" in sink or "check" in source.options:
         return source, dict(sink)
     return replace(source, options={**source.options, "check": "true"}), {**sink, "check": "false"}
 

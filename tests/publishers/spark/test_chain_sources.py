@@ -187,6 +187,7 @@ def test_block_files_are_checked_where_they_are_read(folder: Path) -> None:
         {"race": "2", "check": "false"},
     )
     assert files.options == {"mode": "failfast"}
+    assert checked_where_read(files, {}, is_signed_next=True) == (files, {})
     for said in ("true", "false"):  # somebody has decided
         assert checked_where_read(files, {"check": said}) == (files, {"check": said})
         chosen = parse_source(f"blockfiles:{folder / 'chain'}", {"check": said})
