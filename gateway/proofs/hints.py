@@ -271,7 +271,7 @@ class Claim(NamedTuple):
 
 
 def hold_together(claims: Sequence[Claim], random_bits: Callable[[int], int]) -> bool:
-    """Tell whether all claims hold; where one does not, which one is for `check` and `check_message` to say.
+    """4.6: tell whether all claims hold; which one does not is for `check` and `check_message` to say.
 
     Args:
         claims: those of one key are cheapest together.

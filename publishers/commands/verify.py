@@ -219,10 +219,13 @@ def _print(
         missing = f"block {first} is" if first == last else f"blocks {first} to {last} are"
         click.echo(f"{missing} missing: the links across the gap are not checked")
     if len(shown) < len(verdicts):
-        click.echo(f"{len(verdicts) - len(shown)} more blocks are not listed here (--all lists them)")
+        hidden = len(verdicts) - len(shown)
+        more = "1 more block is" if hidden == 1 else f"{hidden} more blocks are"
+        click.echo(f"{more} not listed here (--all lists them)")
     accepted = f"{len(verdicts) - refused_count} accepted"
     unchecked = "; proofs were not checked" if mode == "hash" else ""
-    click.echo(f"{len(verdicts)} blocks: {accepted}, {refused_count} refused{unchecked}")
+    count = "1 block" if len(verdicts) == 1 else f"{len(verdicts)} blocks"
+    click.echo(f"{count}: {accepted}, {refused_count} refused{unchecked}")
 
 
 def _rows(verdicts: list[BlockVerdict]) -> list[str]:

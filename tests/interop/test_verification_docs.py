@@ -12,7 +12,8 @@ import pytest
 from publishers.commands import verify
 from publishers.spark.verify import VERDICT_COLUMNS
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs" / "verification.md").read_text("utf-8")
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = (ROOT / "docs" / "verification.md").read_text("utf-8")
 LINES = [line for line in PAGE.splitlines() if line.startswith("sluice ")]
 
 
@@ -29,11 +30,27 @@ def test_what_the_page_says() -> None:
     assert f"# {', '.join(VERDICT_COLUMNS)}\n" in PAGE
 
 
+def section_of(title: str) -> str:
+    """The text under a title, up to the next one."""
+    return PAGE.split(f"## {title}\n")[1].split("\n## ")[0]
+
+
+def test_each_known_answer_is_in_the_test_that_the_page_names() -> None:
+    named = re.findall(r"`((?:tests/interop/)?test_\w+(?:\.\w+)*)`", section_of("Known answers"))
+    assert len(named) == 10
+    for name in named:
+        if name.endswith(".py"):
+            assert (ROOT / name).exists()
+            continue
+        module, _, test = name.partition(".")
+        assert hasattr(importlib.import_module(f"tests.gateway.proofs.{module}"), test or "__doc__")
+
+
 def test_each_equation_is_where_the_page_says() -> None:
     """Each function exists, and begins with its section."""
     rows = [
         [cell.strip() for cell in line.strip("|").split("|")]
-        for line in PAGE.split("## From the equations to the code")[1].splitlines()
+        for line in section_of("From the equations to the code").splitlines()
         if line.startswith("| ")
     ][1:]
     assert [row[0] for row in rows] == sorted((row[0] for row in rows), key=_in_order)

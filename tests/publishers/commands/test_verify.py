@@ -176,6 +176,12 @@ def test_many_blocks_are_not_all_listed(tmp_path: Path) -> None:
     assert len(run(tmp_path, *KEY, "--workers", 1, "--all").stdout.splitlines()) == count + 2
 
 
+def test_one_block_is_one_block(tmp_path: Path) -> None:
+    (block,) = make_blocks(1)
+    write_block_file(tmp_path / "0.blk", block)
+    assert run(tmp_path, *KEY).stdout.splitlines()[-1] == "1 block: 1 accepted, 0 refused"
+
+
 def test_errors_are_one_line(folder: Path, node: Node, capsys: pytest.CaptureFixture[str]) -> None:
     other = folder / "none"
     both = folder / "both"
