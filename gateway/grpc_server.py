@@ -26,6 +26,7 @@ from gateway.limits import (
     HARD_MESSAGE_FACTOR,
     KEEPALIVE_ANSWER_SECONDS,
     KEEPALIVE_CLIENT_SECONDS_MIN,
+    STREAMS_PER_CONNECTION_MAX,
 )
 from gateway.tls import ServerTls
 
@@ -124,6 +125,7 @@ def _options(plan: ServerPlan) -> list[tuple[str, int]]:
         ("grpc.http2.min_ping_interval_without_data_ms", KEEPALIVE_CLIENT_SECONDS_MIN * 1000),
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.max_allowed_incoming_connections", _connections_max(plan.connections_max)),
+        ("grpc.max_concurrent_streams", STREAMS_PER_CONNECTION_MAX),
         ("grpc.server_handshake_timeout_ms", HANDSHAKE_SECONDS_MAX * 1000),
         ("grpc.max_connection_idle_ms", CONNECTION_IDLE_SECONDS_MAX * 1000),
     ]

@@ -80,6 +80,7 @@ __all__ = [
     "STATE_PROOF_PATHS_MAX",
     "STATE_PROOF_SIBLINGS_MAX",
     "STORED_BLOCK_BYTES_MAX",
+    "STREAMS_PER_CONNECTION_MAX",
     "SUBSCRIBE_READ_THREADS",
     "SUBSCRIBE_REQUEST_BYTES_MAX",
     "SUBSCRIBE_SHARED_BYTES_MAX",
@@ -262,6 +263,10 @@ HANDSHAKE_SECONDS_MAX: Final = 20
 
 CONNECTION_IDLE_SECONDS_MAX: Final = 600
 """How long a gRPC client may be connected without a call. It is told so and connects again by itself."""
+
+STREAMS_PER_CONNECTION_MAX: Final = 1_024
+"""Calls at once on one gRPC connection, some 20 kB each, whatever they ask for; HTTP/2 has the client wait
+with further ones. A proxy may bring all publishers and subscribers of a node over one connection."""
 
 HTTP_CONNECTIONS_MAX: Final = 256
 """Connections at once to the HTTP address, which probes, a scraper and a few browsers share; one more is

@@ -116,6 +116,32 @@ def test_a_client_without_calls_is_let_go_and_calls_again(monkeypatch: pytest.Mo
     asyncio.run(main())
 
 
+def test_one_call_too_many_on_a_connection_waits_for_another_to_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grpc_server, "STREAMS_PER_CONNECTION_MAX", 2)
+
+    async def main() -> None:
+        server, address = await start_server(plan(), _health)
+        async with aio.insecure_channel(str(address)) as channel:
+            watch: aio.UnaryStreamMultiCallable[bytes, bytes] = channel.unary_stream(
+                "/grpc.health.v1.Health/Watch"
+            )
+            first, second = watch(b""), watch(b"")
+            assert [await call.read() for call in (first, second)] == [b"\x08\x01", b"\x08\x01"]
+            third = asyncio.ensure_future(watch(b"").read())
+            check: aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(
+                "/grpc.health.v1.Health/Check"
+            )
+            with pytest.raises(aio.AioRpcError) as caught:
+                await check(b"", timeout=0.2)
+            assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+            assert not third.done()
+            first.cancel()
+            assert await asyncio.wait_for(third, ANSWER_SECONDS) == b"\x08\x01"
+        await server.stop(0)
+
+    asyncio.run(main())
+
+
 def test_services_are_those_that_were_added() -> None:
     async def main() -> None:
         server, address = await start_server(plan(keepalive_seconds=1), _echo)
