@@ -28,6 +28,7 @@ NAMES = (
     "publish_race",
     "publish_latency",
     "failover",
+    "standbys",
     "proofs",
     "tss_blocks",
     "tcp_history",

@@ -10,11 +10,15 @@ Unplanned, an operator runs `sluice failover --force` at once: a moment of looki
 A node that is killed may have acknowledged a block that its standby does not have yet. Nobody holds that
 block then but the dead node's disk, and the new node goes on when the dead one is back. Such rounds are
 counted apart: their pause is as long as the operator takes.
+
+The third kind has two standbys and `commit.min_standbys` 1: the dead node's disk is thrown away, nobody waits
+for it, and the node begins anew as a standby.
 """
 
 from __future__ import annotations
 
 import asyncio
+import shutil
 import sys
 import tempfile
 import time
@@ -23,6 +27,7 @@ from contextlib import suppress
 from pathlib import Path
 from statistics import median
 
+from benchmarks.publish_processes import free_addresses
 from gateway.block import Block
 from gateway.control_client import ControlClient
 from gateway.failover import Failover
@@ -90,18 +95,17 @@ async def _network(blocks: Sequence[Block]) -> AsyncIterator[Block]:
 
 
 async def _pauses(
-    folder: Path, blocks: Sequence[Block], rounds: int, *, planned: bool
+    nodes: _Cluster, blocks: Sequence[Block], rounds: int, *, planned: bool
 ) -> tuple[list[float], int]:
     """Fail over so many times.
 
     Returns:
         The seconds of each pause that ended without the dead node, and the number of those that did not.
     """
-    nodes = _Pair(folder)
     watch, found = _Watch(), []
     waited_count = 0
     try:
-        gateways = [nodes.processes[0].grpc, nodes.processes[1].grpc]
+        gateways = [process.grpc for process in nodes.processes]
         publishing = [
             asyncio.ensure_future(
                 _Publisher(addresses, f"publisher-{index}", watch).publish(_network(blocks))
@@ -122,7 +126,7 @@ async def _pauses(
                 waited_count += 1
             if not planned:
                 await nodes.bring_back(active)
-            active = 1 - active
+            active = nodes.successor(active)
         for task in publishing:
             task.cancel()
         with suppress(asyncio.CancelledError, PublishFailed):
@@ -132,43 +136,53 @@ async def _pauses(
         nodes.stop()
 
 
-class _Pair:
-    """Two nodes on ports that they keep: the first is active, the second follows it."""
+class _Cluster:
+    """Nodes on ports that they keep: the first is active, the others follow it.
 
-    def __init__(self, folder: Path) -> None:
+    Args:
+        folder: for data and logs.
+        count: how many.
+        min_standbys: how many others their acknowledgements wait for; with any, a dead node loses its disk.
+    """
+
+    def __init__(self, folder: Path, count: int = 2, min_standbys: int = 0) -> None:
         self._folder = folder
-        self._ports: list[tuple[str, ...]] = [(), ()]
-        self.processes: list[NodeProcess] = []
-        for index in range(2):
-            self.processes.append(self._start(index))
+        self._addresses = free_addresses(count)
+        self._min_standbys = min_standbys
+        self.processes = [self._start(index, "standby" if index else "active") for index in range(count)]
 
-    def _start(self, index: int) -> NodeProcess:
-        words = ["--ledger-key", f"ed25519:{public_key_hex(KEY)}", *self._ports[index]]
-        if index == 1 and not self._ports[1]:
-            words += ["--role", "standby"]
-        if index == 1 or self._ports[1]:
-            words += ["--peer", self.processes[1 - index].grpc]
-        log = self._folder / f"{index}.log"
-        process = NodeProcess(self._folder / str(index), log, words)
-        self._ports[index] = ("--grpc", process.grpc, "--control", process.control)
-        return process
+    def _start(self, index: int, role: str) -> NodeProcess:
+        words = ["--ledger-key", f"ed25519:{public_key_hex(KEY)}", "--role", role]
+        words += ["--grpc", self._addresses[index], "--commit-min-standbys", str(self._min_standbys)]
+        for address in self._addresses:
+            if address != self._addresses[index]:
+                words += ["--peer", address]
+        return NodeProcess(self._folder / str(index), self._folder / f"{index}.log", words)
+
+    def successor(self, active: int) -> int:
+        """The node that takes over from one."""
+        return (active + 1) % len(self.processes)
 
     async def fail_over(self, active: int, *, planned: bool) -> None:
         """Do what `sluice failover` does, after a SIGKILL of the active node unless it is planned."""
         if not planned:
             self.processes[active].kill()
-        one, other = self.processes[active], self.processes[1 - active]
+        one, other = self.processes[active], self.processes[self.successor(active)]
         async with ControlClient(one.control) as source, ControlClient(other.control) as target:
             failover = Failover(source, target, lambda step: None)
             await (failover.run() if planned else failover.force())
 
     async def bring_back(self, index: int) -> None:
-        """Start the dead node again, which is active as well, and make it the standby."""
-        self.processes[index] = await asyncio.to_thread(self._start, index)
-        await self.fail_over(index, planned=True)
+        """Start the dead node again: on a new disk, or on its own, as active, and make it a standby."""
+        if self._min_standbys:
+            shutil.rmtree(self._folder / str(index))
+        role = "standby" if self._min_standbys else "active"
+        self.processes[index] = await asyncio.to_thread(self._start, index, role)
+        if not self._min_standbys:
+            await self.fail_over(index, planned=True)
 
     def stop(self) -> None:
-        """End both."""
+        """End all."""
         for process in self.processes:
             process.stop()
 
@@ -178,12 +192,17 @@ def run(quick: bool = False, rounds: int | None = None) -> list[tuple[str, str]]
     planned_rounds = rounds or (3 if quick else 20)
     unplanned_rounds = rounds or (2 if quick else 5)
     found = []
-    for planned, count in ((True, planned_rounds), (False, unplanned_rounds)):
+    for kind, count, node_count, min_standbys in (
+        ("planned", planned_rounds, 2, 0),
+        ("SIGKILL and --force", unplanned_rounds, 2, 0),
+        ("SIGKILL, --force, disk lost, min_standbys 1", unplanned_rounds, 3, 1),
+    ):
         block_count = int((count + 2) * ROUND_SECONDS * BLOCKS_PER_SECOND)
         blocks = list(BlockMaker(7, KEY, OPTIONS).blocks(block_count))
         with tempfile.TemporaryDirectory() as folder:
-            pauses, waited_count = asyncio.run(_pauses(Path(folder), blocks, count, planned=planned))
-        kind = "planned" if planned else "SIGKILL and --force"
+            cluster = _Cluster(Path(folder), node_count, min_standbys)
+            measured = _pauses(cluster, blocks, count, planned=kind == "planned")
+            pauses, waited_count = asyncio.run(measured)
         text = f"{waited_count} of {count} waited for the dead node's disk"
         if pauses:
             text = f"median {median(pauses):.2f} s, worst {max(pauses):.2f} s of {len(pauses)}" + (

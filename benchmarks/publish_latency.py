@@ -24,13 +24,13 @@ from benchmarks.chains import Chain, make_chain
 from benchmarks.publish_processes import node, open_call, publish
 from gateway.api import publish_pb2
 
-__all__ = ["run"]
+__all__ = ["latencies", "run"]
 
 ITEMS_PER_BLOCK, ITEM_BYTES = 30, 165
 BLOCK_COUNT = 2_000
 
 
-async def _latencies(address: str, chain: Chain, blocks_per_second: float) -> list[float]:
+async def latencies(address: str, chain: Chain, blocks_per_second: float) -> list[float]:
     """Send a block every so often; return the seconds from each block's end to its acknowledgement."""
     count = len(chain.messages)
     sent = [0.0] * count
@@ -93,7 +93,7 @@ def run(quick: bool = False) -> list[tuple[str, str]]:
     ours, bare = [], []
     for _ in range(1 if quick else 3):
         with node(chain) as facts:
-            ours.append(uvloop.run(_latencies(facts.address, chain, load / 2)))
+            ours.append(uvloop.run(latencies(facts.address, chain, load / 2)))
         bare.append(_flush_pairs(count, chain.size_bytes // count, load / 2))
     medians = [median(map(median, rounds)) * 1e3 for rounds in (ours, bare)]
     p99s = [median(map(_p99, rounds)) * 1e3 for rounds in (ours, bare)]

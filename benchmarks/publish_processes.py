@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,7 +20,10 @@ from benchmarks.watched_node import worst_pause_seconds
 from gateway.api import publish_pb2
 from publishers.node_process import NodeProcess
 
-__all__ = ["METHOD", "BareLoop", "Call", "Facts", "bare_loop", "bare_server", "node", "open_call", "publish"]
+__all__ = [
+    *("METHOD", "BareLoop", "Call", "Facts", "bare_loop", "bare_server", "free_addresses", "node"),
+    *("open_call", "publish"),
+]
 
 METHOD = "/org.hiero.block.api.BlockStreamPublishService/publishBlockStream"
 Call = aio.StreamStreamCall[bytes, publish_pb2.PublishStreamResponse]
@@ -99,6 +103,13 @@ def bare_server(work: str, blocks_per_flush: float, block_count: int) -> Iterato
                 yield f"127.0.0.1:{int(process.stdout.readline())}"
             finally:
                 process.terminate()
+
+
+def free_addresses(count: int) -> list[str]:
+    """Give addresses that are free now, for nodes that have to know each other's before they start."""
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
+        return [f"127.0.0.1:{one.getsockname()[1]}" for one in sockets]
 
 
 def open_call(channel: aio.Channel, name: str = "benchmark") -> Call:
