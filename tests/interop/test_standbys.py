@@ -29,6 +29,7 @@ from gateway.node_status import collect
 from gateway.roles import Phase
 from publishers.client import ClientOptions
 from publishers.machine import SECOND_NS, MachineLimits
+from publishers.node_process import NodeNotStarted
 from tests.chaos.actors import EntryReader
 from tests.nodes import ANSWER_SECONDS, ledger_key, make_blocks, running_node
 from tests.serving import Listener, ServeProcess, free_port, refused
@@ -49,6 +50,17 @@ class ClusterNode(ServeProcess):
     def __init__(self, data_dir: Path) -> None:
         self.grpc, self.control, self.tcp = (Address("127.0.0.1", free_port()) for _ in range(3))
         super().__init__(data_dir)
+
+    async def start(self, *, key: bool = True) -> None:
+        """Start it; a client that tries the port of a dead node may have got it for a moment as its own."""
+        async with asyncio.timeout(WAIT_SECONDS):
+            while True:
+                try:
+                    return await super().start(key=key)
+                except NodeNotStarted as error:
+                    if "Address already in use" not in error.last_words:
+                        raise
+                    await asyncio.sleep(0.1)
 
     def introduce(self, others: Sequence[ClusterNode], least: int, role: str) -> None:
         """Tell it of the others, how many it waits for, and what it is when it starts on an empty folder."""
