@@ -21,6 +21,8 @@ from gateway.proofs import ProofVerifier
 from gateway.publish_service import PublishService
 from gateway.race_facts import RaceRules
 from gateway.root_hash import BlockHasher, BlockSummary
+from gateway.standby_gate import StandbyGate
+from gateway.standby_watch import StandbyWatch
 from gateway.verification import BlockVerifier, Verdict
 from tests.nodes import ledger_key
 from tests.simulation.conductor_checks import ConductorChecks, WatchedHasher
@@ -30,6 +32,7 @@ from tests.simulation.options import Options
 from tests.simulation.oracle import Oracle
 from tests.simulation.peers import STALL_SECONDS, Peers
 from tests.simulation.picture import held_bytes
+from tests.simulation.standbys import Standbys
 from tests.simulation.storage import Storage
 from tests.simulation.watched import WatchedArbiter
 from tests.simulation.world import SECOND_NS, SimLoop, World
@@ -100,6 +103,7 @@ class SimNode:
         coverage: counts what is reached.
         malformed: messages that break the rules of form.
         peers: other nodes.
+        standbys: those whose disks it waits for.
     """
 
     def __init__(
@@ -110,6 +114,7 @@ class SimNode:
         coverage: Coverage,
         malformed: set[bytes],
         peers: Peers,
+        standbys: Standbys,
     ) -> None:
         self.world, self.storage, self.options = world, storage, options
         self.power_lost = False
@@ -123,12 +128,21 @@ class SimNode:
         self.ledger = self._open_ledger()
         self.oracle = Oracle(world, options, storage, self.ledger)
         self.conductor_checks = ConductorChecks(world, self.oracle)
+        self._standbys, self._coverage = standbys, coverage
         self.conductor: Conductor = self.loop.run(lambda: self._make_conductor(coverage))
         self.conductor_checks.listen(self.conductor)
         self.following = Following(self.conductor, _shared()[1], stall_seconds=STALL_SECONDS)
         self._peers = peers.addresses
         if self._peers:
             self.loop.run(lambda: self.following.catch_up(self._peers))
+        self._watch: StandbyWatch | None = None
+        gate = self.conductor.acknowledging.gate
+        if gate is not None:
+            self.ledger.on_advance(lambda: standbys.follow(self.ledger.last_number))
+            self._watch = self.loop.run(
+                lambda: StandbyWatch(self.conductor, gate, self.ledger, standbys.addresses)
+            )
+            standbys.follow(self.ledger.last_number)
         self.service = SimService(self, self.conductor, options.message_bytes_max)
         self._checked_length = 0
         self._checked_events = self._checked_jobs = 0
@@ -155,6 +169,11 @@ class SimNode:
         arbiter = WatchedArbiter(self.ledger.last_number, first, rules, self.oracle, coverage)
         self.oracle.begin(rules, first, self.ledger.last_number)
         proofs, metrics = _shared()
+        gate = None
+        if options.min_standbys:
+            addresses = self._standbys.addresses
+            gate = StandbyGate(options.min_standbys, "the node", addresses, self.ledger.chain)
+            self.oracle.on_told = self._standbys.check_held
         return Conductor(
             arbiter,
             self.ledger,
@@ -163,6 +182,7 @@ class SimNode:
             clock_ns=lambda: self.world.now_ns,
             responses_max=options.responses_max,
             group_blocks_max=options.group_blocks_max,
+            standbys=gate,
         )
 
     def _lose_power(self) -> None:
@@ -186,6 +206,8 @@ class SimNode:
 
         async def serve() -> None:
             self.oracle.serving = context
+            if self.conductor.acknowledging.refusal() is not None:
+                self._coverage.count("standby", "a stream is refused")
             await self.service._publish(None, context)  # type: ignore[arg-type]
 
         context.task = self.loop.run(lambda: self.loop.create_task(serve()))
@@ -280,6 +302,8 @@ class SimNode:
         started_ns = self.world.now_ns
         await self.following.stop()
         await self.conductor.stop(grace_seconds)
+        if self._watch is not None:
+            await self._watch.close()
         took_ns = self.world.now_ns - started_ns
         self.world.expect(took_ns <= 30 * SECOND_NS, "A shutdown ends", f"it took {took_ns} ns")
         tasks = {context.task for context in self.contexts if context.task and not context.task.done()}

@@ -69,6 +69,14 @@ class Options:
     """Probability that something happens outside before the node's next callback."""
     peers: int = 0
     """Other nodes that blocks can be taken from."""
+    standbys: int = 0
+    """Other nodes whose disks the node waits for."""
+    min_standbys: int = 0
+    """How many of them must have a block before it is acknowledged."""
+    standby_faults: int = 0
+    """Times that one of them is away, stands still, or has another disk."""
+    standby_alias: bool = False
+    """One of them has two addresses."""
     elsewhere: bool = False
     """Publishers have a second node to go to, which is not there, or does not want them."""
     twins: bool = False
@@ -131,6 +139,9 @@ def draw(seed: int, steps: int | None = None) -> Options:
         return dice.randint(1, most) if dice.random() < probability else 0
 
     slow = dice.random() < 0.3
+    # Dice of their own, so that what seeds drew before there were standbys is the same.
+    more = random.Random(f"standbys {seed}")
+    standbys = more.randint(1, 3) if more.random() < 0.3 else 0
     delay_ms = dice.choice([1, 5, 50, 400])
     return Options(
         blocks=dice.randint(5, 15),
@@ -176,4 +187,8 @@ def draw(seed: int, steps: int | None = None) -> Options:
         reset_interval_ns=dice.choice([0, 0, 0, 1, 5]) * SECOND_NS,
         answer_timeout_ns=dice.choice([4, 60, 60]) * SECOND_NS,
         publisher_bytes_max=dice.choice([300, 1500, 1 << 30, 1 << 30]),
+        standbys=standbys,
+        min_standbys=more.randint(1, standbys) if standbys else 0,
+        standby_faults=more.randint(0, 4) if standbys else 0,
+        standby_alias=more.random() < 0.3,
     )

@@ -9,7 +9,7 @@ for byte.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from gateway.ledger import Ledger
@@ -51,6 +51,8 @@ class Oracle(AnswerRules):
         self.dead = False
         self.serving: object = None
         self.event_count = 0
+        self.on_told: Callable[[int, str], None] = lambda number, what: None
+        """Told of each block that is acknowledged while the node is no standby."""
         self.to_tell: list[object] = []
         """What other parts of the node are to be told."""
         self._largest_bytes = 0
@@ -179,6 +181,8 @@ class Oracle(AnswerRules):
             return
         del self.blocks[block.number]
         self.last = block.number
+        if not (self.retired and self.idle):
+            self.on_told(block.number, f"block {block.number} is acknowledged")
         for number in [number for number in self.blamed if number <= block.number]:
             del self.blamed[number]
         self._expect(block.complete, "Committed is complete", f"block {block.number}")

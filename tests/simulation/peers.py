@@ -7,7 +7,7 @@ mid-block, fall silent, or lie; it may also be behind.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator
 from typing import Any
 
 import grpc
@@ -92,14 +92,14 @@ class PeerChannel:
     def unary_unary(self, path: str, **_: object) -> Callable[..., Any]:
         """Make the call that asks for the status."""
 
-        async def ask(request: object, **_: object) -> node_pb2.ServerStatusResponse:
-            await self._peers.pause()
-            if self._fault == "does not answer":
-                raise unavailable("nobody listens")
-            last = self._peers.last_of(self._address)
-            return node_pb2.ServerStatusResponse(last_available_block=U64_MAX if last < 0 else last)
+        return lambda request, **_: PeerAnswer(self._status())
 
-        return ask
+    async def _status(self) -> node_pb2.ServerStatusResponse:
+        await self._peers.pause()
+        if self._fault == "does not answer":
+            raise unavailable("nobody listens")
+        last = self._peers.last_of(self._address)
+        return node_pb2.ServerStatusResponse(last_available_block=U64_MAX if last < 0 else last)
 
     def unary_stream(self, path: str, **_: object) -> Callable[..., Any]:
         """Make the call that subscribes."""
@@ -109,6 +109,20 @@ class PeerChannel:
             return PeerCall(self._peers, request.start_block_number, last, self._fault)
 
         return subscribe
+
+
+class PeerAnswer:
+    """A call with one answer, and no metadata behind it."""
+
+    def __init__(self, answer: Coroutine[Any, Any, node_pb2.ServerStatusResponse]) -> None:
+        self._answer = answer
+
+    def __await__(self) -> Generator[Any, Any, node_pb2.ServerStatusResponse]:
+        return self._answer.__await__()
+
+    async def trailing_metadata(self) -> tuple[tuple[str, str], ...]:
+        """Give none: a peer that is no Sluice."""
+        return ()
 
 
 class PeerCall:

@@ -18,6 +18,7 @@ from pathlib import Path
 from datastream import DatastreamError
 from gateway import following as following_module
 from gateway import hashing as hashing_module
+from gateway import standby_watch as standby_watch_module
 from publishers.machine_tables import FINAL_STATES
 from tests.datastream.fake_disk import PowerLost
 from tests.simulation.coverage import Coverage
@@ -27,6 +28,7 @@ from tests.simulation.options import Options
 from tests.simulation.peers import Peers
 from tests.simulation.publishers import HonestPublisher
 from tests.simulation.rogues import Rogue
+from tests.simulation.standbys import Standbys
 from tests.simulation.storage import CRASH_KINDS, PROCESS_ENDS, Storage
 from tests.simulation.true_chain import true_blocks
 from tests.simulation.world import MILLISECOND_NS, SECOND_NS, Violation, World
@@ -80,6 +82,7 @@ def run(seed: int, options: Options, data_dir: Path, coverage: Coverage, trace_l
     open_channel = vars(following_module)["open_channel"]
     simulation = Simulation(World(seed, trace_lines), options, data_dir, coverage)
     vars(following_module)["open_channel"] = simulation.peers.open_channel
+    vars(standby_watch_module)["open_channel"] = simulation.standbys.open_channel
     world = simulation.world
     try:
         simulation.play()
@@ -88,6 +91,7 @@ def run(seed: int, options: Options, data_dir: Path, coverage: Coverage, trace_l
     finally:
         vars(hashing_module)["INLINE_HASH_ITEMS_MAX"] = inline_items_max
         vars(following_module)["open_channel"] = open_channel
+        vars(standby_watch_module)["open_channel"] = open_channel
         simulation.close()
     lines = [f"{at_ns / 1e9:12.6f} {text}" for at_ns, text in world.trace]
     return Result(seed, options, world.step_count, world.now_ns / 1e9, world.violation, lines, world.digest)
@@ -110,6 +114,7 @@ class Simulation:
         self._behind_since_ns = self._paused_until_ns = 0
         self._link = LinkOptions(options.delay_ns, options.window)
         self.peers = Peers(world, options, coverage)
+        self.standbys = Standbys(world, options, coverage)
         self._start_node()
         self.publishers = [
             HonestPublisher(world, index, options, self.connect, coverage, self._check_safe)
@@ -197,6 +202,7 @@ class Simulation:
         world.note("the faults stop")
         self.healing = True
         self.peers.is_faulty = False
+        self.standbys.heal()
         self._handles_to_crash = None
         self._paused_until_ns = 0
         self.storage.faults.clear()
@@ -258,6 +264,8 @@ class Simulation:
 
     def _check_safe(self, name: str, safe: int) -> None:
         """Check what a publisher takes as safe, and will therefore forget."""
+        if safe >= (self.options.first_number or 0):
+            self.standbys.check_held(safe, f"{name} believes {safe}")
         if safe > self._durable_through:
             if self.node is not None:
                 self._durable_through = max(self._durable_through, self.node.oracle.disk.durable_through())
@@ -296,7 +304,8 @@ class Simulation:
             return
         try:
             self.node = SimNode(
-                self.world, self.storage, self.options, self.coverage, self.malformed, self.peers
+                *(self.world, self.storage, self.options, self.coverage, self.malformed),
+                *(self.peers, self.standbys),
             )
         except (PowerLost, DatastreamError) as error:
             is_power = isinstance(error, PowerLost) and not self.storage.only_process_ends
@@ -356,6 +365,7 @@ class Simulation:
             (options.pauses, self._pause),
             (options.stalls, self._stall),
             (options.restarts, self._restart_publisher),
+            (options.standby_faults, self.standbys.fault),
         ):
             for _ in range(count):
                 delay_ns = self.world.between(0, min(options.chaos_ns, 10 * SECOND_NS))
