@@ -202,7 +202,7 @@ class BlockState(Enum):
     STREAMING = "its winner is sending it"
     COMPLETE = "received whole, root hash and proof being checked"
     VERIFIED = "root hash and proof are right; waits for the block before it"
-    COMMITTING = "linked to the block before it; on its way to disk"
+    COMMITTING = "linked to the block before it; on its way to disk, here and wherever else it has to be"
     COMMITTED = "on disk and acknowledged"
 
 
@@ -213,7 +213,7 @@ class BlockEvent(Enum):
     ENDED = "end_of_block, or the proof and then a header, an end or silence"
     VERIFIED = "root hash and proof are right"
     LINKED = "it continues the block before it"
-    COMMITTED = "the ledger has it on disk"
+    COMMITTED = "it is on disk, here and wherever else it has to be"
     FAILED = "see Failure"
 
 

@@ -222,7 +222,7 @@ class RoleKeeper:
             raise Fatal(
                 "drain",
                 got=f"blocks still in flight after {self._drain_seconds:g} s",
-                expected="them to be on disk",
+                expected="them to be acknowledged",
             ) from None
         self._state.take(RoleEvent.IDLE)
         log.info("the node is drained", extra=fields(last_block=self._ledger.last_number))

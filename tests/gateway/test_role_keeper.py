@@ -173,7 +173,7 @@ def test_blocks_that_are_not_finished_in_time_undo_the_drain(
             with pytest.raises(Fatal) as caught:
                 await keeper.drain(30, PEER)
         assert str(caught.value) == (
-            "drain: got blocks still in flight after 0.05 s, expected them to be on disk"
+            "drain: got blocks still in flight after 0.05 s, expected them to be acknowledged"
         )
         await alice.expect("ack 0")
         alice.block(BLOCKS[1])

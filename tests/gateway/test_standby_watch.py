@@ -18,6 +18,7 @@ from gateway import standby_gate as standby_gate_module
 from gateway.addresses import parse_address
 from gateway.api import publish_pb2_grpc, standby_pb2
 from gateway.node import Node
+from tests.certificates import Authority
 from tests.gateway.conducting import logged
 from tests.gateway.levels import BLOCKS, OTHER_BLOCKS, told
 from tests.nodes import ANSWER_SECONDS, Publisher, Wire, running_node, wire_to
@@ -267,6 +268,46 @@ def test_a_report_that_cannot_be_is_not_believed(tmp_path: Path, monkeypatch: py
             got = "a root hash of 3 bytes and instance 'x'"
             expected = f"does not report: level: got {got}, expected 48 bytes and a name"
             await until(lambda: state_of(a, b.address) == expected)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("trusted", [False, True])
+def test_standbys_are_connected_to_with_tls(tmp_path: Path, trusted: bool) -> None:
+    """As peers are: with catchup.tls_*. A server of another authority is nobody's standby."""
+    authority, other = Authority(tmp_path), Authority(tmp_path, "other")
+    server, client = authority.issue("node"), authority.issue("active")
+    serving = {
+        "grpc_tls_certificate": server.certificate,
+        "grpc_tls_key": server.key,
+        "grpc_tls_client_ca": authority.path,
+    }
+    connecting: dict[str, Any] = {
+        "catchup_tls_ca": authority.path if trusted else other.path,
+        "catchup_tls_certificate": client.certificate,
+        "catchup_tls_key": client.key,
+    }
+
+    async def main() -> None:
+        address = f"127.0.0.1:{free_port()}"
+        async with (
+            active(tmp_path, address, **connecting) as a,
+            running_node(
+                tmp_path / "b",
+                grpc_address=parse_address(address),
+                role="standby",
+                peers=(a.grpc_address,),
+                **serving,
+            ),
+            wire_to(a) as wire,
+        ):
+            alice = await wire.publisher("alice")
+            await alice.block(BLOCKS[0])
+            if trusted:
+                await alice.expect("ack 0")
+                return
+            await until(lambda: "CERTIFICATE_VERIFY_FAILED" in state_of(a, address))
+            assert a.conductor.arbiter.last_number is None
 
     asyncio.run(main())
 

@@ -91,7 +91,7 @@ class Standbys:
             self._catch_up(node)
 
     def _catch_up(self, node: _Standby) -> None:
-        most_ns = self.world.random.choice([0, MILLISECOND_NS, 50 * MILLISECOND_NS, SECOND_NS])
+        most_ns = self.world.random.choice([0, MILLISECOND_NS, 50 * MILLISECOND_NS, SECOND_NS, 6 * SECOND_NS])
         self.world.at(self.world.between(0, most_ns), self._store, node, node.life, self._visible)
 
     def _store(self, node: _Standby, life: int, last: int) -> None:
