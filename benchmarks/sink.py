@@ -3,11 +3,11 @@
     python -m benchmarks.sink [--quick]
 
 The plain publisher (`benchmarks.plain_publisher`) reads the files and publishes them in one process. The
-sink gets them from the source `blockfiles` and publishes them with `publishers.spark.publish`, in one
-partition. It checks every block before it offers it; the plain publisher does not, and runs a second time
-with the same checks. Two gateways: a node (`sluice serve`, mode full, Ed25519 proofs), as people have, and a
-server that only stores and acknowledges, so that the publisher is what limits. Every run has a gateway of its
-own, with nothing in it.
+sink gets them from the source `blockfiles`, which checks every block (`check=true`, as `sluice publish` has
+it), and publishes them with `publishers.spark.publish`, in one partition. The plain publisher does not check,
+and runs a second time with the same checks. Two gateways: a node (`sluice serve`, mode full, Ed25519 proofs),
+as people have, and a server that only stores and acknowledges, so that the publisher is what limits. Every
+run has a gateway of its own, with nothing in it.
 
 Steady state: from the first block that a publisher takes to the last acknowledgement, by its own report. The
 job's start is what `publish` takes beyond that: planning (it looks at the block numbers first), workers,
@@ -120,8 +120,8 @@ def _checking(spark: SparkSession, address: str, folder: Path) -> float:
 
 
 def _sink(spark: SparkSession, address: str, folder: Path) -> float:
-    blocks = spark.read.format("blockfiles").option("partitions", 1).load(str(folder))
-    (report,) = publish(blocks, address, deadline_seconds=30)
+    source = spark.read.format("blockfiles").option("partitions", 1).option("check", "true")
+    (report,) = publish(source.load(str(folder)), address, deadline_seconds=30, check=False)
     return report.elapsed_ns / 1e9
 
 

@@ -12,6 +12,16 @@ BLOCK_FILE_BYTES_MAX: Final = 256 * MIB
 """Largest block read from a file, after decompression: the node's default `publish.max_block_bytes`.
 A few bytes of gzip can stand for gigabytes, so reading stops here and the file is refused."""
 
+FILE_REST_SECONDS: Final = 5.0
+"""A stream takes a block file that it cannot read for one that is being written, until nobody has changed it
+for so long: some writers do not write under another name first."""
+
+FILE_WRITE_SECONDS_MAX: Final = 300.0
+"""How long it waits for such a file at most."""
+
+FILE_LOOK_SECONDS: Final = 0.2
+"""Between two looks at it."""
+
 # --- messages --------------------------------------------------------------------------------------------
 
 MESSAGE_BYTES_MAX: Final = 8 * MIB

@@ -18,7 +18,8 @@
 
 A partition holds consecutive blocks in order. Batch: a missing number is an error that names it, before
 anything is read. Streaming: a missing number is waited for, and what comes after it waits with it; the offset
-is a block number. What is checked or hashed here need not be in another process: Spark would carry each block
+is a block number. A damaged file that was changed a moment ago is being written, and is waited for, too.
+What is checked or hashed here need not be in another process: Spark would carry each block
 to it, through the JVM.
 Source: design.md, "Spark".
 """
@@ -26,7 +27,9 @@ Source: design.md, "Spark".
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -34,10 +37,17 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
+from gateway.errors import ItemError
+from gateway.items import ItemKind, kind_of
 from publishers.block_check import BlockCheck
 from publishers.block_files import check_no_gaps
 from publishers.errors import BadBlock, BlockFileError, BlockListError, PrepareError
-from publishers.limits import ARROW_BATCH_HASHES, BLOCKS_PER_BATCH_DEFAULT
+from publishers.limits import (
+    ARROW_BATCH_HASHES,
+    BLOCKS_PER_BATCH_DEFAULT,
+    FILE_LOOK_SECONDS,
+    FILE_WRITE_SECONDS_MAX,
+)
 from publishers.linking import summary_of
 from publishers.number_range import NUMBER_MAX, NumberRange, cut_evenly
 from publishers.spark.batches import row_batches
@@ -186,7 +196,7 @@ class BlockFilesReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one range as Arrow batches, bounded in rows and bytes."""
-        return _row_batches(self._options, self._columns, partition)
+        return _row_batches(self._options, self._columns, partition, is_stream=False)
 
     def _check_ends(self, files: list[tuple[int, str]]) -> None:
         """Check that the blocks that `from` and `to` name are there."""
@@ -232,7 +242,7 @@ class BlockFilesStreamReader(NumberStreamReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one range as Arrow batches, bounded in rows and bytes."""
-        return _row_batches(self._options, self._columns, partition)
+        return _row_batches(self._options, self._columns, partition, is_stream=True)
 
 
 def _ranges(files: list[tuple[int, str]], count: int) -> list[FileRange]:
@@ -240,22 +250,24 @@ def _ranges(files: list[tuple[int, str]], count: int) -> list[FileRange]:
 
 
 def _row_batches(
-    options: FileOptions, columns: Mapping[str, pa.DataType], partition: InputPartition
+    options: FileOptions, columns: Mapping[str, pa.DataType], partition: InputPartition, *, is_stream: bool
 ) -> Iterator[pa.RecordBatch]:
     """Read one range as Arrow batches, bounded in rows and bytes."""
     assert isinstance(partition, FileRange)
     rows_max = ARROW_BATCH_HASHES if options.decode == "hashes" else None
-    return row_batches(_rows(options, columns, partition), columns, rows_max)
+    return row_batches(_rows(options, columns, partition, is_stream), columns, rows_max)
 
 
 def _rows(
-    options: FileOptions, columns: Mapping[str, pa.DataType], partition: FileRange
+    options: FileOptions, columns: Mapping[str, pa.DataType], partition: FileRange, is_stream: bool
 ) -> Iterator[dict[str, Any]]:
     if set(columns) == {BLOCK_NUMBER}:
         yield from ({BLOCK_NUMBER: number} for number, _ in partition.files)
         return
     check = BlockCheck() if options.is_checked else None
     for number, path in partition.files:
+        if is_stream:
+            _await_whole(options.folder, path)
         try:
             row = _row(options, check, path)
         except BlockFileError as error:
@@ -263,6 +275,17 @@ def _rows(
                 raise
             row = {BLOCK_NUMBER: number, CORRUPT: str(error)}
         yield row
+
+
+def _await_whole(folder: BlockFolder, path: str) -> None:
+    """Wait for a file that is being written, until it holds a whole block or is left alone."""
+    give_up_at = time.monotonic() + FILE_WRITE_SECONDS_MAX
+    while folder.is_being_written(path) and time.monotonic() < give_up_at:
+        with suppress(BlockFileError, ItemError):
+            # What is cut off between two items can be read all the same; the proofs come last.
+            if kind_of(folder.read(path).items[-1]) == ItemKind.BLOCK_PROOF:
+                return
+        time.sleep(FILE_LOOK_SECONDS)
 
 
 def _row(options: FileOptions, check: BlockCheck | None, path: str) -> dict[str, Any]:

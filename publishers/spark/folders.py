@@ -11,6 +11,7 @@ S3, Google storage (gs), Azure (abfss) and HDFS, with the usual environment vari
 from __future__ import annotations
 
 import re
+import time
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
@@ -19,6 +20,7 @@ from urllib.parse import unquote, urlsplit
 from pyarrow import fs
 
 from gateway.block import Block
+from publishers import limits
 from publishers.block_files import (
     list_block_files,
     numbered_block_files,
@@ -93,6 +95,16 @@ class BlockFolder:
                 return read_block_from(file, path)
         except (OSError, ValueError, NotImplementedError) as error:
             raise BlockFileError(path, _first_line(error)) from error
+
+    def is_being_written(self, path: str) -> bool:
+        """Whether somebody has changed one of the files a moment ago. What an object store shows is whole."""
+        if self.is_remote:
+            return False
+        try:
+            changed_at = Path(path).stat().st_mtime
+        except OSError:
+            return False
+        return abs(time.time() - changed_at) <= limits.FILE_REST_SECONDS
 
 
 @lru_cache(maxsize=8)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gzip
+import os
 import pickle
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -224,6 +226,29 @@ def test_a_stream_waits_for_a_missing_number_and_goes_on_in_order(tmp_path: Path
     (tmp_path / "7.blk").unlink()  # a batch that is run again after a block went away
     with pytest.raises(BlockListError, match="block 7 is missing"):
         reader.partitions(first, second)
+
+
+def test_a_stream_waits_for_a_file_that_is_being_written(
+    chain: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = chain / "009.blk"
+    whole = path.read_bytes()
+    # In the middle of an item; without the last item, which can be read; all.
+    sizes = [len(whole) // 2, len(Block(9, BLOCKS[9].items[:-1]).to_bytes()), len(whole)]
+
+    def write_on(_: float) -> None:
+        path.write_bytes(whole[: sizes.pop(0)])
+
+    monkeypatch.setattr(time, "sleep", write_on)
+    write_on(0)
+    stream = stream_of(chain, partitions=1)
+    (partition,) = stream.partitions({"next": 0}, {"next": 10})
+    assert blocks_in(read(stream, [partition])) == BLOCKS
+    assert sizes == []
+    path.write_bytes(whole[:-1])
+    os.utime(path, (1, 1))  # nobody writes to it
+    with pytest.raises(BlockFileError, match="not a block"):
+        read(stream, [partition])
 
 
 def test_a_stream_from_a_block_to_a_block(chain: Path) -> None:
