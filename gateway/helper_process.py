@@ -24,6 +24,7 @@ import socket
 import struct
 import subprocess
 import sys
+import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Final, cast
@@ -211,7 +212,9 @@ async def _connect(wire: _Wire, ours: socket.socket) -> None:
         raise
 
 
-def serve(answer: Callable[[list[bytes]], Iterable[bytes]], together_max: int = 1) -> None:
+def serve(
+    answer: Callable[[list[bytes]], Iterable[bytes]], together_max: int = 1, gather_seconds: float = 0.0
+) -> None:
     """Answer requests until the socket that is standard input ends; for the process.
 
     Signals that reach the whole group do not end it: a stopping node still finishes the blocks it has.
@@ -219,16 +222,21 @@ def serve(answer: Callable[[list[bytes]], Iterable[bytes]], together_max: int = 
     Args:
         answer: gives the answers to requests that wait together, in order; each is sent as it comes.
         together_max: how many requests it takes at most.
+        gather_seconds: how long to wait for further requests, when the last time there were several. So who
+            waits for an answer before the next request never waits longer.
     """
     for signal_number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(signal_number, signal.SIG_IGN)
     node = socket.socket(fileno=0)
     try:
         _send(node, b"")
+        wait_seconds = 0.0
         while True:
             requests = [_receive(node)]
-            while len(requests) < together_max and _waits(node):
+            deadline = time.monotonic() + wait_seconds
+            while len(requests) < together_max and _comes(node, deadline):
                 requests.append(_receive(node))
+            wait_seconds = gather_seconds if len(requests) > 1 else 0.0
             for one in answer(requests):
                 _send(node, one)
     except (EOFError, OSError):
@@ -239,9 +247,9 @@ def _send(node: socket.socket, answer: bytes) -> None:
     node.sendall(_SIZE.pack(len(answer)) + answer)
 
 
-def _waits(node: socket.socket) -> bool:
-    """Whether the begin of a further request, at least, is there."""
-    return bool(select.select([node], (), (), 0)[0])
+def _comes(node: socket.socket, deadline: float) -> bool:
+    """Wait for a further request, or the begin of one, or the end of the node; tell whether it is there."""
+    return bool(select.select([node], (), (), max(0.0, deadline - time.monotonic()))[0])
 
 
 def _receive(node: socket.socket) -> bytes:

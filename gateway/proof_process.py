@@ -20,7 +20,7 @@ from typing import Final
 
 from gateway.errors import BlockRefused, HelperProcessLost
 from gateway.helper_process import HelperProcess, serve
-from gateway.limits import PROOF_CHECK_SECONDS_MAX, PROOFS_TOGETHER_MAX
+from gateway.limits import PROOF_CHECK_SECONDS_MAX, PROOFS_GATHER_SECONDS, PROOFS_TOGETHER_MAX
 from gateway.proofs import ProofVerifier
 from gateway.proofs.ledger_data import LedgerData
 from gateway.proofs.poseidon import round_constants
@@ -99,7 +99,7 @@ class ProofProcess:
 def main() -> None:
     """Answer requests until the node ends."""
     round_constants()  # 0.1 s that the first block need not wait for
-    serve(_Answers(), PROOFS_TOGETHER_MAX)
+    serve(_Answers(), PROOFS_TOGETHER_MAX, PROOFS_GATHER_SECONDS)
 
 
 class _Answers:

@@ -41,6 +41,10 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(tmp_path)
 
 
+# It waits for three requests, for a minute if need be, where there were two the last time.
+GATHERING = MODULE.replace("serve(answers, 3)", "serve(answers, 3, 60.0)")
+
+
 def with_helper(
     play: Callable[[HelperProcess], Awaitable[None]],
     *,
@@ -88,6 +92,28 @@ def test_what_waits_is_taken_together_up_to_a_limit() -> None:
         await asyncio.sleep(0)
         os.kill(helper.pid, signal.SIGCONT)
         assert [await one for one in asked] == [b"3 0", b"3 1", b"3 2", b"2 3", b"2 4"]
+
+    with_helper(play)
+
+
+def test_where_several_came_more_are_waited_for(tmp_path: Path) -> None:
+    """One alone is answered at once, again and again; after two together, three are gathered."""
+    (tmp_path / "shouting.py").write_text(GATHERING)
+
+    async def play(helper: HelperProcess) -> None:
+        assert await helper.ask(b"a") == b"1 A"
+        assert await helper.ask(b"b") == b"1 B"
+        assert helper.pid is not None
+        os.kill(helper.pid, signal.SIGSTOP)
+        two = [helper.ask(b"c"), helper.ask(b"d")]
+        await asyncio.sleep(0)
+        os.kill(helper.pid, signal.SIGCONT)
+        assert [await one for one in two] == [b"2 C", b"2 D"]
+        first = helper.ask(b"e")
+        await asyncio.sleep(0)
+        assert not first.done()
+        assert [await one for one in (helper.ask(b"f"), helper.ask(b"g"))] == [b"3 F", b"3 G"]
+        assert await first == b"3 E"
 
     with_helper(play)
 
