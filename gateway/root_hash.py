@@ -23,7 +23,8 @@ only the top is left to hash:
     refused             8, 13 … 19                     1, 2, 16, 17, 18
 
 Invariants
-  - A block is header, other items, footer, proofs. Exactly one header, one footer; at least one proof.
+  - A block is header, other items, footer, proofs. Exactly one header, one footer; at least one proof, each
+    once.
   - A call of `add` that raises leaves the hasher as it was.
   - `root_hash` depends on the items alone, never on how they were cut into calls of `add`.
   - No state is tied to a thread: calls may come from different threads, one after the other.
@@ -386,6 +387,11 @@ class BlockHasher:
             if len(proofs) == PROOFS_PER_BLOCK_MAX:
                 more = f"more than {PROOFS_PER_BLOCK_MAX} proofs"
                 raise refused(RefusalKind.UNSUPPORTED, what, more, f"at most {PROOFS_PER_BLOCK_MAX}")
+            if items[index] in proofs:
+                # Proofs are not part of the root hash: a copy would hold, and make other bytes of the block.
+                raise refused(
+                    RefusalKind.CANNOT_PARSE, what, "a proof that was there before", "each proof once"
+                )
             check_proof(items[index], block_number)
             proofs = (*proofs, items[index])
         return proofs

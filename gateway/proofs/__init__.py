@@ -170,7 +170,7 @@ class ProofVerifier:
         if self._mode == "hash":
             return None
         held_count = 0
-        for item in dict.fromkeys(summary.proofs):  # a copy holds where the first one does
+        for item in summary.proofs:
             try:
                 proof = proof_of(item)
             except ItemError as error:

@@ -258,6 +258,10 @@ REFUSED = {
         [HEADER, FOOTER, *(proof_item(0, bytes([n]) * 64) for n in range(PROOFS_PER_BLOCK_MAX + 1))],
         "unsupported: item 18: got more than 16 proofs, expected at most 16",
     ),
+    "the same proof twice": (
+        [HEADER, FOOTER, PROOF, proof_item(0, b"\x02" * 64), PROOF],
+        "cannot parse: item 4: got a proof that was there before, expected each proof once",
+    ),
     "a proof of another block": (
         [HEADER, FOOTER, proof_item(1)],
         "bad proof: block proof field 1 (block): got 1, expected 0, as in the header",

@@ -325,6 +325,10 @@ class ServerContext:
         _wake(self._reader)
         self.connection.world.at(self.connection.world.between(0, 10_000_000), self._cancel)
 
+    def end(self) -> None:
+        """The node is no more: what its tasks still write while they are cancelled goes nowhere."""
+        self._lost = True
+
     def _cancel(self) -> None:
         if self.task is not None:
             self.task.cancel()

@@ -261,6 +261,8 @@ class SimNode:
     def kill(self) -> None:
         """End it without warning."""
         self.oracle.dead = True
+        for context in self.contexts:
+            context.end()
         self.storage.end_process()
         self.loop.kill()
         self.stopped = True
