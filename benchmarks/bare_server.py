@@ -38,6 +38,7 @@ class BareServer:
 
     async def publish(self, _: object, context: aio.ServicerContext[Any, Any]) -> None:
         """Take blocks and acknowledge them, a group at a time."""
+        await context.send_initial_metadata(())
         loop = asyncio.get_running_loop()
         waiting: list[int] = []
         parts: list[bytes] = []
