@@ -29,7 +29,6 @@ __all__ = ["BlockGateways", "HeldBlocks"]
 log = logging.getLogger(__name__)
 
 _RETRY_SECONDS: Final = 0.5
-_SUCCESS: Final = subscribe_pb2.SubscribeStreamResponse.Code.SUCCESS
 _CHANNEL_OPTIONS: Final = (
     ("grpc.max_receive_message_length", limits.ANSWER_BYTES_MAX),
     ("grpc.use_local_subchannel_pool", 1),
@@ -56,7 +55,7 @@ class BlockGateways:
     Args:
         gateways: `host:port` each, in the order in which they are tried; at least one.
         tls: None: connect without.
-        answer_seconds: silence that is borne.
+        answer_seconds: silence that is borne; no longer than `deadline_seconds`.
         deadline_seconds: give up after so long without a block that is there.
     """
 
@@ -70,7 +69,7 @@ class BlockGateways:
     ) -> None:
         self._gateways = tuple(gateways)
         self._tls = tls
-        self._answer_seconds = answer_seconds
+        self._answer_seconds = min(answer_seconds, deadline_seconds)
         self._deadline_seconds = deadline_seconds
 
     def held(self) -> HeldBlocks | None:

@@ -34,8 +34,6 @@ class PreparedBlocks:
         self._error: BaseException | None = None
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._run, name="prepare-blocks", daemon=True)
-        self.held_bytes_most = 0
-        """The most bytes that were held at a time."""
 
     def start(self) -> None:
         """Begin to read."""
@@ -85,7 +83,6 @@ class PreparedBlocks:
                         return
                     self._held.append(block)
                     self._size_bytes += block.size_bytes
-                    self.held_bytes_most = max(self.held_bytes_most, self._size_bytes)
                     self._changed.notify_all()
         except BaseException as error:
             self._error = error

@@ -37,7 +37,6 @@ from publishers.errors import SchemaError
 
 __all__ = [
     "ALL_BLOCKS",
-    "ARROW_SCHEMA",
     "BLOCK_COLUMNS",
     "BLOCK_NUMBER",
     "BLOCK_SCHEMA",
@@ -69,9 +68,6 @@ BLOCK_COLUMNS: Final[Mapping[str, pa.DataType]] = {
     ITEMS: pa.list_(pa.binary()),
 }
 """The columns of a block, in order, with their types in Arrow."""
-
-ARROW_SCHEMA: Final = pa.schema(list(BLOCK_COLUMNS.items()))
-"""The same as a schema."""
 
 ROOT_COLUMNS: Final[Mapping[str, pa.DataType]] = {
     BLOCK_NUMBER: pa.int64(),

@@ -126,6 +126,19 @@ def test_the_last_trouble_is_named(script: Script, trouble: str) -> None:
     assert trouble in caught.value.trouble
 
 
+def test_a_silent_gateway_is_waited_for_no_longer_than_the_deadline() -> None:
+    def silent(request: Any, context: grpc.ServicerContext) -> Iterator[Response]:
+        over = threading.Event()
+        context.add_callback(over.set)
+        over.wait(20)
+        yield from ()
+
+    with scripted(silent) as (_, address):
+        with pytest.raises(SourceUnreachable) as caught:
+            list(BlockGateways([address], answer_seconds=10, deadline_seconds=0.2).blocks(0, 3))
+        assert str(caught.value) == f"block 0 did not come within 0.2 s ({address}: silent for 0.2 s)"
+
+
 def test_a_silent_gateway_is_left(gateway: str) -> None:
     def silent(request: Any, context: grpc.ServicerContext) -> Iterator[Response]:
         yield from messages_of(BLOCKS[0])

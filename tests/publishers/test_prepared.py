@@ -22,10 +22,25 @@ async def numbers_of(prepared: PreparedBlocks) -> list[int]:
 
 
 def test_all_blocks_come_in_order_and_memory_is_bounded() -> None:
-    prepared = PreparedBlocks(blocks(500), size_bytes_max=1000)
-    prepared.start()
-    assert asyncio.run(numbers_of(prepared)) == list(range(500))
-    assert 0 < prepared.held_bytes_most <= 1000
+    pulled: list[int] = []
+
+    def source() -> Iterator[Block]:
+        for block in blocks(500):
+            pulled.append(block.number)
+            yield block
+
+    async def run() -> None:
+        prepared = PreparedBlocks(source(), size_bytes_max=1000)
+        prepared.start()
+        number = 0
+        async for block in prepared:
+            assert block.number == number
+            number += 1
+            # Ten are held at most; one more waits for room.
+            assert len(pulled) <= number + 11
+        assert number == 500
+
+    asyncio.run(run())
 
 
 def test_the_thread_waits_while_nobody_reads() -> None:

@@ -28,7 +28,7 @@ from publishers.maker import BlockMaker, MakerOptions, key_of_seed
 from publishers.spark.block_files import BlockFilesDataSource, BlockFilesReader, BlockFilesStreamReader
 from publishers.spark.block_rows import root_row
 from publishers.spark.failures import reason_in
-from publishers.spark.schema import ARROW_SCHEMA, BLOCK_COLUMNS, ROOT_COLUMNS, arrow_schema, spark_schema
+from publishers.spark.schema import BLOCK_COLUMNS, ROOT_COLUMNS, arrow_schema, spark_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -92,7 +92,7 @@ def test_batches_have_the_schema_and_are_bounded_in_rows_and_bytes(
     monkeypatch.setattr(limits, "ARROW_BATCH_ROWS", 4)
     batches = read_all(reader)
     assert [batch.num_rows for batch in batches] == [4, 4, 2]
-    assert batches[0].schema == ARROW_SCHEMA
+    assert batches[0].schema == arrow_schema(BLOCK_COLUMNS)
     monkeypatch.setattr(limits, "ARROW_BATCH_BYTES", 1)
     assert [batch.num_rows for batch in read_all(reader)] == [1] * 10
 

@@ -11,12 +11,12 @@ import pyarrow as pa
 from gateway.block import Block
 from publishers.errors import BadBlock, FrameError
 from publishers.spark.block_rows import blocks_in
-from publishers.spark.schema import ARROW_SCHEMA
+from publishers.spark.schema import BLOCK_COLUMNS, arrow_schema
 
 
 def batch(*rows: tuple[int | None, list[bytes | None] | None]) -> pa.RecordBatch:
     return pa.record_batch(
-        [[number for number, _ in rows], [items for _, items in rows]], schema=ARROW_SCHEMA
+        [[number for number, _ in rows], [items for _, items in rows]], schema=arrow_schema(BLOCK_COLUMNS)
     )
 
 

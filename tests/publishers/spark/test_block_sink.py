@@ -33,7 +33,7 @@ from publishers.spark.block_sink import (
     read_totals,
 )
 from publishers.spark.block_stream import BlockStreamDataSource
-from publishers.spark.schema import ARROW_SCHEMA, BLOCK_COLUMNS, spark_schema
+from publishers.spark.schema import BLOCK_COLUMNS, arrow_schema, spark_schema
 from publishers.steward import Steward
 from publishers.turns import await_turn
 from tests.nodes import make_blocks
@@ -48,7 +48,7 @@ def batches_of(blocks: list[Block], rows: int = 4) -> Iterator[pa.RecordBatch]:
     for start in range(0, len(blocks), rows):
         part = blocks[start : start + rows]
         columns = [[block.number for block in part], [list(block.items) for block in part]]
-        yield pa.record_batch(columns, schema=ARROW_SCHEMA)
+        yield pa.record_batch(columns, schema=arrow_schema(BLOCK_COLUMNS))
 
 
 def writer(**options: str) -> BlockStreamWriter:

@@ -30,7 +30,7 @@ from publishers.spark.prepare import (
     root_hashes,
     sign_blocks,
 )
-from publishers.spark.schema import ARROW_SCHEMA, BLOCK_COLUMNS, BLOCK_SCHEMA
+from publishers.spark.schema import BLOCK_COLUMNS, BLOCK_SCHEMA, arrow_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -43,7 +43,9 @@ Items = Sequence[bytes | None] | None
 
 
 def batches_of(rows: Sequence[tuple[int | None, Items]]) -> Iterator[pa.RecordBatch]:
-    yield pa.record_batch([list(column) for column in zip(*rows, strict=True)], schema=ARROW_SCHEMA)
+    yield pa.record_batch(
+        [list(column) for column in zip(*rows, strict=True)], schema=arrow_schema(BLOCK_COLUMNS)
+    )
 
 
 def run(

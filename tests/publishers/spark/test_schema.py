@@ -18,7 +18,7 @@ from pyspark.sql.types import (
 )
 
 from publishers.errors import SchemaError
-from publishers.spark.schema import ARROW_SCHEMA, BLOCK_SCHEMA, check_schema
+from publishers.spark.schema import BLOCK_COLUMNS, BLOCK_SCHEMA, check_schema
 
 
 def schema_of(**columns: DataType) -> StructType:
@@ -26,7 +26,7 @@ def schema_of(**columns: DataType) -> StructType:
 
 
 def test_both_forms_name_the_same_columns() -> None:
-    assert [field.name for field in ARROW_SCHEMA] == [part.split()[0] for part in BLOCK_SCHEMA.split(", ")]
+    assert list(BLOCK_COLUMNS) == [part.split()[0] for part in BLOCK_SCHEMA.split(", ")]
 
 
 @pytest.mark.parametrize("number", [LongType(), IntegerType()])
