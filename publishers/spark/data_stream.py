@@ -221,10 +221,12 @@ class DataStreamReader(DataSourceReader):
                 yield from block_batches(from_run, run.first_number, run.end_number, self._columns)
                 return
             for page in itertools.islice(from_run, run.end_page - run.first_page):
+                # A node may have gone on writing since the run was planned; that part of the page is not its.
+                count = min(len(page), run.end_number - page.first_number)
                 if self._options.decode == "events":
-                    yield from _event_batches(page.entries(), self._options, self._columns)
+                    yield from _event_batches(page.entries()[:count], self._options, self._columns)
                 else:
-                    yield _page_batch(page, self._columns)
+                    yield _page_batch(page, self._columns).slice(0, count)
 
 
 class DataStreamTcpReader(NumberStreamReader):

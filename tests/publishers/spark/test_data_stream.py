@@ -69,6 +69,19 @@ def test_blocks_of_a_file(node: Path, partitions: str) -> None:
     ]
 
 
+@pytest.mark.parametrize("decode", ["entries", "blocks"])
+def test_a_file_that_grows_after_it_was_planned_gives_what_was_there(tmp_path: Path, decode: str) -> None:
+    with ledger_of(tmp_path, BLOCKS[:5]):
+        pass
+    reader = reader_of(tmp_path, decode=decode, partitions="1")
+    parts = reader.partitions()
+    there = rows_of(reader, parts)
+    with ledger_of(tmp_path, BLOCKS[5:]):
+        pass
+    assert len(rows_of(reader, reader.partitions())) > len(there)
+    assert rows_of(reader, parts) == there
+
+
 def test_events_of_the_sample(tmp_path: Path) -> None:
     reader = reader_of(sample_file(tmp_path), decode="events", partitions="2")
     rows = rows_of(reader, reader.partitions())
