@@ -26,6 +26,8 @@ class Interrupts:
     def __init__(self) -> None:
         self.asked = threading.Event()
         """Set by the first signal in a graceful part."""
+        self.is_raised = False
+        """A signal has raised KeyboardInterrupt, whatever became of that on its way up."""
         self._is_graceful = False
         self._before: dict[signal.Signals, Any] = {}
 
@@ -64,4 +66,5 @@ class Interrupts:
         if self._is_graceful and not self.asked.is_set():
             self.asked.set()
             return
+        self.is_raised = True
         raise KeyboardInterrupt

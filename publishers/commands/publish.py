@@ -323,6 +323,10 @@ def _perform(request: _Request, words: list[str], *, as_json: bool) -> int:
             report = _run(request, interrupts, display)
         except KeyboardInterrupt:
             report = None
+        except Exception:
+            if not interrupts.is_raised:
+                raise
+            report = None  # py4j makes an error of its own of an interrupt that finds it at work
     if report is None:
         said = "interrupted; what was acknowledged is stored" if interrupts.asked.is_set() else "interrupted"
         click.echo(f"sluice: {said}. Go on with:\n{_line(words, None)}", err=True)

@@ -9,6 +9,7 @@ the user's; they are left alone. Source: design.md, "Spark".
 from __future__ import annotations
 
 import atexit
+import logging
 import os
 import re
 import shutil
@@ -16,6 +17,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -227,12 +229,60 @@ def _started(builder: SparkSession.Builder, log_path: Path) -> SparkSession:
     for start in range(1, _JVM_STARTS_MAX + 1):
         try:
             with _standard_error_to(log_path), _passed_on(preflight.worker_environment(os.environ)):
+                _start_context(builder)
                 return builder.getOrCreate()
         except PySparkRuntimeError as error:
             exited = error.getCondition() == "JAVA_GATEWAY_EXITED"
             if not exited or "grpc" not in sys.modules or start == _JVM_STARTS_MAX:
                 raise
     raise AssertionError("unreachable: the last start returns or raises")
+
+
+def _start_context(builder: SparkSession.Builder) -> None:
+    """Start what the session stands on, and leave SIGINT to who had it.
+
+    PySpark's own handler asks the JVM to cancel jobs. When it interrupts another question to the JVM, which
+    is most of the time while a session starts, that ends in tracebacks, and at times in no interrupt at all.
+    """
+    from pyspark import SparkConf, SparkContext
+
+    # An interrupt is no error; py4j logs a traceback of each that finds it at work.
+    logging.getLogger().addFilter(_is_no_interrupt)
+    configuration = SparkConf().setAll(list(builder._options.items()))
+    before = signal.getsignal(signal.SIGINT)
+    with _interrupts_deferred():
+        SparkContext._ensure_initialized(conf=configuration)
+    SparkContext.getOrCreate(configuration)
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, before)
+
+
+@contextmanager
+def _interrupts_deferred() -> Iterator[None]:
+    """Let Ctrl-C and SIGTERM take effect at the end; for the start of the JVM, a few seconds.
+
+    PySpark takes the place away where the JVM is to say how it is reached, when it is interrupted there; and
+    the JVM, which ends with this process only after it has said so, stays for ever.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    held: list[int] = []
+    before = {
+        number: signal.signal(number, lambda number, _: held.append(number))
+        for number in (signal.SIGINT, signal.SIGTERM)
+    }
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        if held:
+            signal.raise_signal(held[0])
+
+
+def _is_no_interrupt(record: logging.LogRecord) -> bool:
+    return record.msg != "KeyboardInterrupt while sending command."
 
 
 def _settings(master: str, folder: Path, configuration: Path) -> dict[str, str]:

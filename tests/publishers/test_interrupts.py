@@ -18,13 +18,14 @@ def test_outside_a_graceful_part_a_signal_ends_at_once(number: signal.Signals) -
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(number)
         assert not interrupts.asked.is_set()
+        assert interrupts.is_raised
 
 
 @pytest.mark.parametrize("number", BOTH)
 def test_the_first_asks_and_the_second_ends(number: signal.Signals) -> None:
     with Interrupts() as interrupts, interrupts.graceful() as asked:
         signal.raise_signal(number)
-        assert asked.is_set()
+        assert (asked.is_set(), interrupts.is_raised) == (True, False)
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(number)
 

@@ -6,6 +6,7 @@ With Spark, as processes: tests/interop/test_publish_command.py.
 from __future__ import annotations
 
 import json
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -158,6 +159,27 @@ def test_an_interrupt_before_the_jobs_is_130_and_stops_spark(chain: Path, calls:
     assert result.return_value == 130
     assert result.stderr == (
         f"sluice: interrupted. Go on with:\nsluice publish --source {chain} --gateway a:1\n"
+    )
+    assert calls["session"].is_stopped
+
+
+def test_an_interrupt_that_spark_makes_an_error_of_is_an_interrupt(
+    chain: Path, calls: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def publish(*values: object, **named: object) -> JobReport:
+        try:
+            for _ in range(2):  # the first one asks
+                signal.raise_signal(signal.SIGINT)
+        except KeyboardInterrupt as error:
+            raise RuntimeError("Gateway must be connected to send cancel cmd.") from error
+        raise AssertionError("unreachable: the second signal raises")
+
+    monkeypatch.setattr(module, "publish", publish)
+    result = run("--source", chain, "--gateway", "a:1")
+    assert result.return_value == 130
+    assert result.stderr == (
+        "sluice: interrupted; what was acknowledged is stored. Go on with:\n"
+        f"sluice publish --source {chain} --gateway a:1\n"
     )
     assert calls["session"].is_stopped
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -18,6 +21,9 @@ from publishers.spark.session import (
     require_java,
     with_slots,
 )
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 OPENJDK = 'openjdk version "{}" 2025-04-15'
 REMEDY = (
@@ -198,6 +204,35 @@ def test_a_jvm_that_aborts_at_once_is_started_again_beside_grpc(
     )
     assert done.stdout.startswith("Spark does not start: "), done.stderr
     assert (tmp_path / "starts").read_text().count("started") == starts
+
+
+def test_ctrl_c_is_left_to_who_had_it(spark: SparkSession) -> None:
+    """PySpark has put a handler of its own in its place when it made the session."""
+    handler = signal.getsignal(signal.SIGINT)
+    assert not str(getattr(handler, "__module__", "")).startswith("pyspark"), handler
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_waits_for_the_jvm(number: signal.Signals) -> None:
+    heard: list[int] = []
+    before = signal.signal(number, lambda number, _: heard.append(number))
+    try:
+        with session_module._interrupts_deferred():
+            for _ in range(2):
+                signal.raise_signal(number)
+            assert heard == []
+        assert heard == [number]
+        with session_module._interrupts_deferred():
+            pass
+        assert heard == [number]
+    finally:
+        signal.signal(number, before)
+
+
+def test_py4j_logs_no_interrupt(spark: SparkSession, caplog: pytest.LogCaptureFixture) -> None:
+    for words in ("KeyboardInterrupt while sending command.", "Exception while sending command."):
+        logging.error(words)
+    assert caplog.messages == ["Exception while sending command."]
 
 
 def test_what_workers_are_to_have_is_not_left_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
