@@ -111,6 +111,7 @@ class Conductor:
         group_blocks_max: most blocks that share one pair of flushes.
         hash_process: hashes what takes long; closed with the conductor.
         standbys: knows which blocks other nodes have; None: acknowledgements do not wait for that.
+        commit_thread: where blocks are committed, when not in a thread (simulation).
     """
 
     def __init__(
@@ -125,6 +126,7 @@ class Conductor:
         group_blocks_max: int = 64,
         hash_process: HashProcess | None = None,
         standbys: StandbyGate | None = None,
+        commit_thread: WorkThread | None = None,
     ) -> None:
         self.arbiter = arbiter
         self.idle = asyncio.Event()
@@ -148,7 +150,7 @@ class Conductor:
         self._commit_queue: deque[_Attempt] = deque()
         self._commit_task: asyncio.Task[None] | None = None
         self._probe_task: asyncio.Task[None] | None = None
-        self._commit_thread = WorkThread("commit")
+        self._commit_thread = commit_thread or WorkThread("commit")
         self._hashing = Hashing(hash_process)
         self._room = asyncio.Event()
         self._publisher_count = 0
