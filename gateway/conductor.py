@@ -427,7 +427,13 @@ class Conductor:
     async def _verify_apart(self, attempt: _Attempt, summary: BlockSummary) -> None:
         """Wait for the check of the proofs; dropping the attempt ends this."""
         try:
-            verdict = await self._checks.check(summary, attempt.items, block_0_comes=self._awaits_block_0)
+            more_come = any(
+                other.proving is None and other.summary is None and other is not attempt
+                for other in self._attempts.values()
+            )
+            verdict = await self._checks.check(
+                summary, attempt.items, block_0_comes=self._awaits_block_0, more_come=more_come
+            )
         except BlockRefused as refused:
             attempt.proving = None
             self.perform(self._refused(attempt, refused))

@@ -213,7 +213,10 @@ async def _connect(wire: _Wire, ours: socket.socket) -> None:
 
 
 def serve(
-    answer: Callable[[list[bytes]], Iterable[bytes]], together_max: int = 1, gather_seconds: float = 0.0
+    answer: Callable[[list[bytes]], Iterable[bytes]],
+    together_max: int = 1,
+    gather_seconds: float = 0.0,
+    says_more: Callable[[bytes], bool] = lambda request: True,
 ) -> None:
     """Answer requests until the socket that is standard input ends; for the process.
 
@@ -224,6 +227,8 @@ def serve(
         together_max: how many requests it takes at most.
         gather_seconds: how long to wait for further requests, when the last time there were several. So who
             waits for an answer before the next request never waits longer.
+        says_more: tells of a request whether another one is on its way; behind one that says no, none is
+            waited for.
     """
     for signal_number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(signal_number, signal.SIG_IGN)
@@ -234,7 +239,9 @@ def serve(
         while True:
             requests = [_receive(node)]
             deadline = time.monotonic() + wait_seconds
-            while len(requests) < together_max and _comes(node, deadline):
+            while len(requests) < together_max:
+                if not _comes(node, deadline if says_more(requests[-1]) else 0.0):
+                    break
                 requests.append(_receive(node))
             wait_seconds = gather_seconds if len(requests) > 1 else 0.0
             for one in answer(requests):

@@ -133,10 +133,10 @@ PROOFS_TOGETHER_MAX: Final = 8
 """Blocks whose proofs are checked in one go, where so many wait. Eight TSS signatures by different nodes take
 4.1 ms each together and 7.4 ms each alone; more would save little, and keep the first of them waiting."""
 
-PROOFS_GATHER_SECONDS: Final = 0.02
-"""How long the process that checks proofs waits for further blocks, where the last time several waited. While
-a chain is caught up with, a block comes each 10 ms, and proofs cost a third less together. Blocks that come
-one by one never wait."""
+PROOFS_GATHER_SECONDS: Final = 0.05
+"""How long the process that checks proofs waits for a further block that is on its way, where the last time
+several waited. While a chain is caught up with, a block comes each 10 to 20 ms, and proofs cost a third less
+together. Blocks that come one by one never wait."""
 
 STORED_BLOCK_BYTES_MAX: Final = 1 << 30
 """Bytes of items that a reader of stored entries gathers before it gives a block up. Far above any block that

@@ -86,7 +86,12 @@ class ProofChecks:
         return self._verifier.check(summary).summary
 
     async def check(
-        self, summary: BlockSummary, items: Sequence[bytes], *, block_0_comes: Callable[[], bool]
+        self,
+        summary: BlockSummary,
+        items: Sequence[bytes],
+        *,
+        block_0_comes: Callable[[], bool],
+        more_come: bool = False,
     ) -> Verdict:
         """Check the proofs in the process apart.
 
@@ -94,6 +99,7 @@ class ProofChecks:
             summary: what the block comes to.
             items: its items, of which those of a block 0 are looked at.
             block_0_comes: tells whether the chain here is still to begin, with block 0.
+            more_come: whether a further block is on its way, whose proofs could be checked with these.
 
         Raises:
             BlockRefused: they do not hold.
@@ -101,7 +107,7 @@ class ProofChecks:
         if summary.number != 0 and not self._known.is_set() and block_0_comes():
             await self._known.wait()
         publishing = [item for item in items if may_publish(item)] if summary.number == 0 else []
-        return await self._process.check(self._verifier.proofs, summary, publishing)
+        return await self._process.check(self._verifier.proofs, summary, publishing, more_come=more_come)
 
     async def block_0_committed(self, published: LedgerData | None) -> None:
         """Believe the ledger data that the committed block 0 published, unless some are known already.

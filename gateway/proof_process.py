@@ -2,7 +2,8 @@
 
 A shell around `gateway.verification`: `gateway.helper_process` with these frames, of pickle:
 
-    request  keys, if they are others than before; summary; items of block 0; whether to check it by itself
+    request  a byte, 1 if another block is on its way; then
+             keys, if they are others than before; summary; items of block 0; whether to check it by itself
     answer   Refusal; or whether the root of the other layout is the right one, and what block 0 publishes
 
 Big integers and pairings hold Python's lock for milliseconds at a time. Requests follow one another without a
@@ -56,8 +57,12 @@ class ProofProcess:
         """Start the process if there is none; it gets ready by itself."""
         self._helper.start()
 
-    async def check(self, proofs: ProofVerifier, summary: BlockSummary, items: Sequence[bytes]) -> Verdict:
+    async def check(
+        self, proofs: ProofVerifier, summary: BlockSummary, items: Sequence[bytes], *, more_come: bool = False
+    ) -> Verdict:
         """Check the proofs of a block: `BlockVerifier(proofs).check(summary, items)`, there.
+
+        `more_come`: another block is on its way; it may be waited for, to check both together.
 
         Raises:
             BlockRefused: they do not hold, or the process died twice of them.
@@ -70,7 +75,9 @@ class ProofProcess:
             request: _Request = (None if has_them else proofs, summary, tuple(items), by_itself)
             try:
                 answer: _Answer = pickle.loads(
-                    await self._helper.ask(pickle.dumps(request, pickle.HIGHEST_PROTOCOL))
+                    await self._helper.ask(
+                        bytes((more_come,)) + pickle.dumps(request, pickle.HIGHEST_PROTOCOL)
+                    )
                 )
             except HelperProcessLost as lost:
                 lost_count += lost.is_first  # the others only waited behind it, or were checked with it
@@ -99,7 +106,7 @@ class ProofProcess:
 def main() -> None:
     """Answer requests until the node ends."""
     round_constants()  # 0.1 s that the first block need not wait for
-    serve(_Answers(), PROOFS_TOGETHER_MAX, PROOFS_GATHER_SECONDS)
+    serve(_Answers(), PROOFS_TOGETHER_MAX, PROOFS_GATHER_SECONDS, lambda request: request[0] == 1)
 
 
 class _Answers:
@@ -110,7 +117,7 @@ class _Answers:
 
     def __call__(self, requests: list[bytes]) -> Iterator[bytes]:
         """Check the proofs of some blocks."""
-        decoded = [pickle.loads(request) for request in requests]
+        decoded = [pickle.loads(memoryview(request)[1:]) for request in requests]
         for index, (proofs, summary, items, by_itself) in enumerate(decoded):
             if proofs is not None:
                 self._verifier = BlockVerifier(proofs)

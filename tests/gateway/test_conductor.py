@@ -16,9 +16,11 @@ from gateway.items import ItemKind, field_item
 from gateway.ledger import Ledger
 from gateway.limits import INLINE_HASH_BYTES_MAX, ITEM_OVERHEAD_BYTES
 from gateway.outbox import Outbox
+from gateway.proof_checks import ProofChecks
 from gateway.race_actions import Response
 from gateway.race_facts import RaceRules
-from gateway.root_hash import BlockHasher
+from gateway.root_hash import BlockHasher, BlockSummary
+from gateway.verification import Verdict
 from publishers.maker import BlockMaker, MakerOptions
 from tests.gateway.conducting import Stage, gate, logged, on_stage
 from tests.gateway.racing import text_of
@@ -99,6 +101,36 @@ def test_a_commit_begins_with_the_last_message_of_the_block(
             await alice.expect("ack 0")
 
     on_stage(tmp_path, play)
+
+
+def test_a_check_of_proofs_is_told_whether_a_further_block_is_on_its_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[tuple[int, bool]] = []
+
+    async def check(
+        self: ProofChecks, summary: BlockSummary, _: object, *, block_0_comes: object, more_come: bool
+    ) -> Verdict:
+        told.append((summary.number, more_come))
+        return Verdict(self.check_now(summary), None)
+
+    monkeypatch.setattr(ProofChecks, "at_once", lambda self, summary: False)
+    monkeypatch.setattr(ProofChecks, "check", check)
+
+    async def play(stage: Stage) -> None:
+        alice, bob = stage.publisher("alice"), stage.publisher("bob")
+        alice.block(BLOCKS[0])
+        await alice.expect("ack 0")
+        await bob.expect("ack 0")
+        alice.items(*BLOCKS[1].items)
+        bob.items(*BLOCKS[2].items)
+        alice.end(1)
+        await alice.expect("ack 1")
+        bob.end(2)
+        await alice.expect("ack 2")
+
+    on_stage(tmp_path, play)
+    assert told == [(0, False), (1, True), (2, False)]
 
 
 def test_blocks_that_waited_for_the_same_one_share_its_commit(tmp_path: Path) -> None:

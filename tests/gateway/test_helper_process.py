@@ -41,8 +41,8 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(tmp_path)
 
 
-# It waits for three requests, for a minute if need be, where there were two the last time.
-GATHERING = MODULE.replace("serve(answers, 3)", "serve(answers, 3, 60.0)")
+# It waits for three requests, a minute if need be, where there were two the last time; but not behind `z`.
+GATHERING = MODULE.replace("serve(answers, 3)", "serve(answers, 3, 60.0, lambda request: request != b'z')")
 
 
 def with_helper(
@@ -114,6 +114,8 @@ def test_where_several_came_more_are_waited_for(tmp_path: Path) -> None:
         assert not first.done()
         assert [await one for one in (helper.ask(b"f"), helper.ask(b"g"))] == [b"3 F", b"3 G"]
         assert await first == b"3 E"
+        assert await helper.ask(b"z") == b"1 Z"  # which says that none is on its way
+        assert await helper.ask(b"h") == b"1 H"
 
     with_helper(play)
 

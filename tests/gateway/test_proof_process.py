@@ -103,7 +103,7 @@ def test_the_keys_are_sent_once_to_each_process(monkeypatch: pytest.MonkeyPatch)
         ask = process._helper.ask
 
         def spy(request: bytes) -> asyncio.Future[bytes]:
-            sent.append(pickle.loads(request)[0] is not None)
+            sent.append(pickle.loads(request[1:])[0] is not None)
             return ask(request)
 
         monkeypatch.setattr(process._helper, "ask", spy)
@@ -216,7 +216,7 @@ def test_a_request_that_is_asked_again_is_checked_by_itself(monkeypatch: pytest.
         ([True] * 5, []),
     ):
         requests = [
-            pickle.dumps((proofs, summary, (), flag))
+            b"\0" + pickle.dumps((proofs, summary, (), flag))
             for proofs, summary, flag in zip(keys, SUMMARIES, by_itself, strict=True)
         ]
         ahead.clear()

@@ -74,7 +74,12 @@ class SimChecks(ProofChecks):
         return not self._options.proofs_apart
 
     async def check(
-        self, summary: BlockSummary, items: Sequence[bytes], *, block_0_comes: Callable[[], bool]
+        self,
+        summary: BlockSummary,
+        items: Sequence[bytes],
+        *,
+        block_0_comes: Callable[[], bool],
+        more_come: bool = False,
     ) -> Verdict:
         """See `ProofChecks.check`."""
         await asyncio.sleep(self._world.between(*self._options.job_ns) / 1e9)
