@@ -171,7 +171,8 @@ def draw(seed: int, steps: int | None = None) -> Options:
         commit_crashes=some(0.4, 5),
         shutdowns=some(0.2, 2),
         retirements=some(0.15, 2),
-        disk_faults=some(0.3, 2),
+        # Oftener where blocks wait for standbys: what is on disk then must not go with what is not.
+        disk_faults=some(0.3, 2) + (more.randint(0, 3) if standbys else 0),
         breaks=some(0.6, 6),
         pauses=some(0.2, 2),
         busy=dice.choice([0.0, 0.0, 0.1, 0.5]),
