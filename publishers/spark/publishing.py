@@ -13,13 +13,13 @@ Source: design.md, "Spark".
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 from pyspark import TaskContext
-from pyspark.errors import PySparkException
+from pyspark.errors import AnalysisException, PySparkException
 
 from publishers.chain_runs import ChainPlan, Run, plan_chain, runs_of
 from publishers.errors import FrameError, OptionError, SparkJobFailed
@@ -80,14 +80,25 @@ def publish(
     texts.setdefault("turn_seconds", str(turn_seconds_for(blocks.sparkSession, count)))
     if not plan.is_ordered or count != plan.partition_count:
         rows = rows.repartitionByRange(count, BLOCK_NUMBER).sortWithinPartitions(BLOCK_NUMBER)
-    register(blocks.sparkSession)
     with tempfile.TemporaryDirectory(prefix="sluice-publish-") as folder:
         texts.setdefault("report_path", folder)
         try:
-            rows.write.format("blockstream").mode("append").options(**texts).save()
+            _save(rows, texts)
         except PySparkException as error:
             raise SparkJobFailed(reason_in(str(error))) from error
         return read_reports(Path(texts["report_path"]), parsed.publisher_id)
+
+
+def _save(rows: DataFrame, options: Mapping[str, str]) -> None:
+    """Write to the sink; where the session does not know it yet, it is told."""
+    writer = rows.write.format("blockstream").mode("append").options(**options)
+    try:
+        writer.save()
+    except AnalysisException as error:
+        if error.getCondition() != "DATA_SOURCE_NOT_FOUND":
+            raise
+        register(rows.sparkSession)
+        writer.save()
 
 
 def plan_frame(blocks: DataFrame) -> ChainPlan | None:
