@@ -18,8 +18,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
+from py4j.protocol import Py4JError
 from pyspark import TaskContext
-from pyspark.errors import AnalysisException, PySparkException
+from pyspark.errors import PySparkException
 
 from publishers.chain_runs import ChainPlan, Run, plan_chain, runs_of
 from publishers.errors import FrameError, OptionError, SparkJobFailed
@@ -94,8 +95,8 @@ def _save(rows: DataFrame, options: Mapping[str, str]) -> None:
     writer = rows.write.format("blockstream").mode("append").options(**options)
     try:
         writer.save()
-    except AnalysisException as error:
-        if error.getCondition() != "DATA_SOURCE_NOT_FOUND":
+    except (PySparkException, Py4JError) as error:  # Spark 4.3 has the second here
+        if "[DATA_SOURCE_NOT_FOUND]" not in str(error):
             raise
         register(rows.sparkSession)
         writer.save()
