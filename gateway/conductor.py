@@ -25,8 +25,8 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from functools import partial
 
 from datastream.errors import CommitFailed
 from gateway.acknowledging import Acknowledging, StoredBlock
@@ -67,7 +67,6 @@ from gateway.race_actions import (
 from gateway.race_facts import LIVE
 from gateway.root_hash import BlockHasher, BlockSummary
 from gateway.standby_gate import StandbyGate
-from gateway.work_thread import WorkThread
 
 __all__ = ["Conductor"]
 
@@ -111,7 +110,6 @@ class Conductor:
         group_blocks_max: most blocks that share one pair of flushes.
         hash_process: hashes what takes long; closed with the conductor.
         standbys: knows which blocks other nodes have; None: acknowledgements do not wait for that.
-        commit_thread: where blocks are committed, when not in a thread (simulation).
     """
 
     def __init__(
@@ -126,7 +124,6 @@ class Conductor:
         group_blocks_max: int = 64,
         hash_process: HashProcess | None = None,
         standbys: StandbyGate | None = None,
-        commit_thread: WorkThread | None = None,
     ) -> None:
         self.arbiter = arbiter
         self.idle = asyncio.Event()
@@ -150,7 +147,7 @@ class Conductor:
         self._commit_queue: deque[_Attempt] = deque()
         self._commit_task: asyncio.Task[None] | None = None
         self._probe_task: asyncio.Task[None] | None = None
-        self._commit_thread = commit_thread or WorkThread("commit")
+        self._commit_thread = ThreadPoolExecutor(1, "commit")
         self._hashing = Hashing(hash_process)
         self._room = asyncio.Event()
         self._publisher_count = 0
@@ -506,8 +503,9 @@ class Conductor:
             kinds = attempt.kinds if len(attempt.kinds) == len(attempt.items) else None
             blocks.append(VerifiedBlock(attempt.number, attempt.items, attempt.summary.root_hash, kinds))
         started_ns = self._now_ns()
+        loop = asyncio.get_running_loop()
         try:
-            await self._commit_thread.run(partial(self._ledger.append, blocks))
+            await loop.run_in_executor(self._commit_thread, self._ledger.append, blocks)
         except Exception as error:  # the edge of a shell: whatever it was, nothing was committed
             self._commit_failed(group[0], error)
             return
@@ -526,7 +524,7 @@ class Conductor:
             )
         log.debug("blocks committed", extra=fields(first=blocks[0].number, last=blocks[-1].number))
         if self._ledger.snapshot_due:
-            await self._commit_thread.run(self._ledger.write_snapshot)
+            await loop.run_in_executor(self._commit_thread, self._ledger.write_snapshot)
 
     def _commit_failed(self, attempt: _Attempt, error: Exception) -> None:
         if isinstance(error, CommitFailed):
@@ -543,10 +541,11 @@ class Conductor:
 
     async def _await_disk(self) -> None:
         """Try the disk until it takes writes again."""
+        loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(DISK_PROBE_SECONDS)
             try:
-                await self._commit_thread.run(self._ledger.probe)
+                await loop.run_in_executor(self._commit_thread, self._ledger.probe)
             except (OSError, CommitFailed) as error:
                 log.warning("the disk still cannot be written", extra=fields(got=str(error)))
                 continue

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 from gateway.conductor import Conductor
 from gateway.following import Following
@@ -24,7 +24,6 @@ from gateway.root_hash import BlockHasher, BlockSummary
 from gateway.standby_gate import StandbyGate
 from gateway.standby_watch import StandbyWatch
 from gateway.verification import BlockVerifier, Verdict
-from gateway.work_thread import WorkThread
 from tests.nodes import ledger_key
 from tests.simulation.conductor_checks import ConductorChecks, WatchedHasher
 from tests.simulation.coverage import Coverage
@@ -37,8 +36,6 @@ from tests.simulation.standbys import Standbys
 from tests.simulation.storage import Storage
 from tests.simulation.watched import WatchedArbiter
 from tests.simulation.world import SECOND_NS, SimLoop, World
-
-T = TypeVar("T")
 
 
 @functools.cache
@@ -84,14 +81,6 @@ class SimChecks(ProofChecks):
         """See `ProofChecks.check`."""
         await asyncio.sleep(self._world.between(*self._options.job_ns) / 1e9)
         return Verdict(self.check_now(summary), None)
-
-
-class SimThread(WorkThread):
-    """A thread whose work is done when the simulated event loop says so."""
-
-    def run(self, work: Callable[[], T]) -> asyncio.Future[T]:
-        """See `WorkThread.run`."""
-        return asyncio.get_running_loop().run_in_executor(self, work)  # type: ignore[arg-type]
 
 
 class SimService(PublishService):
@@ -199,7 +188,6 @@ class SimNode:
             responses_max=options.responses_max,
             group_blocks_max=options.group_blocks_max,
             standbys=gate,
-            commit_thread=SimThread("commit"),
         )
 
     def _lose_power(self) -> None:
