@@ -43,7 +43,7 @@ class Outbox:
 
     def put(self, response: Response) -> None:
         """Queue a response; none after one for which there was no room, so that none is missing between."""
-        if self._sender is not None:
+        if self._sender is not None and not self.overflow.is_set():
             begin, begun = self._sender
             if not begun.done():
                 self._sender = None

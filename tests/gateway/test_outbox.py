@@ -84,6 +84,30 @@ def with_line(play: Callable[[Outbox, Line], Awaitable[None]]) -> None:
     asyncio.run(main())
 
 
+def test_nothing_is_sent_behind_a_response_for_which_there_was_no_room() -> None:
+    """Found by the simulation, seed 503552: one that came later was sent, though others were missing."""
+
+    async def play(outbox: Outbox, line: Line) -> None:
+        for number in range(4):
+            outbox.put(Acknowledgement(number))
+        assert outbox.overflow.is_set()
+        for _ in range(3):
+            sending = asyncio.ensure_future(outbox.send_next(line.begin))
+            await asyncio.sleep(0)
+            line.take()
+            assert await sending
+        waiting = asyncio.ensure_future(outbox.send_next(line.begin))
+        await asyncio.sleep(0)
+        outbox.put(Acknowledgement(4))
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        assert line.steps[-1] == "sent 2"
+        outbox.close()
+        assert not await waiting
+
+    with_line(play)
+
+
 def test_a_response_that_is_waited_for_is_begun_with_as_it_is_put_in_and_others_wait_their_turn() -> None:
     async def play(outbox: Outbox, line: Line) -> None:
         sending = asyncio.ensure_future(outbox.send_next(line.begin))
