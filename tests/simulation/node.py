@@ -309,6 +309,7 @@ class SimNode:
         started_ns = self.world.now_ns
         await self.following.stop()
         await self.conductor.stop(grace_seconds)
+        self.oracle.keeps_time = False
         if self._watch is not None:
             await self._watch.close()
         took_ns = self.world.now_ns - started_ns

@@ -98,6 +98,8 @@ class Picture:
         self.first: int | None = 0
         self.shutting_down = self.retired = self.idle = False
         self.disk_failed = False
+        self.keeps_time = True
+        """Until the grace of a shutdown is over."""
         self._rules = RaceRules()
         self.slack_ns = SLACK_NS
         """How late a time limit may be noticed at the moment."""
@@ -225,7 +227,9 @@ class Picture:
         for stream in self.streams.values():
             yield from self._stream_faults(stream, now_ns)
         slow, timeout_ns = self.lowest_sent(), self._rules.block_timeout_ns
-        if slow is not None and timeout_ns and not self.is_held_back(slow) and not slow.is_of_peer:
+        if not self.keeps_time or slow is None or slow.is_of_peer:
+            timeout_ns = 0
+        if slow is not None and timeout_ns and not self.is_held_back(slow):
             if self._lowest[0] != slow.attempt_id:
                 self._lowest = slow.attempt_id, now_ns  # it may be late already, and is noticed from now on
             late_ns = now_ns - max(slow.timed_from_ns + timeout_ns, self._lowest[1])
@@ -241,9 +245,9 @@ class Picture:
         if hears and stream.acknowledged != self.last:
             got = f"{stream.name} heard {stream.acknowledged}, L is {self.last}"
             yield "Rule 5: every connected publisher hears of every commit", got
-        # A node that shuts down ends all streams, and keeps no other time once its grace is over.
-        is_late = stream.close_by_ns is not None and now_ns > stream.close_by_ns + self.slack_ns
-        if is_late and not self.shutting_down:
+        if not self.keeps_time:
+            return
+        if stream.close_by_ns is not None and now_ns > stream.close_by_ns + self.slack_ns:
             yield "Rule 8: the stream is ended after EndStream", stream.name
         idle_ns = self._rules.idle_timeout_ns
         waits = stream.state == "fresh" and bool(idle_ns) and not stream.held_back
