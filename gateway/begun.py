@@ -54,5 +54,16 @@ class Begun(Generic[T]):
         return await self
 
     def close(self) -> None:
-        """Give the rest up."""
+        """Give the rest up; an error of what it waited for is nobody's any more."""
         self._coroutine.close()
+        tell = getattr(
+            self._waits_for, "add_done_callback", None
+        )  # None: it waited for the loop to come round
+        if tell is not None:
+            tell(_look_at)
+
+
+def _look_at(future: Any) -> None:
+    """Take note of a future's error, which is logged as one that nobody has seen otherwise."""
+    if not future.cancelled():
+        future.exception()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Callable
 
 import pytest
@@ -115,6 +116,37 @@ def test_what_is_closed_ends_where_it_stands() -> None:
         assert ended == ["closed"]
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("fails_before", [False, True])
+def test_nobody_is_told_of_an_error_behind_what_was_closed(fails_before: bool) -> None:
+    """The soak found it: an answer that was given up, since its publisher was gone, was logged."""
+    told: list[dict[str, object]] = []
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, context: told.append(context))
+
+        async def play() -> None:
+            gate = loop.create_future()
+
+            async def work() -> None:
+                await gate
+
+            begun = Begun(work())
+            if fails_before:
+                gate.set_exception(ConnectionResetError("gone"))
+            begun.close()
+            if not fails_before:
+                gate.set_exception(ConnectionResetError("gone"))
+            await asyncio.sleep(0)
+
+        await play()
+        gc.collect()
+        await asyncio.sleep(0)
+
+    asyncio.run(main())
+    assert told == []
 
 
 def test_a_task_may_wait_for_the_rest() -> None:
