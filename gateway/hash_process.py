@@ -8,7 +8,7 @@ whatever thread, so another process is the way to hash on a second core.
     answer   ◄── socket   ◄──     state of each subtree concerned, with the items in it
     frame    u32 big-endian size, then so many bytes of `marshal`; both ends are ours, and the same Python
 
-It keeps nothing between two requests, and answers them in order. It says that it is ready by an empty answer,
+It keeps nothing between two requests, and answers them in order. It says that it is ready by an empty frame,
 and ends with its socket, that is with the node. Where it fails, `HashProcessLost` is raised, and who asked
 hashes without it: what comes out is the same.
 """
@@ -20,7 +20,6 @@ import contextlib
 import logging
 import marshal
 import os
-import signal
 import socket
 import struct
 import subprocess
@@ -30,6 +29,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, cast
 
 from gateway.errors import HashProcessLost
+from gateway.helper_process import serve
 from gateway.limits import HASH_PROCESS_REST_SECONDS, HASH_PROCESS_SECONDS_MAX, WARM_UP_SECONDS_MAX
 from gateway.logs import fields
 from gateway.merkle import StreamingTree
@@ -131,13 +131,13 @@ class HashProcess(asyncio.Protocol):
             (size,) = _SIZE.unpack_from(self._received)
             if len(self._received) < _SIZE.size + size:
                 return
-            answer = marshal.loads(self._received[_SIZE.size : _SIZE.size + size])
+            answer = self._received[_SIZE.size : _SIZE.size + size]
             del self._received[: _SIZE.size + size]
             if not self.ready.is_set():
                 self.ready.set()
                 self._settled.set()
             elif not (asked := self._asked.popleft()).done():  # done: whoever asked has given up
-                asked.set_result(answer)
+                asked.set_result(marshal.loads(answer))
 
     def connection_lost(self, error: Exception | None) -> None:
         """The process is gone."""
@@ -193,15 +193,12 @@ class HashProcess(asyncio.Protocol):
 
 def main() -> None:
     """Answer requests until the socket that is standard input ends."""
-    for signal_number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(signal_number, signal.SIG_IGN)  # a stopping node still finishes the blocks it has
-    node = socket.socket(fileno=0)
-    try:
-        _send(node, {})
-        while True:
-            _send(node, _answer(*_receive(node)))
-    except (EOFError, OSError):
-        return  # the node has ended
+    serve(lambda requests: [_answer_encoded(request) for request in requests])
+
+
+def _answer_encoded(request: bytes) -> bytes:
+    states, subtree_of_kind, items, kinds = marshal.loads(request)
+    return marshal.dumps(_answer(states, subtree_of_kind, items, kinds))
 
 
 def _answer(
@@ -211,30 +208,6 @@ def _answer(
     trees = {subtree: StreamingTree.from_state(*state) for subtree, state in states.items()}
     hash_into(trees, Leaves(subtree_of_kind, items, kinds))
     return {subtree: tree.state() for subtree, tree in trees.items()}
-
-
-def _send(node: socket.socket, answer: _States) -> None:
-    encoded = marshal.dumps(answer)
-    node.sendall(_SIZE.pack(len(encoded)) + encoded)
-
-
-def _receive(node: socket.socket) -> tuple[_States, dict[int, int], list[bytes], list[int]]:
-    """Return the next request. Raises EOFError if there is no whole one."""
-    (size,) = _SIZE.unpack(_receive_exactly(node, _SIZE.size))
-    request = marshal.loads(_receive_exactly(node, size))
-    assert isinstance(request, tuple)
-    return request
-
-
-def _receive_exactly(node: socket.socket, size: int) -> bytearray:
-    received = bytearray(size)
-    rest = memoryview(received)
-    while rest:
-        count = node.recv_into(rest)
-        if not count:
-            raise EOFError
-        rest = rest[count:]
-    return received
 
 
 if __name__ == "__main__":

@@ -159,9 +159,7 @@ class BlockAccessService:
                 await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, refusal)
             try:
                 answer = await asyncio.to_thread(self._read, number)
-            except (
-                Exception
-            ) as error:  # the edge of a shell: a damaged block must not look like a missing one
+            except Exception as error:  # at the edge: a damaged block must not look like a missing one
                 log.exception("block cannot be read", extra=fields(block=number, got=str(error)))
                 return _only(_Code.ERROR)
             self._count(address, len(answer), context)
