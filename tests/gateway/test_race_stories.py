@@ -120,3 +120,24 @@ def test_whoever_is_timed_out_by_an_error_was_still_a_source() -> None:
     race.end_stream("Alice", is_error=True)
     race.expect("Bob", "end TIMEOUT last 8 about 9")
     assert race.source_errors == []
+
+
+def test_who_went_on_with_what_it_was_asked_for_is_asked_for_the_beginning() -> None:
+    """Bob is asked for block 1, and told Behind for block 2, which was on its way; he sends block 1.
+
+    Then Carol leaves, with whose block 0 the chain was to begin. The simulation took Bob for one who comes to
+    block 0 by himself, since Behind had told him of it before he sent block 1.
+    """
+    race = Race(None, first=None)
+    race.connect("Alice", "Bob", "Carol")
+    race.header("Alice", 2)
+    race.header("Bob", 0)
+    race.header("Bob", 1)
+    race.leave("Alice")
+    race.expect("Bob", "skip 0", "skip 1", "resend 1")
+    race.header("Carol", 0)
+    race.header("Bob", 2)
+    race.expect("Bob", "behind None")
+    race.header("Bob", 1)
+    race.leave("Carol")
+    race.expect("Bob", "resend 0")

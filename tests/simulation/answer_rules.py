@@ -183,7 +183,7 @@ class AnswerRules(Picture):
             "Rule 6: only to those that have come beyond it, and once",
             f"block {number} to {stream.name}, which comes to {offered}",
         )
-        stream.next_offer, stream.sent_back = number, True
+        stream.next_offer = stream.sent_back_to = number
 
     def _ended(self, stream: Stream, end: EndOfStream) -> None:
         now = self._now

@@ -389,9 +389,9 @@ class Oracle(AnswerRules):
             case Failure.SENT_BACK if (is_own and args[1] == block.number) or name == "items":
                 # Its bytes would keep out those of the block that it was asked for.
                 asked = self.streams[block.winner]
-                if asked.next_offer is None or not asked.sent_back:
+                if asked.sent_back_to is None:
                     return False
-                return asked.next_offer <= self.next_number < block.number
+                return asked.sent_back_to <= self.next_number < block.number
             case Failure.ABANDONED | Failure.SENT_BACK:
                 return is_own and name == "header" and args[1] != block.number and not block.complete
             case Failure.RESTARTED:

@@ -57,8 +57,8 @@ class Stream:
     block: Block | None = None
     last_ended: int | None = None
     next_offer: int | None = None
-    sent_back: bool = False
-    """It was told to go back to `next_offer` and has offered only later blocks since."""
+    sent_back_to: int | None = None
+    """The block that it was asked to send again, while it has offered only later ones since."""
     proof_ns: int = 0
     acknowledged: int | None = None
     skipped_old: bool = False
@@ -71,9 +71,9 @@ class Stream:
 
     def offers(self, number: int, next_number: int) -> None:
         """Take note of a header; one that was on its way when it was sent back does not count."""
-        if self.sent_back and self.next_offer is not None and next_number <= self.next_offer < number:
+        if self.sent_back_to is not None and next_number <= self.sent_back_to < number:
             return
-        self.next_offer, self.sent_back = number + 1, False
+        self.next_offer, self.sent_back_to = number + 1, None
 
     @property
     def is_ready(self) -> bool:

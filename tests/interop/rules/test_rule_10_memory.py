@@ -14,6 +14,7 @@ import pytest
 from grpc import aio
 
 from gateway import publish_service
+from gateway.admission import Admission
 from gateway.block import Block
 from gateway.items import ItemKind, field_item
 from gateway.limits import ITEM_OVERHEAD_BYTES
@@ -246,8 +247,15 @@ def test_a_publisher_that_reads_nothing_at_all_has_its_connection_cut(
 ) -> None:
     """It has too many answers, or the node has ended its stream; neither can be told to it."""
     monkeypatch.setattr(publish_service, "DRAIN_SECONDS_MAX", 0.2)
+    released: list[str] = []
+    release = Admission.release
+
+    def spy(admission: Admission, publisher: str, address: str) -> None:
+        release(admission, publisher, address)
+        released.append(publisher)
 
     async def scene(stage: Stage) -> None:
+        monkeypatch.setattr(Admission, "release", spy)
         (deaf,) = await stage.publishers("deaf")
         sending = asyncio.ensure_future(ask_for_ever(deaf))
         if is_ended:
@@ -258,6 +266,7 @@ def test_a_publisher_that_reads_nothing_at_all_has_its_connection_cut(
         await asyncio.wait({sending})
         assert sending.exception() is not None
         await stage.left(0)
+        await stage.until(lambda: released == ["deaf"])
         (again,) = await stage.publishers("deaf")  # its place is free
         await again.block(BLOCKS[9])
         await again.expect("ack 9")
