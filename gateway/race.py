@@ -304,8 +304,9 @@ class Arbiter(RaceSteps):
 
     def let_go(self, publisher_id: PublisherId, now_ns: int) -> None:
         """The shell reads this publisher again: its time begins anew."""
+        self._now_ns = now_ns
         stream = self.stream(publisher_id)
         stream.held_back = False
         stream.since_ns = now_ns
         if stream.block is not None:
-            stream.block.begun_ns = stream.block.timed_from_ns = now_ns
+            self._begin_time(stream.block)

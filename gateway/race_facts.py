@@ -73,6 +73,8 @@ class BlockFacts:
     """Of the items received so far."""
     begun_ns: int = 0
     """When its winner began it, or was read again after it had to wait."""
+    turn: int = 0
+    """Its place in the order in which blocks were begun, or read again, at whatever time."""
     timed_from_ns: int = 0
     """Where the time of its winner counts from: `begun_ns`, or when a block below it failed since, because
     that one may be wanted of it first."""
@@ -323,12 +325,11 @@ class RaceFacts:
         ahead = self.rules.stall_blocks
         if not ahead or self.next_unstreamed <= block.number + ahead or self.is_held_back(block):
             return False
-        begun = (block.begun_ns, block.attempt_id)
         return any(
             other.number >= block.number + ahead
             and other.state in LIVE
             and other.state is not BlockState.STREAMING
-            and (other.begun_ns, other.attempt_id) > begun
+            and other.turn > block.turn
             for other in self.blocks.values()
         )
 

@@ -76,6 +76,7 @@ class RaceSteps(RaceFacts):
     ) -> None:
         super().__init__(last_number, first_number, rules)
         self._attempt_count = 0
+        self._turn_count = 0
         self._link_asked = AttemptId(0)
         self._link_from = 0  # every block from L + 1 up to this one, exclusive, is on its way to disk
         self._sent: dict[int, BlockFacts] = {}
@@ -195,7 +196,7 @@ class RaceSteps(RaceFacts):
             stream.address,
         )
         block.is_counted = not stream.is_peer
-        block.begun_ns = block.timed_from_ns = said.now_ns
+        self._begin_time(block)
         self.attempts[block.attempt_id] = block
         stream.block, stream.state = block, StreamState.SENDING
         self._actions.append(Begin(block.attempt_id, number, stream.publisher_id))
@@ -371,6 +372,12 @@ class RaceSteps(RaceFacts):
         self.attempts.pop(block.attempt_id, None)
         self._hold(block, -block.held_bytes)
         block.size_bytes = block.item_count = 0
+
+    def _begin_time(self, block: BlockFacts) -> None:
+        """The time of its winner begins, or begins anew."""
+        self._turn_count += 1
+        block.turn = self._turn_count
+        block.begun_ns = block.timed_from_ns = self._now_ns
 
     def _hold(self, block: BlockFacts, more_bytes: int) -> None:
         """Count bytes that a block holds more, or no longer: in all, and for its winner."""

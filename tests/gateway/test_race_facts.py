@@ -345,26 +345,24 @@ def test_who_failed_a_block_is_pardoned_when_nobody_else_has_come(
 
 
 @pytest.mark.parametrize(
-    ("number", "state", "begun", "stall_blocks", "expected"),
+    ("number", "state", "turn", "stall_blocks", "expected"),
     [
-        (12, BlockState.COMPLETE, (60, 3), 3, True),
-        (12, BlockState.VERIFIED, (60, 3), 3, True),
-        (13, BlockState.COMMITTING, (60, 3), 3, True),
-        (12, BlockState.COMPLETE, (50, 3), 3, True),
-        (12, BlockState.COMPLETE, (50, 1), 3, False),  # begun before: its publisher is not the faster one
-        (12, BlockState.COMPLETE, (40, 3), 3, False),
-        (12, BlockState.STREAMING, (60, 3), 3, False),
-        (12, BlockState.OPEN, (60, 3), 3, False),
-        (11, BlockState.COMPLETE, (60, 3), 3, False),
-        (12, BlockState.COMPLETE, (60, 3), 0, False),
+        (12, BlockState.COMPLETE, 3, 3, True),
+        (12, BlockState.VERIFIED, 3, 3, True),
+        (13, BlockState.COMMITTING, 3, 3, True),
+        (12, BlockState.COMPLETE, 1, 3, False),  # begun before: its publisher is not the faster one
+        (12, BlockState.STREAMING, 3, 3, False),
+        (12, BlockState.OPEN, 3, 3, False),
+        (11, BlockState.COMPLETE, 3, 3, False),
+        (12, BlockState.COMPLETE, 3, 0, False),
     ],
 )
 def test_a_winner_is_stalled_when_a_later_attempt_far_ahead_is_complete(
-    number: int, state: BlockState, begun: tuple[int, int], stall_blocks: int, expected: bool
+    number: int, state: BlockState, turn: int, stall_blocks: int, expected: bool
 ) -> None:
-    slow = BlockFacts(9, BlockState.STREAMING, AttemptId(2), PublisherId(1), begun_ns=50)
+    slow = BlockFacts(9, BlockState.STREAMING, AttemptId(2), PublisherId(1), turn=2)
     between = [BlockFacts(other, BlockState.OPEN) for other in (10, 11)]
-    ahead = BlockFacts(number, state, AttemptId(begun[1]), begun_ns=begun[0])
+    ahead = BlockFacts(number, state, AttemptId(3), turn=turn)
     facts = facts_with(slow, *between, ahead, rules=RaceRules(stall_blocks=stall_blocks))
     winner = connect(facts, "P", StreamState.SENDING)
     assert facts.is_stalled(slow) == expected

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gateway.limits import ITEM_OVERHEAD_BYTES
 from gateway.race_facts import RaceRules
-from tests.gateway.racing import ITEM, Race
+from tests.gateway.racing import ITEM, PROOF, Race
 
 RACING_CLOSELY = RaceRules(duplicate_skip_window=100)
 
@@ -141,3 +141,26 @@ def test_who_went_on_with_what_it_was_asked_for_is_asked_for_the_beginning() -> 
     race.header("Bob", 1)
     race.leave("Carol")
     race.expect("Bob", "resend 0")
+
+
+def test_two_who_are_read_again_at_once_do_not_stall_each_other() -> None:
+    """Alice has block 9 and Bob block 10; both had to wait, and are read again at the same time, Bob first.
+
+    Whose time began last is not stalled by who began before. Both times were equal, and the number of the
+    attempt decided: Alice was taken for stalled, which nobody looked at before her next block.
+    """
+    race = Race(8, rules=RaceRules(stall_blocks=1))
+    race.connect("Alice", "Bob")
+    race.header("Alice", 9)
+    race.header("Bob", 10)
+    for name in ("Alice", "Bob"):
+        race.arbiter.hold_back(race.ids[name])
+    race.arbiter.let_go(race.ids["Bob"], race.now_ns)
+    race.items("Bob", ITEM, PROOF)
+    race.end("Bob", 10)
+    race.arbiter.let_go(race.ids["Alice"], race.now_ns)
+    race.wait(0)
+    race.expect("Alice")
+    race.items("Alice", PROOF)
+    race.end("Alice", 9)
+    race.expect("Alice", "ack 9", "ack 10")

@@ -108,6 +108,7 @@ class Oracle(AnswerRules):
         stream.proof_ns = self.world.now_ns
         if stream.block is not None:
             stream.block.timed_from_ns = stream.block.begun_ns = self.world.now_ns
+            stream.block.turn = self.next_turn()
 
     def event(
         self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], actions: Sequence[Action]
@@ -306,7 +307,7 @@ class Oracle(AnswerRules):
             self.blamed = {number: self.blamed.get(number, set())}
         now_ns = self.world.now_ns
         block = Block(number, action.attempt_id, sender.publisher_id, sender.name, now_ns, now_ns)
-        block.is_of_peer = sender.is_peer
+        block.is_of_peer, block.turn = sender.is_peer, self.next_turn()
         self.blocks[number] = sender.block = block
         sender.state = "sending"
         sender.offers(number, self.next_number)

@@ -31,6 +31,8 @@ class Block:
     begun_ns: int
     timed_from_ns: int = 0
     """`begun_ns`, or later: when a block below it failed, or when it was read again."""
+    turn: int = 0
+    """Its place in the order of those that were begun, or read again."""
     items: list[bytes] = field(default_factory=list)
     size_bytes: int = 0
     complete: bool = False
@@ -105,8 +107,14 @@ class Picture:
         """How late a time limit may be noticed at the moment."""
         self._open_since: tuple[int, int] | None = None
         """Block L + 1 while it is open, and since when."""
+        self._turn_count = 0
         self._lowest = (0, 0)
         """The attempt that is the lowest being sent, and since when."""
+
+    def next_turn(self) -> int:
+        """Give the place of a block whose time begins now."""
+        self._turn_count += 1
+        return self._turn_count
 
     def held_in_all(self) -> int:
         """Count the bytes that all blocks hold."""
@@ -182,10 +190,9 @@ class Picture:
         slow, limit = self.lowest_in_flight(), self._rules.stall_blocks
         if slow is None or not limit or self.is_held_back(slow):
             return None
-        begun = (slow.begun_ns, slow.attempt_id)  # the time of one that was not read begins anew
         for other in self.blocks.values():
             is_ahead = other.complete and other.number >= slow.number + limit
-            if is_ahead and (other.begun_ns, other.attempt_id) > begun:
+            if is_ahead and other.turn > slow.turn:  # the time of one that was not read begins anew
                 return slow
         return None
 
