@@ -32,6 +32,7 @@ __all__ = [
     "read_g1",
     "read_g2",
     "weighted_sum",
+    "weighted_sum_g2",
 ]
 
 # The curve family BLS12 is made from one parameter (draft-irtf-cfrg-pairing-friendly-curves section 4.2.1).
@@ -109,6 +110,11 @@ def weighted_sum(points: Sequence[G1Point], scalars: Sequence[int]) -> G1Point:
         [point], [scalar] = points, scalars
         return point if scalar == 1 else -point if scalar == -1 else point * Scalar(scalar % GROUP_ORDER)
     return G1Point.multiexp_unchecked(list(points), [Scalar(scalar % GROUP_ORDER) for scalar in scalars])
+
+
+def weighted_sum_g2(points: Sequence[G2Point], scalars: Sequence[int]) -> G2Point:
+    """Return the sum of each point of G2 times its scalar, as `weighted_sum` does in G1."""
+    return G2Point.multiexp_unchecked(list(points), [Scalar(scalar % GROUP_ORDER) for scalar in scalars])
 
 
 def pairing_product_is_one(g1_points: Sequence[G1Point], g2_points: Sequence[G2Point]) -> bool:

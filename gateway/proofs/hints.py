@@ -42,6 +42,7 @@ from gateway.proofs.bls12_381 import (
     read_g1,
     read_g2,
     weighted_sum,
+    weighted_sum_g2,
 )
 from gateway.proofs.encoding import SCALAR_SIZE, LayoutReader, scalar_bytes
 from gateway.proofs.hash_to_field import hash_to_field
@@ -90,6 +91,12 @@ MULTIPLICATIVE_GENERATOR: Final = 7
 (r - 1) / n is the root of unity that the domain of size n is made of. That it is no square, which is what
 powers of two need, is asserted here."""
 assert pow(MULTIPLICATIVE_GENERATOR, (r - 1) // 2, r) == r - 1
+
+_OF_ONE_SIGNATURE: Final = ("H(m)", "asig")
+"""Points of G2 that no two signatures have in common."""
+
+_SUMMED_IN_G2_MIN: Final = 3
+"""Multiples of points of G2 from which on their sum costs less than a pairing and a multiple in G1 each."""
 
 BATCH_BITS: Final = 128
 """Bits of each random factor that merges the pairing relations: a false one passes with 2^-128."""
@@ -435,23 +442,40 @@ def _batched_hold(
     """4.6: raise the relations to 1 and fresh random powers, and check the product of all at once.
 
     Sound because every point is in its group of prime order: were one relation false, one power at most of
-    2^128 would make the product 1. Pairings with one and the same point of G2 are one, so several signatures
-    under a key cost little more than two pairings each.
+    2^128 would make the product 1. Pairings with one and the same point are one. Of G2, these are the points
+    of a key; and where the point of G2 is a signature's own, those of G1: g0 of a key, and an apk whose nodes
+    have signed several messages. So several signatures under a key cost little more than one pairing each.
     """
     terms: dict[int, dict[int, tuple[int, G1Point]]] = {}  # by the points' identity: of G2, then of G1
     points: dict[int, G2Point] = {}
+    own: dict[int, tuple[G1Point, list[tuple[int, G2Point]]]] = {}  # by the identity of the point of G1
     for relations, g2_points in batch:
         for relation in relations:
-            power = random_bits(BATCH_BITS) if points else 1
+            power = random_bits(BATCH_BITS) if points or own else 1
             for g2_name, factors in relation.factors.items():
                 g2_point = g2_points[g2_name]
+                if g2_name in _OF_ONE_SIGNATURE:
+                    [(scalar, point)] = factors
+                    own.setdefault(id(point), (point, []))[1].append((power * scalar, g2_point))
+                    continue
                 points[id(g2_point)] = g2_point
                 sums = terms.setdefault(id(g2_point), {})
                 for scalar, point in factors:
                     before = sums.get(id(point), (0, point))[0]
                     sums[id(point)] = (before + power * scalar, point)
-    g1 = [_sum(list(sums.values())) for sums in terms.values()]
-    return pairing_product_is_one(g1, [points[g2_id] for g2_id in terms])
+    pairs = [(_sum(list(sums.values())), points[g2_id]) for g2_id, sums in terms.items()]
+    for point, multiples in own.values():
+        pairs += _own_pairs(point, multiples)
+    return pairing_product_is_one([g1 for g1, _ in pairs], [g2 for _, g2 in pairs])
+
+
+def _own_pairs(point: G1Point, multiples: Sequence[tuple[int, G2Point]]) -> list[tuple[G1Point, G2Point]]:
+    """Return pairs whose pairings are the product of e(point, other)^scalar over all (scalar, other)."""
+    if len(multiples) < _SUMMED_IN_G2_MIN:
+        return [(_sum([(scalar, point)]), other) for scalar, other in multiples]
+    sign = -1 if multiples[0][0] < 0 else 1  # short scalars are cheaper, and -1 would be long
+    others = weighted_sum_g2([other for _, other in multiples], [sign * scalar for scalar, _ in multiples])
+    return [(_sum([(sign, point)]), others)]
 
 
 def _holds(relation: _Relation, g2_points: dict[str, G2Point]) -> bool:

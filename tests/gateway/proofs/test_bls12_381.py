@@ -18,6 +18,7 @@ from gateway.proofs.bls12_381 import (
     read_g1,
     read_g2,
     weighted_sum,
+    weighted_sum_g2,
 )
 from tests.gateway.proofs.encoders import g1_bytes, g2_bytes
 
@@ -150,5 +151,7 @@ def test_sums_and_products() -> None:
     assert weighted_sum([g], [GROUP_ORDER]) == G1Point.identity() == weighted_sum([g], [0])
     assert [weighted_sum([g], [scalar]) for scalar in (1, -1, 7, -2)] == [g, -g, g * Scalar(7), -(g + g)]
     assert weighted_sum([], []) == G1Point.identity()
+    assert weighted_sum_g2([h, h, -h], [5, -3, 1 << 128]) == h * Scalar(2) - h * Scalar(1 << 128)
+    assert weighted_sum_g2([h], [GROUP_ORDER]) == G2Point.identity() == weighted_sum_g2([], [])
     assert pairing_product_is_one([g * Scalar(6), -g], [h, h * Scalar(6)])
     assert not pairing_product_is_one([g * Scalar(6), -g], [h, h * Scalar(5)])

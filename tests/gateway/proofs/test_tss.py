@@ -284,20 +284,49 @@ def test_one_that_does_not_hold_is_told_from_the_others(part: int, place: int) -
     assert found[place] == TssCheck(NETWORK.ledger).check(*claims[place])
 
 
-def test_opposite_failings_do_not_make_up_for_each_other() -> None:
+@pytest.mark.parametrize("count", [2, 3, 4])  # from three on, asig are summed in G2
+def test_opposite_failings_do_not_make_up_for_each_other(count: int) -> None:
     """Two signatures whose asig are false by opposite amounts: without random factors the product is 1."""
-    first, second = (bytearray(signature) for signature, _ in claims_of()[:2])
-    at = slice(1096 + 128, 1096 + 320)
-    for signature, off in ((first, G2Point()), (second, -G2Point())):
-        signature[at] = g2_bytes(read_g2(bytes(signature[at]), "asig") + off)
-    claims = [(bytes(first), ROOTS[0]), (bytes(second), ROOTS[1])]
+    first, second, *others = claims_of()[:count]
+    claims = [
+        (with_asig_off(first[0], G2Point()), first[1]),
+        (with_asig_off(second[0], -G2Point()), second[1]),
+        *others,
+    ]
     careless = TssCheck(NETWORK.ledger, lambda count: 1)
     careless.check_ahead(claims)
     assert careless._ahead == set(claims)
     check = TssCheck(NETWORK.ledger)
     check.check_ahead(claims)
     assert check._ahead == set()
-    assert None not in [check.check(*claim) for claim in claims]
+    assert [check.check(*claim) is None for claim in claims] == [False, False, *(True for _ in others)]
+
+
+def with_asig_off(signature: bytes, off: G2Point) -> bytes:
+    """Return the signature with `off` added to its asig."""
+    at = slice(1096 + 128, 1096 + 320)
+    altered = bytearray(signature)
+    altered[at] = g2_bytes(read_g2(signature[at], "asig") + off)
+    return bytes(altered)
+
+
+@pytest.mark.parametrize("count", [2, 3, 4])  # from three on, H(m) of the same signers are summed in G2
+def test_signatures_of_one_anothers_roots_do_not_make_up_for_each_other(count: int) -> None:
+    """The same nodes have signed two roots, and each signature comes with the other's: sums are the same."""
+    claims = [(NETWORK.sign(root, (0, 1, 2), range(4)), root) for root in ROOTS[:count]]
+    knowing = TssCheck(NETWORK.ledger)
+    assert [knowing.check(*claim) for claim in claims] == [None] * count
+    knowing.check_ahead(claims)
+    assert knowing._ahead == set(claims)
+
+    (first, first_root), (second, second_root), *others = claims
+    claims = [(first, second_root), (second, first_root), *others]
+    careless = TssCheck(NETWORK.ledger, lambda count: 1)
+    careless.check_ahead(claims)
+    assert careless._ahead == set(claims)
+    knowing.check_ahead(claims)
+    assert knowing._ahead == set()
+    assert [knowing.check(*claim) is None for claim in claims] == [False, False, *(True for _ in others)]
 
 
 def test_after_one_that_does_not_hold_the_next_are_checked_alone() -> None:
