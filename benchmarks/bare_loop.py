@@ -12,10 +12,9 @@ import asyncio
 import contextlib
 import os
 import sys
+import time
 
 import uvloop
-
-from gateway.loop_watch import LoopWatch
 
 __all__ = ["WATCH_SECONDS", "PauseRecord"]
 
@@ -25,10 +24,11 @@ WATCH_SECONDS = 0.002
 class PauseRecord:
     """The worst pauses of the running loop; made in the loop's thread.
 
-    A pause is by how much a sleep of WATCH_SECONDS came too late. Of a pause, the *own* part is what is left
-    without the time in which the loop's thread was ready and had no processor (/proc/thread-self/schedstat,
-    Linux): the loop's callbacks, and its waits for threads of its own process. On a busy machine that is more
-    than the process itself is to blame for: a thread that has Python's lock may wait for a processor, too.
+    A pause is by how much a sleep of WATCH_SECONDS came too late. Its *own* part is what is left without the
+    time in which the loop's thread was ready and had no processor (/proc/thread-self/schedstat, Linux): the
+    loop's callbacks, and its waits for threads of its own process. Where it waited during the sleep or behind
+    it is not known, so the own part is at most as long as told here; and a thread of the process that has
+    Python's lock may have waited for a processor, too.
     """
 
     def __init__(self) -> None:
@@ -37,21 +37,24 @@ class PauseRecord:
         self._schedstat: int | None = None
         with contextlib.suppress(OSError):
             self._schedstat = os.open("/proc/thread-self/schedstat", os.O_RDONLY)
-        self._waited_before = self._waited_seconds()
-        self._watch = LoopWatch(self._take, WATCH_SECONDS)
+        self._task = asyncio.get_running_loop().create_task(self._watch())
 
     def close(self) -> None:
         """End it."""
-        self._watch.close()
+        self._task.cancel()
         if self._schedstat is not None:
             os.close(self._schedstat)
 
-    def _take(self, late_seconds: float) -> None:
-        waited = self._waited_seconds()
-        own = late_seconds - (waited - self._waited_before)
-        self._waited_before = waited
-        self.worst_seconds = max(self.worst_seconds, late_seconds)
-        self.worst_own_seconds = max(self.worst_own_seconds, own)
+    async def _watch(self) -> None:
+        while True:
+            # Not the loop's time, which it takes in whole milliseconds, when a round begins.
+            waited_before, began = self._waited_seconds(), time.perf_counter()
+            await asyncio.sleep(WATCH_SECONDS)
+            seconds = time.perf_counter() - began
+            late = seconds - WATCH_SECONDS
+            without_waits = seconds - (self._waited_seconds() - waited_before)
+            self.worst_seconds = max(self.worst_seconds, late)
+            self.worst_own_seconds = max(self.worst_own_seconds, min(late, without_waits))
 
     def _waited_seconds(self) -> float:
         """Seconds that this thread has waited for a processor."""
@@ -66,7 +69,7 @@ async def _run() -> None:
     print("watching", flush=True)
     await asyncio.to_thread(sys.stdin.read)
     record.close()
-    print(record.worst_seconds, record.worst_own_seconds, flush=True)
+    print(record.worst_seconds, flush=True)
 
 
 if __name__ == "__main__":

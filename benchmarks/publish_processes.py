@@ -48,8 +48,6 @@ class BareLoop:
 
     worst_pause_seconds: float = 0.0
     """The longest that it did not come round, though it had nothing to do."""
-    worst_own_pause_seconds: float = 0.0
-    """The longest own part of such a pause: what the machine does unseen, as an interrupt does."""
 
 
 @contextmanager
@@ -83,8 +81,7 @@ def bare_loop() -> Iterator[BareLoop]:
             yield found
         finally:
             process.stdin.close()
-            worst, own = process.stdout.readline().split()
-            found.worst_pause_seconds, found.worst_own_pause_seconds = float(worst), float(own)
+            found.worst_pause_seconds = float(process.stdout.readline())
 
 
 @contextmanager

@@ -10,10 +10,12 @@ Big integers and pairings hold Python's lock for milliseconds at a time. Request
 pause: the next one is there before the last one is answered. Where several wait, since blocks come faster
 than they are checked, what is cheaper together is checked together. A process that died or hung is replaced,
 and all that it was asked is asked again, each block by itself; one that ends the process twice is refused.
+Where processors are short, the process gives way to the node: no event loop waits until a pairing is done.
 """
 
 from __future__ import annotations
 
+import os
 import pickle
 from collections.abc import Iterator, Sequence
 from itertools import takewhile
@@ -21,7 +23,12 @@ from typing import Final
 
 from gateway.errors import BlockRefused, HelperProcessLost
 from gateway.helper_process import HelperProcess, serve
-from gateway.limits import PROOF_CHECK_SECONDS_MAX, PROOFS_GATHER_SECONDS, PROOFS_TOGETHER_MAX
+from gateway.limits import (
+    PROOF_CHECK_SECONDS_MAX,
+    PROOF_PROCESS_NICENESS,
+    PROOFS_GATHER_SECONDS,
+    PROOFS_TOGETHER_MAX,
+)
 from gateway.proofs import ProofVerifier
 from gateway.proofs.ledger_data import LedgerData
 from gateway.proofs.poseidon import round_constants
@@ -105,6 +112,7 @@ class ProofProcess:
 
 def main() -> None:
     """Answer requests until the node ends."""
+    os.nice(PROOF_PROCESS_NICENESS)
     round_constants()  # 0.1 s that the first block need not wait for
     serve(_Answers(), PROOFS_TOGETHER_MAX, PROOFS_GATHER_SECONDS, lambda request: request[0] == 1)
 

@@ -17,6 +17,7 @@ import uvloop
 
 from gateway.errors import BlockRefused
 from gateway.ledger_keys import LedgerKeys
+from gateway.limits import PROOF_PROCESS_NICENESS
 from gateway.proof_process import ProofProcess, _Answers
 from gateway.proofs import ProofVerifier
 from gateway.root_hash import BlockSummary
@@ -72,6 +73,16 @@ def test_it_answers_as_the_verifier_here_does() -> None:
         for summary in (SUMMARY, FORGED, summary_of(block_items(3))):
             assert await outcome(process, KNOWING, summary) == here(KNOWING, summary)
         assert isinstance(here(KNOWING, FORGED), Refusal)
+
+    with_process(play)
+
+
+def test_it_gives_way_to_the_node() -> None:
+    async def play(process: ProofProcess) -> None:
+        await process.check(KNOWING, SUMMARY, ())
+        assert process.pid is not None
+        own = os.getpriority(os.PRIO_PROCESS, 0)
+        assert os.getpriority(os.PRIO_PROCESS, process.pid) == min(own + PROOF_PROCESS_NICENESS, 19) > own
 
     with_process(play)
 
@@ -239,6 +250,7 @@ def test_once_closed_it_is_not_started_again() -> None:
 ORPHAN = """
 import asyncio
 import sys
+from gateway.limits import PROOF_PROCESS_NICENESS
 from gateway.proof_process import ProofProcess
 async def main():
     process = ProofProcess()
