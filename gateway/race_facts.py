@@ -72,9 +72,9 @@ class BlockFacts:
     item_count: int = 0
     """Of the items received so far."""
     begun_ns: int = 0
-    """When its winner began it, or was read again after it had to wait."""
+    """When its winner began it first, or was read again after it had to wait."""
     turn: int = 0
-    """Its place in the order in which blocks were begun, or read again, at whatever time."""
+    """Its place in the order in which blocks were begun first, or read again, at whatever time."""
     timed_from_ns: int = 0
     """Where the time of its winner counts from: `begun_ns`, or when a block below it failed since, because
     that one may be wanted of it first."""

@@ -196,7 +196,8 @@ class RaceSteps(RaceFacts):
             stream.address,
         )
         block.is_counted = not stream.is_peer
-        self._begin_time(block)
+        if said.failure is not Failure.RESTARTED:  # who starts over has no more time: it could do so for ever
+            self._begin_time(block)
         self.attempts[block.attempt_id] = block
         stream.block, stream.state = block, StreamState.SENDING
         self._actions.append(Begin(block.attempt_id, number, stream.publisher_id))

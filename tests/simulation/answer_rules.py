@@ -24,13 +24,13 @@ from gateway.race_actions import (
 from gateway.race_tables import EndStatus, Failure
 from tests.simulation.disk_checks import DiskChecks
 from tests.simulation.options import Options
-from tests.simulation.picture import Picture, Stream
+from tests.simulation.picture import Block, Picture, Stream
 from tests.simulation.storage import Storage
 from tests.simulation.texts import text_of
 from tests.simulation.world import World
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Moment:
     """An event of the arbiter, and what it gave back."""
 
@@ -40,6 +40,8 @@ class Moment:
     actions: Sequence[Action]
     sender: Stream | None
     """The stream that it is about, when a publisher caused it."""
+    started_over: Block | None = None
+    """What its winner dropped in this event, to begin the same block again."""
 
 
 class AnswerRules(Picture):

@@ -308,6 +308,8 @@ class Oracle(AnswerRules):
         now_ns = self.world.now_ns
         block = Block(number, action.attempt_id, sender.publisher_id, sender.name, now_ns, now_ns)
         block.is_of_peer, block.turn = sender.is_peer, self.next_turn()
+        if (over := now.started_over) is not None:  # which gives it no more time
+            block.begun_ns, block.timed_from_ns, block.turn = over.begun_ns, over.timed_from_ns, over.turn
         self.blocks[number] = sender.block = block
         sender.state = "sending"
         sender.offers(number, self.next_number)
@@ -354,6 +356,8 @@ class Oracle(AnswerRules):
             f"block {block.number} of {block.winner_name}",
         )
         del self.blocks[block.number]
+        if failure is Failure.RESTARTED:
+            now.started_over = block
         for above in self.blocks.values():
             if above.number > block.number:
                 above.timed_from_ns = self.world.now_ns
