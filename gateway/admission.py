@@ -62,7 +62,7 @@ class AdmissionLimits:
 
     allowed_subjects: frozenset[str] = frozenset()
     """Certificate subjects that may publish; empty: anybody who gets a connection."""
-    streams_per_publisher_max: int = 8
+    streams_per_publisher_max: int = 64
     """Streams that one publisher may have open."""
     streams_per_address_max: int = 256
     """Streams that one network address may have open."""

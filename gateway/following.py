@@ -28,7 +28,7 @@ from gateway.catch_up import DONE, CatchUp, CatchUpRules, Outcome, Range, Try
 from gateway.channels import ClientTls, open_channel
 from gateway.conductor import Conductor
 from gateway.errors import GatewayError
-from gateway.limits import FOLLOW_SETTLE_SECONDS, KEEPALIVE_CLIENT_SECONDS_MIN, PEER_STATUS_SECONDS_MAX
+from gateway.limits import FOLLOW_SETTLE_SECONDS, KEEPALIVE_PEER_SECONDS, PEER_STATUS_SECONDS_MAX
 from gateway.logs import fields
 from gateway.metrics import Metrics
 from gateway.node_service import INSTANCE_KEY, STATUS_KEY, read_facts
@@ -336,7 +336,7 @@ class Following:
     def _channel_options(self) -> list[tuple[str, str | int]]:
         return [
             ("grpc.max_receive_message_length", self._message_bytes_max),
-            ("grpc.keepalive_time_ms", KEEPALIVE_CLIENT_SECONDS_MIN * 2_000),
+            ("grpc.keepalive_time_ms", KEEPALIVE_PEER_SECONDS * 1_000),
             ("grpc.keepalive_timeout_ms", int(self._stall_seconds * 1_000)),
             # A connection of its own for each attempt: one that hangs is not to be used again.
             ("grpc.use_local_subchannel_pool", 1),

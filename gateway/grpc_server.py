@@ -25,15 +25,15 @@ from gateway.limits import (
     HANDSHAKE_SECONDS_MAX,
     HARD_MESSAGE_FACTOR,
     KEEPALIVE_ANSWER_SECONDS,
-    KEEPALIVE_CLIENT_SECONDS_MIN,
+    PING_SECONDS_MIN,
     STREAMS_PER_CONNECTION_MAX,
 )
 from gateway.tls import ServerTls
 
 __all__ = ["ServerPlan", "not_free", "start_server"]
 
-# That a client was gone before it had its answer is no error of a service; gRPC logs a traceback for each.
-logging.getLogger("grpc._cython.cygrpc").addFilter(lambda record: not _is_about_gone_client(record))
+# gRPC logs a traceback for each: whoever sends nonsense could fill the log of the node.
+logging.getLogger("grpc._cython.cygrpc").addFilter(lambda record: not _is_about_client(record))
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,9 +109,17 @@ class _RefuseUnreadable(aio.ServerInterceptor):
         )
 
 
-def _is_about_gone_client(record: logging.LogRecord) -> bool:
-    """Whether an answer could not be sent: the only batch that gRPC starts outside of our handlers."""
-    return record.getMessage().startswith("ExecuteBatchError raised in core by servicer method")
+_ABOUT_CLIENTS = (
+    # An answer could not be sent to a client that is gone: the only batch begun outside of our handlers.
+    "ExecuteBatchError raised in core by servicer method",
+    # Metadata that is not UTF-8; it is taken for Latin-1.
+    "Invalid encoding on ",
+)
+
+
+def _is_about_client(record: logging.LogRecord) -> bool:
+    """Whether gRPC logs as an error what a client did, and what is no error of a service."""
+    return record.getMessage().startswith(_ABOUT_CLIENTS)
 
 
 def _options(plan: ServerPlan) -> list[tuple[str, int]]:
@@ -122,7 +130,7 @@ def _options(plan: ServerPlan) -> list[tuple[str, int]]:
         # A block that getBlock returns is as long as it is; stream messages are kept short elsewhere.
         ("grpc.max_send_message_length", -1),
         # Clients may ask as well; without these two gRPC takes a careful client for an attack.
-        ("grpc.http2.min_ping_interval_without_data_ms", KEEPALIVE_CLIENT_SECONDS_MIN * 1000),
+        ("grpc.http2.min_ping_interval_without_data_ms", int(PING_SECONDS_MIN * 1000)),
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.max_allowed_incoming_connections", _connections_max(plan.connections_max)),
         ("grpc.max_concurrent_streams", STREAMS_PER_CONNECTION_MAX),

@@ -46,7 +46,7 @@ __all__ = [
     "INLINE_HASH_ITEMS_MAX",
     "ITEM_OVERHEAD_BYTES",
     "KEEPALIVE_ANSWER_SECONDS",
-    "KEEPALIVE_CLIENT_SECONDS_MIN",
+    "KEEPALIVE_PEER_SECONDS",
     "LEDGER_KEYS_MAX",
     "LEVEL_LOOK_SECONDS",
     "LOOP_WATCH_SECONDS",
@@ -56,6 +56,7 @@ __all__ = [
     "PEER_POLL_FAILURES_MAX",
     "PEER_POLL_SECONDS",
     "PEER_STATUS_SECONDS_MAX",
+    "PING_SECONDS_MIN",
     "PROOFS_GATHER_SECONDS",
     "PROOFS_PER_BLOCK_MAX",
     "PROOFS_TOGETHER_MAX",
@@ -266,9 +267,12 @@ PUBLISHER_NAME_CHARACTERS_MAX: Final = 256
 KEEPALIVE_ANSWER_SECONDS: Final = 10
 """How long a client that was asked whether it is still there has to answer; then its connection is closed."""
 
-KEEPALIVE_CLIENT_SECONDS_MIN: Final = 5
+KEEPALIVE_PEER_SECONDS: Final = 10
+"""How long another node may be silent before it is asked whether it is still there."""
+
+PING_SECONDS_MIN: Final = 0.5
 """Clients may ask the node as often. Without this, gRPC closes the connection of one that asks oftener than
-every 5 minutes, with `too_many_pings`."""
+every 5 minutes, with `too_many_pings`. Some libraries can ask each second; a ping costs nothing."""
 
 HANDSHAKE_SECONDS_MAX: Final = 20
 """How long a gRPC client may take to begin: TLS, and HTTP/2's first frames; then its connection is closed."""

@@ -223,7 +223,7 @@ class Settings:
     publish_max_streams_per_publisher: int = row(
         "publish.max_streams_per_publisher",
         WholeNumber(1, 100_000),
-        8,
+        64,  # publishers that share a connection and have no name count as one
         "Streams that one publisher may have open; one more is refused with RESOURCE_EXHAUSTED.",
         unit="streams",
     )

@@ -28,7 +28,7 @@ from gateway.errors import GatewayError
 from gateway.ledger import Ledger
 from gateway.limits import (
     KEEPALIVE_ANSWER_SECONDS,
-    KEEPALIVE_CLIENT_SECONDS_MIN,
+    KEEPALIVE_PEER_SECONDS,
     PEER_STATUS_SECONDS_MAX,
     STANDBY_ASK_SECONDS,
     STANDBY_RETRY_SECONDS,
@@ -44,7 +44,7 @@ __all__ = ["StandbyWatch"]
 log = logging.getLogger(__name__)
 
 _OPTIONS = (
-    ("grpc.keepalive_time_ms", KEEPALIVE_CLIENT_SECONDS_MIN * 2_000),
+    ("grpc.keepalive_time_ms", KEEPALIVE_PEER_SECONDS * 1_000),
     ("grpc.keepalive_timeout_ms", KEEPALIVE_ANSWER_SECONDS * 1_000),
     ("grpc.http2.max_pings_without_data", 0),  # a quiet network is no reason to stop asking
     # A connection of its own for each attempt: one that hangs is not to be used again.

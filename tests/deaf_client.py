@@ -1,21 +1,24 @@
 """A gRPC client that asks and takes no answer: bare HTTP/2 whose streams have a window of 0 bytes.
 
-gRPC's own client always takes the answer to a unary call, so it cannot be one.
-Source: RFC 9113 sections 3.4, 4.1, 6.5; RFC 7541 section 6.2.2 (a literal header with a new name).
+gRPC's own client always takes the answer to a unary call, so it cannot be one; nor does it ping at will,
+or send metadata that is not ASCII.
+Source: RFC 9113 sections 3.4, 4.1, 6.5, 6.7, 6.8; RFC 7541 section 6.2.2 (a literal header with a new name).
 """
 
 from __future__ import annotations
 
 import socket
 import struct
+from collections.abc import Mapping
 
 from gateway.addresses import Address
 
 __all__ = ["DeafClient"]
 
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-_DATA, _HEADERS, _SETTINGS = 0x0, 0x1, 0x4
-_END_STREAM, _END_HEADERS = 0x1, 0x4
+_DATA, _HEADERS, _SETTINGS, _PING, _GOAWAY = 0x0, 0x1, 0x4, 0x6, 0x7
+_ACK, _END_STREAM, _END_HEADERS = 0x1, 0x1, 0x4
+_FRAME_HEAD_SIZE = 9
 _INITIAL_WINDOW_SIZE = 0x4
 
 
@@ -28,8 +31,8 @@ class DeafClient:
         settings = struct.pack(">HI", _INITIAL_WINDOW_SIZE, 0)
         self._socket.sendall(_PREFACE + _frame(_SETTINGS, 0, 0, settings))
 
-    def ask(self, path: str, request: bytes) -> None:
-        """Make a call with one request, and half-close it."""
+    def ask(self, path: str, request: bytes, metadata: Mapping[str, str] | None = None) -> None:
+        """Make a call with one request, and half-close it. Metadata goes out as Latin-1."""
         self._stream_id += 2
         names = {
             ":method": "POST",
@@ -38,6 +41,7 @@ class DeafClient:
             ":authority": "node",
             "te": "trailers",
             "content-type": "application/grpc",
+            **(metadata or {}),
         }
         block = b"".join(b"\0" + _text(name) + _text(value) for name, value in names.items())
         message = b"\0" + len(request).to_bytes(4, "big") + request
@@ -45,6 +49,37 @@ class DeafClient:
             _frame(_HEADERS, _END_HEADERS, self._stream_id, block)
             + _frame(_DATA, _END_STREAM, self._stream_id, message)
         )
+
+    def wait_for_headers(self) -> None:
+        """Wait for the beginning of an answer, for which no window is needed."""
+        while self._next_frame()[0] != _HEADERS:
+            pass
+
+    def ping(self) -> bool:
+        """Ask whether the server is there; False: it ends the connection in place of an answer."""
+        try:
+            self._socket.sendall(_frame(_PING, 0, 0, bytes(8)))
+            while (frame := self._next_frame())[:2] != (_PING, _ACK):
+                if frame[0] == _GOAWAY:
+                    return False
+        except ConnectionError:
+            return False
+        return True
+
+    def _next_frame(self) -> tuple[int, int]:
+        """Read one frame; give its kind and flags."""
+        head = self._receive(_FRAME_HEAD_SIZE)
+        self._receive(int.from_bytes(head[:3], "big"))
+        return head[3], head[4]
+
+    def _receive(self, size: int) -> bytes:
+        data = b""
+        while len(data) < size:
+            more = self._socket.recv(size - len(data))
+            if not more:
+                raise ConnectionResetError(f"got the end after {len(data)} of {size} bytes")
+            data += more
+        return data
 
     def wait_until_closed(self) -> None:
         """Wait until the server has ended the connection; raise TimeoutError when it does not."""
@@ -68,4 +103,4 @@ def _frame(kind: int, flags: int, stream_id: int, payload: bytes) -> bytes:
 def _text(value: str) -> bytes:
     """A string that is not Huffman-coded, shorter than 127 bytes."""
     assert len(value) < 0x7F
-    return bytes([len(value)]) + value.encode("ascii")
+    return bytes([len(value)]) + value.encode("latin-1")

@@ -14,6 +14,7 @@ from gateway import grpc_server
 from gateway.addresses import Address
 from gateway.errors import Fatal
 from gateway.grpc_server import ServerPlan, start_server
+from tests.deaf_client import DeafClient
 
 ANSWER_SECONDS = 20.0
 LOOPBACK = Address("127.0.0.1", 0)
@@ -140,6 +141,35 @@ def test_one_call_too_many_on_a_connection_waits_for_another_to_end(monkeypatch:
         await server.stop(0)
 
     asyncio.run(main())
+
+
+def test_a_client_may_ping_as_often_as_the_limit_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    def pings_answered(address: Address) -> int:
+        with DeafClient(address, ANSWER_SECONDS) as client:
+            return next((count for count in range(20) if not client.ping()), 20)
+
+    async def main(ping_seconds_min: float) -> int:
+        monkeypatch.setattr(grpc_server, "PING_SECONDS_MIN", ping_seconds_min)
+        server, address = await start_server(plan(), no_services)
+        try:
+            return await asyncio.to_thread(pings_answered, address)
+        finally:
+            await server.stop(0)
+
+    assert asyncio.run(main(0.0)) == 20
+    assert asyncio.run(main(300.0)) < 20
+
+
+def test_metadata_that_is_not_utf_8_is_no_error_of_the_node(caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        server, address = await start_server(plan(), _health)
+        with DeafClient(address, ANSWER_SECONDS) as client:
+            client.ask("/grpc.health.v1.Health/Check", b"", {"publisher-id": "\xff\xfe"})
+            await asyncio.to_thread(client.wait_for_headers)
+        await server.stop(0)
+
+    asyncio.run(main())
+    assert caplog.records == []
 
 
 def test_services_are_those_that_were_added() -> None:
