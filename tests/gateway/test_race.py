@@ -401,34 +401,6 @@ def test_only_the_winner_of_the_lowest_block_is_timed_out() -> None:
     assert race.dropped == [(9, "TIMED_OUT")]
 
 
-def test_a_winner_that_starts_its_block_over_has_no_more_time() -> None:
-    race = race_of_three()
-    race.header("Alice", 9)
-    race.header("Bob", 9)
-    for _ in range(5):
-        race.wait(1)
-        race.header("Alice", 9)
-    race.expect("Alice")
-    race.wait(1)
-    race.expect("Alice", "end TIMEOUT last 8 about 9")
-    race.expect("Bob", "skip 9", "resend 9")
-    assert race.dropped == [(9, "RESTARTED")] * 5 + [(9, "TIMED_OUT")]
-
-
-def test_a_winner_that_starts_its_block_over_is_stalled_all_the_same() -> None:
-    race = race_of_three()
-    race.header("Alice", 9)
-    race.block("Bob", 10, 11)
-    race.wait(1)
-    race.header("Bob", 12)
-    race.wait(1)
-    race.header("Alice", 9)
-    race.expect("Alice")
-    race.items("Bob", ITEM, PROOF)
-    race.end("Bob", 12)
-    race.expect("Alice", "end TIMEOUT last 8 about 9")
-
-
 def test_a_winner_is_timed_out_when_others_are_far_ahead() -> None:
     race = race_of_three()
     race.header("Alice", 9)

@@ -1,4 +1,4 @@
-"""What the simulation found in the arbiter, each as the story of who did what."""
+"""What the simulation and reviewers found in the arbiter, each as the story of who did what."""
 
 from __future__ import annotations
 
@@ -164,3 +164,33 @@ def test_two_who_are_read_again_at_once_do_not_stall_each_other() -> None:
     race.items("Alice", PROOF)
     race.end("Alice", 9)
     race.expect("Alice", "ack 9", "ack 10")
+
+
+def test_who_starts_its_block_over_and_over_is_timed_out_all_the_same() -> None:
+    """Alice wins block 9 and begins it again each second: everybody was skipped for it, for ever."""
+    race = Race(8)
+    race.connect("Alice", "Bob")
+    race.header("Alice", 9)
+    race.header("Bob", 9)
+    for _ in range(5):
+        race.wait(1)
+        race.header("Alice", 9)
+    race.expect("Alice")
+    race.wait(1)
+    race.expect("Alice", "end TIMEOUT last 8 about 9")
+    race.expect("Bob", "skip 9", "resend 9")
+    assert race.dropped == [(9, "RESTARTED")] * 5 + [(9, "TIMED_OUT")]
+
+
+def test_who_starts_its_block_over_is_stalled_all_the_same() -> None:
+    """Alice starts block 9 over after Bob has begun block 12, and before he completes it."""
+    race = Race(8)
+    race.connect("Alice", "Bob")
+    race.header("Alice", 9)
+    race.block("Bob", 10, 11)
+    race.header("Bob", 12)
+    race.header("Alice", 9)
+    race.expect("Alice")
+    race.items("Bob", ITEM, PROOF)
+    race.end("Bob", 12)
+    race.expect("Alice", "end TIMEOUT last 8 about 9")
