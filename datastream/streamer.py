@@ -124,8 +124,9 @@ class DataStreamer:
             self._bookmarks.write_pending()
         except BookmarksUnavailable as error:
             _logger.warning("%s; the next opening adds what is missing", error)
-        self._bookmarks.close()
-        self._file.disk.close()
+        finally:  # also after Ctrl-C: the stream is free for the next opening
+            self._bookmarks.close()
+            self._file.disk.close()
 
     def __enter__(self) -> DataStreamer:
         """Return self."""

@@ -250,6 +250,20 @@ def test_a_failing_bookmark_db_does_not_undo_a_commit(path: Path) -> None:
         assert (streamer.get_bookmark(b"a"), streamer.get_bookmark(b"c")) == (0, 2)
 
 
+def test_an_interrupted_close_lets_go_of_the_stream(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    streamer = DataStreamer.open(path)
+    commit(streamer, *operation(0))
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(streamer._bookmarks, "write_pending", interrupt)
+        streamer.close()
+    with DataStreamer.open(path) as again:
+        assert list(again.read_entries(0)) == entries(*operation(0))
+        assert again.get_bookmark(bookmark(0)[1]) == 0
+
+
 def test_recover_says_whether_the_next_commit_could_work(path: Path) -> None:
     state = {"open_fails": False, "write_fails": False}
     path.touch()

@@ -6,6 +6,7 @@ heal     faults stop, what is down comes up; the chain has to reach its end, and
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import logging
 import shutil
@@ -165,14 +166,15 @@ class Simulation:
         elif not world.next():
             return False
         if node is not None and node is self.node:
-            if node.power_lost:
+            if node.stopped and not node.power_lost:
+                with contextlib.suppress(PowerLost):  # while it writes the last of its bookmarks
+                    node.close()
+                    world.note("the node has stopped")
+                    self._down(PROCESS_ENDS)
+            if self.node is node and (node.power_lost or node.stopped):
                 kind = "process killed" if self.storage.only_process_ends else "power lost"
                 self.coverage.count("fault", f"{kind} in a commit")
                 self._crash(kind)
-            elif node.stopped:
-                node.close()
-                world.note("the node has stopped")
-                self._down(PROCESS_ENDS)
         self._raise()
         return True
 
