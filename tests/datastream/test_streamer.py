@@ -256,8 +256,8 @@ def test_an_interrupted_close_lets_go_of_the_stream(path: Path, monkeypatch: pyt
 
     streamer = DataStreamer.open(path)
     commit(streamer, *operation(0))
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(streamer._bookmarks, "write_pending", interrupt)
+    monkeypatch.setattr(streamer._bookmarks, "write_pending", interrupt)
+    with pytest.raises(KeyboardInterrupt):
         streamer.close()
     with DataStreamer.open(path) as again:
         assert list(again.read_entries(0)) == entries(*operation(0))
