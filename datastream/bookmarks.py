@@ -98,6 +98,8 @@ class BookmarkIndex:
         """The next batch has to be on disk: older contents of the DB would contradict the stream."""
         self.failed = False
         """A write failed: the DB has to be opened again before the next."""
+        self.damage: str | None = None
+        """What was wrong with a DB that was replaced by an empty one."""
         self._shared_lock: SharedFolderLock | None = None
         self._copy: tempfile.TemporaryDirectory[str] | None = None
         if read_only:
@@ -140,7 +142,10 @@ class BookmarkIndex:
         try:
             self._database = self._open_database(str(self.folder))
         except plyvel.CorruptionError as error:
-            _logger.warning("%s: the bookmark DB is damaged (%s); it is made anew", self.folder, error)
+            self.damage = BookmarksUnavailable(self.folder, error).reason
+            if self._copy is None:
+                text = "%s: the bookmark DB is damaged (%s); it is made anew"
+                _logger.warning(text, self.folder, self.damage)
             self._remove_files()
             self._open_after_removal()
         except (plyvel.Error, OSError) as error:

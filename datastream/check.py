@@ -168,10 +168,15 @@ def _open_index(path: Path, result: CheckResult) -> BookmarkIndex | None:
         result.add(Severity.FIXABLE, f"there is no bookmark folder {bookmarks_folder(path).name}")
         return None
     try:
-        return BookmarkIndex(path, read_only=True)
+        index = BookmarkIndex(path, read_only=True)
     except BookmarksUnavailable as error:
         result.add(Severity.FIXABLE, str(error))
         return None
+    if index.damage is not None:
+        index.close()
+        result.add(Severity.FIXABLE, f"the index is damaged: {index.damage}")
+        return None
+    return index
 
 
 # --- the header ------------------------------------------------------------------------------------------

@@ -82,7 +82,8 @@ def open_parts(path: Path, options: OpeningOptions) -> tuple[StreamFile, Bookmar
                 undo.callback(disk.close)
             elif read_only or path.exists():
                 disk = _open_disk(path, options, undo)
-            if disk is not None and (read_only or disk.size()):
+            # An empty file is no new stream: ours appear whole, so something has emptied it.
+            if disk is not None and (read_only or options.disk is None or disk.size()):
                 file = _load_or_doubt(path, disk, options)
             bookmarks = _open_bookmarks(path, options)
             undo.callback(bookmarks.close)

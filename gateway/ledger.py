@@ -11,7 +11,8 @@ after a restart.
 
 Invariants
   - Blocks have consecutive numbers; the last committed entry is the end of a block.
-  - The snapshot is a shortcut: one that does not fit the stream is ignored, and made again.
+  - The snapshot is a shortcut: one that does not fit the stream is ignored, and made again. Where it
+    tells of blocks and the stream has none at all, nothing is begun anew.
   - `append` is called from one thread at a time; everything else from any thread.
 Source: design.md "From block to stream", "Durability and speed".
 """
@@ -111,6 +112,8 @@ class Ledger:
         try:
             data_dir.mkdir(parents=True, exist_ok=True)
             path = data_dir / STREAM_FILE_NAME
+            if disk is None and not path.exists():
+                _look_for_lost_blocks(data_dir, "no such file")
             if disk is None and not bookmarks_folder(path).exists():
                 _look_before_opening(path, stream_type)
             streamer = DataStreamer.open(
@@ -232,6 +235,7 @@ class Ledger:
         """Learn first and last block, and bring the chain's state up to the last."""
         total_entries = self.streamer.committed.total_entries
         if total_entries == 0:
+            _look_for_lost_blocks(self.data_dir, "a stream without entries")
             return
         last = _block_end(self.streamer.path, self.streamer.get_entry(total_entries - 1))
         self.first_number = self._first_block_number()
@@ -368,6 +372,24 @@ def _look_before_opening(path: Path, stream_type: int) -> None:
             total_entries = file.committed.total_entries
             if total_entries:
                 _block_end(path, file.read_entry(total_entries - 1))
+
+
+def _look_for_lost_blocks(data_dir: Path, got: str) -> None:
+    """Refuse to begin anew where blocks have been: they are acknowledged, and nobody may send them again.
+
+    Raises:
+        Fatal: the snapshot tells of blocks.
+    """
+    path = data_dir / SNAPSHOT_NAME
+    with contextlib.suppress(OSError, ValueError, ChainStateError):
+        last_number = Chain.from_state(_unpack(path.read_text("utf-8"))).last_number
+        if last_number is not None:
+            raise Fatal(
+                f"stream file {data_dir / STREAM_FILE_NAME}",
+                got=got,
+                expected=f"blocks up to {last_number}, as {SNAPSHOT_NAME} beside it says; "
+                "to begin anew, take an empty folder",
+            )
 
 
 def _unpack(text: str) -> Mapping[str, object]:

@@ -219,6 +219,19 @@ def test_an_index_of_the_go_server(path: Path) -> None:
     assert COVERED_KEY
 
 
+def test_an_index_that_is_damaged(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    current = path.with_name("s.db") / "CURRENT"
+    current.write_bytes(b"junk")
+    result = check_stream(path)
+    assert lines(result) == [
+        "fixable: the index is damaged: Corruption: CURRENT file does not end with newline"
+    ]
+    assert (current.read_bytes(), caplog.text) == (b"junk", "")
+    entry_count = result.entry_count
+    assert repair_stream(path, result) == [f"made the index of bookmarks anew from {entry_count} entries"]
+    assert lines(check_stream(path)) == []
+
+
 def test_nothing_is_written_and_nobody_may_write(path: Path) -> None:
     put(path, file_size_of(4) - 1, b"x")
     before = {file: file.read_bytes() for file in path.parent.rglob("*") if file.is_file()}

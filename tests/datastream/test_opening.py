@@ -45,6 +45,15 @@ def test_a_refused_file_is_left_alone(path: Path) -> None:
     assert path.read_bytes() == b"not a stream" * 1000
 
 
+def test_a_file_that_something_has_emptied_is_no_new_stream(path: Path) -> None:
+    DataStreamer.open(path).close()
+    path.write_bytes(b"")
+    for read_only in (False, True):
+        with pytest.raises(errors.ShorterThanHeaderPage, match="found 0 bytes, expected at least 4096"):
+            DataStreamer.open(path, read_only=read_only)
+    assert path.read_bytes() == b""
+
+
 @pytest.mark.parametrize(
     ("name", "error", "message"),
     [

@@ -7,6 +7,7 @@ import gzip
 import json
 import logging
 import os
+import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -488,6 +489,27 @@ def test_a_stream_of_another_use_is_refused(tmp_path: Path) -> None:
     )
     assert (tmp_path / "datastream.bin").read_bytes() == content
     assert [path.name for path in tmp_path.iterdir()] == ["datastream.bin"]
+
+
+def test_blocks_that_were_here_are_missed(tmp_path: Path) -> None:
+    """The stream file was taken away, or another one put in its place; the snapshot is still there."""
+    filled(tmp_path)
+    path, index = tmp_path / "datastream.bin", tmp_path / "datastream.db"
+    expected = "expected blocks up to 7, as chain.json beside it says; to begin anew, take an empty folder"
+    path.unlink()
+    for _ in range(2):
+        with pytest.raises(Fatal) as caught:
+            Ledger.open(tmp_path)
+        assert str(caught.value) == f"stream file {path}: got no such file, {expected}"
+    assert not path.exists()
+    Ledger.open(tmp_path / "other").close()
+    shutil.copy(tmp_path / "other" / "datastream.bin", path)
+    shutil.rmtree(index)
+    with pytest.raises(Fatal) as caught:
+        Ledger.open(tmp_path)
+    assert str(caught.value) == f"stream file {path}: got a stream without entries, {expected}"
+    (tmp_path / "chain.json").unlink()
+    assert reopened(tmp_path)[:2] == (None, None)
 
 
 def test_a_file_that_is_no_stream_file_is_refused(tmp_path: Path) -> None:
