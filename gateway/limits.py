@@ -28,6 +28,7 @@ __all__ = [
     "FAILOVER_LEVEL_SECONDS",
     "FIELD_CHARACTERS_MAX",
     "FOLLOW_SETTLE_SECONDS",
+    "GC_OBJECTS_MIN",
     "HALF_CLOSE_SECONDS",
     "HANDSHAKE_SECONDS_MAX",
     "HARD_MESSAGE_FACTOR",
@@ -239,6 +240,12 @@ THREAD_SWITCH_SECONDS: Final = 0.000_2
 """How long one thread may keep the interpreter while another waits. Python's default, 5 ms, is what the event
 loop would wait each time that it wakes while a thread hashes short items, and what the thread that commits
 would wait behind the event loop, five times in each commit."""
+
+GC_OBJECTS_MIN: Final = 20_000
+"""New objects from which on Python looks for garbage among them. It walks the lists of all items that have
+come since, so with its default, 700, that held the event loop for 2 to 5 ms several times a second while
+blocks of thousands of items came fast. Blocks leave no such garbage, good or bad; a closed stream leaves six
+small objects."""
 
 LOOP_WATCH_SECONDS: Final = 0.02
 """How often the event loop's lateness is sampled; a sample costs some 20 microseconds."""

@@ -48,7 +48,7 @@ from gateway.ledger_files import given_address_book, given_ledger, keep_ledger, 
 from gateway.ledger_keys import LedgerKeys
 from gateway.level_service import SERVICE_NAME as LEVEL_SERVICE_NAME
 from gateway.level_service import LevelService
-from gateway.limits import HARD_MESSAGE_FACTOR, HEALTH_CHECK_SECONDS, THREAD_SWITCH_SECONDS
+from gateway.limits import GC_OBJECTS_MIN, HARD_MESSAGE_FACTOR, HEALTH_CHECK_SECONDS, THREAD_SWITCH_SECONDS
 from gateway.logs import fields
 from gateway.loop_watch import LoopWatch
 from gateway.metrics import Metrics
@@ -565,6 +565,7 @@ def run_node(settings: Settings) -> int:
         GatewayError: it cannot start.
     """
     sys.setswitchinterval(THREAD_SWITCH_SECONDS)
+    gc.set_threshold(GC_OBJECTS_MIN)
     return uvloop.run(_run(settings))
 
 

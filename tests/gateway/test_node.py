@@ -32,7 +32,7 @@ from gateway.block import Block
 from gateway.block_layout import BlockDecoder
 from gateway.errors import ChainMisuse, Fatal, LedgerKeyError
 from gateway.ledger import Ledger, VerifiedBlock
-from gateway.limits import ITEM_OVERHEAD_BYTES, THREAD_SWITCH_SECONDS
+from gateway.limits import GC_OBJECTS_MIN, ITEM_OVERHEAD_BYTES, THREAD_SWITCH_SECONDS
 from gateway.node import Node, run_node
 from gateway.race_actions import Response
 from publishers.maker import BlockMaker, MakerOptions
@@ -564,8 +564,7 @@ def test_a_bug_in_the_race_stops_the_node_with_status_1(
         raise ChainMisuse(7, 0)
 
     monkeypatch.setattr(Ledger, "advance", bug)
-    publishing: list[asyncio.Task[None]] = []
-    heard: list[str] = []
+    publishing, heard = list[asyncio.Task[None]](), list[str]()
 
     async def publish(node: Node) -> None:
         async with wire_to(node) as wire:
@@ -588,9 +587,10 @@ def test_a_bug_in_the_race_stops_the_node_with_status_1(
 
     monkeypatch.setattr(node_module, "Node", WatchedNode)
     request.addfinalizer(partial(sys.setswitchinterval, sys.getswitchinterval()))
+    request.addfinalizer(partial(gc.set_threshold, *gc.get_threshold()))
     assert run_node(node_settings(tmp_path, shutdown_grace_seconds=0.2)) == 1
     assert sys.getswitchinterval() == pytest.approx(THREAD_SWITCH_SECONDS)
-    assert gc.get_freeze_count() > 0
+    assert (gc.get_threshold()[0], gc.get_freeze_count() > 0) == (GC_OBJECTS_MIN, True)
     gc.unfreeze()
     assert "the node stops on an internal error" in [record.message for record in caplog.records]
     assert heard[0] in ("CANCELLED", "UNAVAILABLE", "UNKNOWN")  # not an acknowledgement

@@ -1,0 +1,65 @@
+"""What a node leaves to the garbage collector, which it lets look seldom (`GC_OBJECTS_MIN`): no blocks."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.nodes import Wire, make_blocks, running_node, wire_to
+
+BLOCKS, OTHERS = make_blocks(4), make_blocks(4, seed=8)
+SIZE_BYTES = min(sum(map(len, block.items)) for block in (*BLOCKS, *OTHERS))
+
+
+@pytest.fixture
+def garbage() -> Iterator[list[object]]:
+    """Everything that reference counts alone have not freed, once `gc.collect` is called."""
+    gc.collect()
+    gc.disable()
+    gc.set_debug(gc.DEBUG_SAVEALL)
+    yield gc.garbage
+    gc.set_debug(0)
+    gc.garbage.clear()
+    gc.enable()
+
+
+async def taken(wire: Wire) -> None:
+    """Blocks that are committed."""
+    alice = await wire.publisher("alice")
+    await alice.block(*BLOCKS[:2])
+    await alice.expect("ack 0", "ack 1")
+
+
+async def refused(wire: Wire) -> None:
+    """A block with another chain's items, and one of which an item is malformed."""
+    mallory = await wire.publisher("mallory")
+    await mallory.block(OTHERS[2])
+    await mallory.expect("end BAD_BLOCK_PROOF last 1 about 2", "closed")
+    mallory = await wire.publisher("mallory")
+    await mallory.items(*BLOCKS[2].items[:-2], b"\x0a\xff\x01")
+    assert (await mallory.answer()).startswith("end ")
+
+
+async def left(wire: Wire) -> None:
+    """A block of which the end never comes."""
+    carol = await wire.publisher("carol")
+    await carol.items(*BLOCKS[2].items[:-2])
+    await carol.call.done_writing()
+    await carol.expect("closed")
+
+
+def test_no_block_waits_for_the_garbage_collector(tmp_path: Path, garbage: list[object]) -> None:
+    async def main() -> None:
+        async with running_node(tmp_path) as node, wire_to(node) as wire:
+            for play in (taken, refused, left):
+                await play(wire)
+
+    asyncio.run(main())
+    gc.collect()
+    held = {id(value): value for one in garbage for value in gc.get_referents(one) if type(value) is bytes}
+    assert garbage  # what is looked for would be found: gRPC's streams leave some
+    assert sum(map(len, held.values())) < SIZE_BYTES
