@@ -229,8 +229,7 @@ def ledger_to_start_with(
     if chosen is None:
         _require_block_0(keys, ledger, first_number)
         return None
-    published = [] if block_0 is None else publications_in(block_0.items)
-    if kept not in (None, chosen) or (published and chosen not in map(_read, published)):
+    if kept not in (None, chosen) or (block_0 is not None and not _may_have_published(block_0, chosen)):
         raise LedgerKeyError(
             f"ledger key tss:{keys.tss_file}" if given else str(ledger.data_dir / KEPT_NAME),
             got=f"the data of ledger {chosen.ledger_id.hex()}",
@@ -244,6 +243,15 @@ def ledger_to_start_with(
             expected=f"{chosen.ledger_id.hex()}, of {ledger.data_dir / KEPT_NAME}",
         )
     return chosen
+
+
+def _may_have_published(block_0: StoredBlock, ledger: LedgerData) -> bool:
+    """Tell whether a block 0 publishes these ledger data, or none."""
+    try:
+        published = publications_in(block_0.items)
+    except BlockRefused:  # it was taken in mode `hash`
+        return False
+    return not published or ledger in map(_read, published)
 
 
 def _read(publication: bytes) -> LedgerData | None:

@@ -44,7 +44,7 @@ class ProofChecks:
         if not verifier.awaits_block_0:
             self._known.set()
         self._process = ProofProcess()
-        self._thread = ThreadPoolExecutor(1, "keep ledger data")
+        self._thread = ThreadPoolExecutor(1, "ledger data")
 
     @property
     def ledger(self) -> LedgerData | None:
@@ -106,7 +106,10 @@ class ProofChecks:
         """
         if summary.number != 0 and not self._known.is_set() and block_0_comes():
             await self._known.wait()
-        publishing = [item for item in items if may_publish(item)] if summary.number == 0 else []
+        publishing: list[bytes] = []
+        if summary.number == 0:  # in a thread: there may be millions
+            loop = asyncio.get_running_loop()
+            publishing = await loop.run_in_executor(self._thread, _publishing, items)
         return await self._process.check(self._verifier.proofs, summary, publishing, more_come=more_come)
 
     async def block_0_committed(self, published: LedgerData | None) -> None:
@@ -126,3 +129,7 @@ class ProofChecks:
         """End the process; a check that waits for it fails."""
         self._process.close()
         self._thread.shutdown()
+
+
+def _publishing(items: Sequence[bytes]) -> list[bytes]:
+    return [item for item in items if may_publish(item)]

@@ -23,6 +23,7 @@ from gateway.ledger_files import (
     ledger_to_start_with,
 )
 from gateway.ledger_keys import LedgerKeys
+from gateway.proofs import ledger_data
 from gateway.proofs.ledger_data import LedgerData
 from tests.gateway.blocks import summary_of
 from tests.gateway.proofs.record_files import book_bytes
@@ -282,6 +283,17 @@ def test_a_block_0_whose_proof_does_not_hold_gives_none(tmp_path: Path) -> None:
     ):
         start(tmp_path, NO_KEYS, forged)
     assert kept_ledger(tmp_path) is None
+
+
+def test_a_block_0_that_is_too_long_to_search_contradicts_what_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was taken in mode hash, and nobody can tell what it publishes."""
+    assert start(tmp_path, NO_KEYS, CHAIN.block(0)) == NETWORK.ledger
+    monkeypatch.setattr(ledger_data, "FIELDS_MAX", 0)
+    with pytest.raises(LedgerKeyError, match=r"or that block 0 has$"):
+        start(tmp_path)
+    assert kept_ledger(tmp_path) == NETWORK.ledger
 
 
 def test_a_chain_that_begins_later_needs_a_file(tmp_path: Path) -> None:

@@ -7,17 +7,20 @@ from hashlib import sha256
 
 import pytest
 
-from gateway.errors import ProofDataError
+from gateway.errors import BlockRefused, ProofDataError
 from gateway.items import ItemKind, WireType, field_item, varint
 from gateway.proofs import baby_jubjub as jubjub
+from gateway.proofs import ledger_data
 from gateway.proofs.encoding import scalar_bytes
 from gateway.proofs.hash_to_field import hash_to_field
 from gateway.proofs.ledger_data import (
     PADDING_KEY,
     PUBLICATION_SIZE_MAX,
     SENTINEL_KEY,
+    LedgerData,
     address_book_hash,
     publications_in,
+    published_ledger,
     read_publication,
     refusal_of,
 )
@@ -172,6 +175,37 @@ def test_transactions_that_do_not_parse_are_passed_over() -> None:
     assert publications_in([b"\x23" + tag, b"", tag]) == []  # from a file, which nobody has looked at
     as_number = field_item(ItemKind.SIGNED_TRANSACTION, b"\x0a\x04" + varint(77 << 3) + b"\x01\x00")
     assert publications_in([as_number]) == []
+
+
+def test_the_search_for_publications_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    items = [transaction(body(b"one")), transaction(body(b"one", b"two"))]  # 1 + 2 and 1 + 3 fields
+    monkeypatch.setattr(ledger_data, "FIELDS_MAX", 7)
+    assert publications_in(items) == [b"one", b"two"]
+    monkeypatch.setattr(ledger_data, "FIELDS_MAX", 6)
+    with pytest.raises(BlockRefused) as caught:
+        publications_in(items)
+    assert str(caught.value.refusal) == (
+        "unsupported: transactions of block 0 that may publish a ledger id: got more fields, "
+        "expected at most 6 in all"
+    )
+    assert publications_in([*items[:1], *[transaction(b"\x18\x01")] * 9]) == [b"one"]  # no tag, no walk
+
+
+def test_publications_of_other_ids_are_not_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each would cost up to 0.4 s, and a block 0 has room for thousands."""
+    decoded: list[bytes] = []
+    read = ledger_data.read_publication
+
+    def reading(publication: bytes) -> LedgerData:
+        decoded.append(publication)
+        return read(publication)
+
+    monkeypatch.setattr(ledger_data, "read_publication", reading)
+    entries = list(zip((0, 1, 2), (2, 1, 1), KEYS, strict=True))
+    others = [publication_bytes(bytes((index,)) * 32, b"", entries) for index in range(1, 30)]
+    items = [transaction(body(*others, b"\x0a\x7f", NETWORK.publication))]
+    assert published_ledger(items, NETWORK.ledger.ledger_id) == NETWORK.ledger
+    assert decoded == [NETWORK.publication]
 
 
 # --- what a publication must be -----------------------------------------------------------------------------
