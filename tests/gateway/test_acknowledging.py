@@ -13,10 +13,11 @@ import pytest
 
 from gateway import acknowledging as acknowledging_module
 from gateway import conductor as conductor_module
+from gateway.block import Block
 from gateway.ledger import Ledger
 from gateway.race_facts import RaceRules
 from gateway.standby_gate import Level, StandbyGate
-from tests.gateway.conducting import Stage, gate, logged, on_stage
+from tests.gateway.conducting import Hand, Stage, gate, logged, on_stage
 from tests.gateway.racing import text_of
 from tests.nodes import ANSWER_SECONDS, make_blocks
 
@@ -45,6 +46,13 @@ class Scene(Stage):
         """The standby is not connected any more."""
         self.standbys.lost("b:1", "gone")
         self.acknowledging.release()
+
+    async def publisher_that_stored(self, *blocks: Block) -> Hand:
+        """Connect Alice, who sends blocks, and wait until they are on disk here."""
+        alice = self.publisher("alice")
+        alice.block(*blocks)
+        await self.stored(blocks[-1].number)
+        return alice
 
     async def stored(self, number: int) -> None:
         """Wait until a block is on disk here."""
@@ -89,9 +97,9 @@ def test_a_block_is_stored_at_once_and_acknowledged_when_the_standby_has_it(
     on_scene: Callable[..., None],
 ) -> None:
     async def play(scene: Scene) -> None:
-        alice, bob = scene.publisher("alice"), scene.publisher("bob")
-        alice.block(*BLOCKS[:4])
-        await scene.stored(3)  # none waits for the one before it to be confirmed
+        bob = scene.publisher("bob")
+        # None waits for the one before it to be confirmed.
+        alice = await scene.publisher_that_stored(*BLOCKS[:4])
         assert scene.acknowledging.awaiting == (0, 3)
         assert scene.metric("sluice_blocks_awaiting_standbys") == 4
         assert scene.metric("sluice_blocks_acknowledged_total") == 0
@@ -119,9 +127,7 @@ def test_a_standby_that_goes_away_and_comes_back_with_less_holds_what_it_does_no
     on_scene: Callable[..., None],
 ) -> None:
     async def play(scene: Scene) -> None:
-        alice = scene.publisher("alice")
-        alice.block(*BLOCKS[:2])
-        await scene.stored(1)
+        alice = await scene.publisher_that_stored(*BLOCKS[:2])
         scene.report(1)
         await alice.expect("ack 0", "ack 1")
         scene.lose()
@@ -137,9 +143,7 @@ def test_a_standby_that_goes_away_and_comes_back_with_less_holds_what_it_does_no
 
 def test_a_block_that_waits_is_skipped_and_never_called_a_duplicate(on_scene: Callable[..., None]) -> None:
     async def play(scene: Scene) -> None:
-        alice = scene.publisher("alice")
-        alice.block(*BLOCKS[:2])
-        await scene.stored(1)
+        alice = await scene.publisher_that_stored(*BLOCKS[:2])
         scene.report(0)
         await alice.expect("ack 0")
         bob, carol, dave = scene.publisher("bob"), scene.publisher("carol"), scene.publisher("dave")
@@ -157,9 +161,8 @@ def test_a_block_that_waits_is_skipped_and_never_called_a_duplicate(on_scene: Ca
 
 def test_the_winner_may_leave_while_its_block_waits(on_scene: Callable[..., None]) -> None:
     async def play(scene: Scene) -> None:
-        alice, bob = scene.publisher("alice"), scene.publisher("bob")
-        alice.block(BLOCKS[0])
-        await scene.stored(0)
+        bob = scene.publisher("bob")
+        alice = await scene.publisher_that_stored(BLOCKS[0])
         scene.conductor.disconnect(alice.outbox, "gone")
         scene.report(0)
         await bob.expect("ack 0")
@@ -172,9 +175,7 @@ def test_no_time_limit_runs_for_a_block_that_waits(on_scene: Callable[..., None]
     times = [0]
 
     async def play(scene: Scene) -> None:
-        alice = scene.publisher("alice")
-        alice.block(BLOCKS[0])
-        await scene.stored(0)
+        alice = await scene.publisher_that_stored(BLOCKS[0])
         times[0] = 3600 * 10**9
         scene.conductor.perform(scene.conductor.arbiter.tick(times[0]))
         assert scene.acknowledging.awaiting_seconds == 3600
@@ -187,9 +188,7 @@ def test_no_time_limit_runs_for_a_block_that_waits(on_scene: Callable[..., None]
 
 def test_what_waits_pushes_publishers_back_until_it_is_confirmed(on_scene: Callable[..., None]) -> None:
     async def play(scene: Scene) -> None:
-        alice = scene.publisher("alice")
-        alice.block(BLOCKS[0])
-        await scene.stored(0)
+        alice = await scene.publisher_that_stored(BLOCKS[0])
         waiting = asyncio.ensure_future(scene.conductor.room_for(alice.outbox))
         await asyncio.sleep(0)
         assert not waiting.done()
@@ -208,9 +207,7 @@ def test_after_a_long_wait_blocks_are_acknowledged_some_at_a_time(
     monkeypatch.setattr(acknowledging_module, "RELEASED_BLOCKS_MAX", 5)
 
     async def play(scene: Scene) -> None:
-        alice = scene.publisher("alice")
-        alice.block(*BLOCKS)
-        await scene.stored(11)
+        alice = await scene.publisher_that_stored(*BLOCKS)
         scene.report(11)
         assert scene.acknowledging.awaiting == (5, 11)
         await alice.expect(*(f"ack {number}" for number in range(12)))
@@ -227,9 +224,7 @@ def test_a_commit_that_fails_leaves_alone_what_waits(
     monkeypatch.setattr(conductor_module, "DISK_PROBE_SECONDS", 0.01)
 
     async def play(scene: Scene) -> None:
-        alice = scene.publisher("alice")
-        alice.block(*BLOCKS[:2])
-        await scene.stored(1)
+        alice = await scene.publisher_that_stored(*BLOCKS[:2])
         scene.disk.plan = {"fdatasync": [errno.EIO]}
         alice.block(BLOCKS[2])
         await alice.expect_end("end PERSISTENCE_FAILED last None about 2")
@@ -255,9 +250,7 @@ def test_confirmed_while_the_disk_refuses(
     monkeypatch.setattr(conductor_module, "DISK_PROBE_SECONDS", 0.01)
 
     async def play(scene: Scene) -> None:
-        alice = scene.publisher("alice")
-        alice.block(BLOCKS[0])
-        await scene.stored(0)
+        alice = await scene.publisher_that_stored(BLOCKS[0])
         with gate(monkeypatch, Ledger, "append") as held:
             scene.disk.plan = {"fdatasync": [errno.EIO]}
             alice.block(BLOCKS[1])
@@ -278,9 +271,7 @@ def test_a_node_that_drains_waits_for_its_standby_and_then_tells_the_last_block(
     on_scene: Callable[..., None],
 ) -> None:
     async def play(scene: Scene) -> None:
-        alice = scene.publisher("alice")
-        alice.block(*BLOCKS[:2])
-        await scene.stored(1)
+        alice = await scene.publisher_that_stored(*BLOCKS[:2])
         draining = asyncio.ensure_future(scene.conductor.retire("a standby"))
         await asyncio.sleep(0)
         assert not scene.acknowledging.is_standby
@@ -294,9 +285,7 @@ def test_a_node_that_drains_waits_for_its_standby_and_then_tells_the_last_block(
 
 def test_a_node_that_is_resumed_in_the_middle_goes_on_waiting(on_scene: Callable[..., None]) -> None:
     async def play(scene: Scene) -> None:
-        alice = scene.publisher("alice")
-        alice.block(BLOCKS[0])
-        await scene.stored(0)
+        alice = await scene.publisher_that_stored(BLOCKS[0])
         draining = asyncio.ensure_future(scene.conductor.retire("a standby"))
         await asyncio.sleep(0)
         draining.cancel()
@@ -361,9 +350,7 @@ def test_stopping_waits_for_standbys_as_long_as_it_may_and_acknowledges_nothing_
     on_scene: Callable[..., None],
 ) -> None:
     async def play(scene: Scene) -> None:
-        alice = scene.publisher("alice")
-        alice.block(*BLOCKS[:2])
-        await scene.stored(1)
+        alice = await scene.publisher_that_stored(*BLOCKS[:2])
         scene.report(0)
         await alice.expect("ack 0")
         await scene.conductor.stop(0.01)
@@ -376,9 +363,7 @@ def test_stopping_waits_for_standbys_as_long_as_it_may_and_acknowledges_nothing_
         assert scene.conductor.arbiter.last_number == 1
         assert scene.acknowledging.refusal() is not None
         scene.report(1)
-        alice = scene.publisher("alice")
-        alice.block(BLOCKS[2])
-        await scene.stored(2)
+        alice = await scene.publisher_that_stored(BLOCKS[2])
         scene.report(2)
         await alice.expect("ack 2")
 

@@ -17,6 +17,7 @@ from gateway import level_service as level_service_module
 from gateway import standby_gate as standby_gate_module
 from gateway.addresses import parse_address
 from gateway.api import publish_pb2_grpc, standby_pb2
+from gateway.block import Block
 from gateway.node import Node
 from tests.certificates import Authority
 from tests.gateway.conducting import logged
@@ -48,12 +49,18 @@ def state_of(node: Node, address: str) -> str:
     return dict(gate.states())[address]
 
 
+async def publisher_that_stored(node: Node, wire: Wire, *blocks: Block) -> Publisher:
+    """Connect Alice, who sends blocks, and wait until they are on the node's disk."""
+    alice = await wire.publisher("alice")
+    await alice.block(*blocks)
+    await until(lambda: node.ledger.last_number == blocks[-1].number)
+    return alice
+
+
 def test_what_the_standby_has_is_acknowledged_and_no_more(tmp_path: Path) -> None:
     async def main() -> None:
         async with told(tmp_path / "b") as b, active(tmp_path, b.address) as a, wire_to(a) as wire:
-            alice = await wire.publisher("alice")
-            await alice.block(*BLOCKS[:6])
-            await until(lambda: a.ledger.last_number == 5)
+            alice = await publisher_that_stored(a, wire, *BLOCKS[:6])
             b.store(0)
             await alice.expect("ack 0")
             b.store(1, 2, 3)
@@ -151,9 +158,7 @@ def test_a_node_that_starts_again_refuses_publishers_until_its_last_block_is_con
     async def main() -> None:
         async with told(tmp_path / "b") as b:
             async with active(tmp_path, b.address) as a, wire_to(a) as wire:
-                alice = await wire.publisher("alice")
-                await alice.block(*BLOCKS[:4])
-                await until(lambda: a.ledger.last_number == 3)
+                alice = await publisher_that_stored(a, wire, *BLOCKS[:4])
                 b.store(0, 1)
                 await alice.expect("ack 0", "ack 1")
             async with active(tmp_path, b.address) as a, wire_to(a) as wire:
@@ -190,9 +195,7 @@ def test_a_standby_that_is_ahead_is_asked_for_the_block_that_is_waited_for(tmp_p
     async def main() -> None:
         async with told(tmp_path / "b") as b:
             async with active(tmp_path, b.address) as a, wire_to(a) as wire:
-                alice = await wire.publisher("alice")
-                await alice.block(*BLOCKS[:3])
-                await until(lambda: a.ledger.last_number == 2)
+                alice = await publisher_that_stored(a, wire, *BLOCKS[:3])
             b.store(*range(10))
             async with active(tmp_path, b.address) as a, wire_to(a) as wire:
                 await until(lambda: not a.readiness())
@@ -207,9 +210,7 @@ def test_a_standby_that_is_ahead_on_another_chain_does_not_open_the_doors(tmp_pa
     async def main() -> None:
         async with told(tmp_path / "b") as b:
             async with active(tmp_path, b.address) as a, wire_to(a) as wire:
-                alice = await wire.publisher("alice")
-                await alice.block(*BLOCKS[:3])
-                await until(lambda: a.ledger.last_number == 2)
+                await publisher_that_stored(a, wire, *BLOCKS[:3])
             b.store(*range(10), chain=OTHER_BLOCKS)
             async with active(tmp_path, b.address) as a:
                 await until(lambda: state_of(a, b.address).startswith("has another chain: its block 2"))
@@ -319,9 +320,7 @@ def test_what_waits_longer_is_a_problem_with_the_nodes_that_it_waits_for(
 
     async def main() -> None:
         async with told(tmp_path / "b") as b, active(tmp_path, b.address) as a, wire_to(a) as wire:
-            alice = await wire.publisher("alice")
-            await alice.block(*BLOCKS[:2])
-            await until(lambda: a.ledger.last_number == 1)
+            alice = await publisher_that_stored(a, wire, *BLOCKS[:2])
             await until(a.readiness)
             (reason,) = a.readiness()
             assert reason == (
