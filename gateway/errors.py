@@ -18,7 +18,6 @@
     ├── StoredDataError      what was read back from a disk or a stream is not what we write
     │   ├── LayoutError      a sequence of entries is not a block
     │   └── ChainStateError  a saved chain state does not hold together
-    ├── HashProcessLost      there is no process that hashes; items are hashed in the node
     ├── HelperProcessLost    a process that works for the node is gone, or was
     └── ChainMisuse          our own code advanced a chain with a block that is not its next
 
@@ -39,7 +38,6 @@ __all__ = [
     "FailoverFailed",
     "Fatal",
     "GatewayError",
-    "HashProcessLost",
     "HelperProcessLost",
     "ItemError",
     "KeyFileError",
@@ -246,15 +244,6 @@ class LayoutError(StoredDataError):
 
 class ChainStateError(StoredDataError):
     """A saved chain state cannot be taken up again."""
-
-
-class HashProcessLost(GatewayError):
-    """There is no process that hashes, or it did not answer."""
-
-    def __init__(self, got: str) -> None:
-        super().__init__(f"hash process: got {got}, expected an answer")
-        self.got = got
-        """What became of it."""
 
 
 class HelperProcessLost(GatewayError):

@@ -20,7 +20,7 @@ from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from gateway.errors import HashProcessLost
+from gateway.errors import HelperProcessLost
 from gateway.hash_process import HashProcess
 from gateway.limits import (
     HASH_BATCH_BYTES,
@@ -78,7 +78,7 @@ class Hashing:
             return False
         try:
             grown = await self._process.hash(hasher.trees, looked.leaves)
-        except HashProcessLost:
+        except HelperProcessLost:
             return False
         hasher.take(looked, grown)
         return True

@@ -43,12 +43,24 @@ class HelperProcess:
         name: for errors, `proof process`.
         module: what the process runs; it calls `serve`.
         seconds_max: how long it may take to start, or for one request.
+        on_ready: is told that a process answers from now on.
+        on_lost: is told what became of one that does not any more, or that could not be started.
     """
 
-    def __init__(self, name: str, module: str, seconds_max: float) -> None:
+    def __init__(
+        self,
+        name: str,
+        module: str,
+        seconds_max: float,
+        *,
+        on_ready: Callable[[], None] = lambda: None,
+        on_lost: Callable[[str], None] = lambda got: None,
+    ) -> None:
         self._name = name
         self._module = module
         self._seconds_max = seconds_max
+        self._on_ready = on_ready
+        self._on_lost = on_lost
         self._process: subprocess.Popen[bytes] | None = None
         self._wire: _Wire | None = None
         self._connecting: asyncio.Task[None] | None = None
@@ -128,6 +140,7 @@ class HelperProcess:
         if process is not None:
             process.kill()  # it keeps nothing
             process.wait()
+        self._on_lost(got)
         asked, self._asked = self._asked, deque()
         for index, answered in enumerate(asked):
             if not answered.done():
@@ -137,6 +150,7 @@ class HelperProcess:
         """Hand out answers in the order of the requests."""
         if not self._is_ready:
             self._is_ready = True
+            self._on_ready()
         elif not (answered := self._asked.popleft()).done():  # done: whoever asked has given up
             answered.set_result(answer)
 

@@ -12,8 +12,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 import uvloop
 
-from gateway import hash_process
-from gateway.errors import HashProcessLost
+from gateway.errors import HelperProcessLost
 from gateway.hash_process import HashProcess
 from gateway.items import ItemKind, field_item
 from gateway.root_hash import BlockHasher, Looked
@@ -71,7 +70,7 @@ def looked_at(hasher: BlockHasher, items: list[bytes]) -> Looked:
 async def refusal(process: HashProcess) -> str:
     """Ask, and return why there is no answer."""
     hasher = BlockHasher()
-    with pytest.raises(HashProcessLost) as caught:
+    with pytest.raises(HelperProcessLost) as caught:
         await process.hash(hasher.trees, looked_at(hasher, ITEMS).leaves)
     assert hasher.item_count == 0
     return str(caught.value)
@@ -182,8 +181,8 @@ def test_one_that_was_killed_is_replaced_after_a_rest(
 def test_one_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     async def play(process: HashProcess) -> None:
         os.kill(await started(process), signal.SIGSTOP)
-        monkeypatch.setattr(hash_process, "HASH_PROCESS_SECONDS_MAX", 0.05)
-        process._watch_over()
+        monkeypatch.setattr(process._helper, "_seconds_max", 0.05)
+        process._helper._watch_over()
         assert await refusal(process) == "hash process: got no answer in 0.05 s, expected an answer"
         assert process.pid is None
 
@@ -196,15 +195,8 @@ def test_one_that_does_not_get_ready_is_given_up(
     """The interpreter of the process is one that ends at once, as if it crashed; or there is none."""
 
     async def play(process: HashProcess) -> None:
-        lost, lose = asyncio.Event(), process._lose
-
-        def spy(got: str) -> None:
-            lose(got)
-            lost.set()
-
-        monkeypatch.setattr(process, "_lose", spy)
         process.start()
-        await lost.wait()
+        assert not await process.started(ANSWER_SECONDS)
         assert process.pid is None
 
     for executable in ("/bin/false", "/no/such/python"):
