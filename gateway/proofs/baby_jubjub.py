@@ -19,6 +19,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from gateway.errors import ProofDataError
+from gateway.proofs.bn254_fields import ORDER
 from gateway.proofs.encoding import SCALAR_SIZE, integer_below, scalar_bytes
 
 __all__ = [
@@ -40,19 +41,15 @@ __all__ = [
 Point = tuple[int, int]
 """Affine x and y, each below q."""
 
-# The family of BN254 is made from one parameter (Barreto, Naehrig: "Pairing-Friendly Elliptic Curves of Prime
-# Order", 2005): q = 36x^4 + 36x^3 + 18x^2 + 6x + 1.
-_BN_X: Final = 4965661367192848881
-FIELD_PRIME: Final = 36 * _BN_X**4 + 36 * _BN_X**3 + 18 * _BN_X**2 + 6 * _BN_X + 1
-"""q, the scalar prime of BN254."""
-assert FIELD_PRIME == 21888242871839275222246405745257275088548364400416034343698204186575808495617  # 2.4
+FIELD_PRIME: Final = ORDER
+"""q, the scalar prime of BN254 (2.4)."""
 q: Final = FIELD_PRIME
 
 SUBGROUP_ORDER: Final = 2736030358979909402780800718157159386076813972158567259200215660948447373041
 """l, the prime order of the subgroup (tss.md 2.4)."""
 
 D: Final = 168696 * pow(168700, -1, q) % q
-"""The curve's coefficient."""
+"""The curve's coefficient d (tss.md 2.4)."""
 assert D == 9706598848417545097372247223557719406784115219466060233080913168975159366771  # 2.4
 assert pow(D, (q - 1) // 2, q) == q - 1  # no square: the addition is complete
 
@@ -71,6 +68,7 @@ POINT_SIZE: Final = 64
 _Extended = tuple[int, int, int, int]
 _IDENTITY: Final[_Extended] = (0, 1, 1, 0)
 _WINDOW_BITS: Final = 4
+"""Bits of a scalar that one addition takes: a table of 15 multiples for each point."""
 
 
 def read_point(encoded: bytes, what: str) -> Point:

@@ -49,7 +49,7 @@ G2_SIZE: Final = 192
 """Bytes of an encoded point of G2."""
 
 MESSAGE_DST: Final = b"BLS_SIG_BLS12381G2_XMD:SHA-256_SSWU_RO_POP_"
-"""Domain separation tag of `hash_to_g2`."""
+"""Domain separation tag of `hash_to_g2` (2.3)."""
 
 _COORDINATE_SIZE: Final = 48
 _PRIME_BYTES: Final = FIELD_PRIME.to_bytes(_COORDINATE_SIZE, "big")

@@ -23,6 +23,7 @@ from gateway.errors import ProofDataError
 from gateway.proofs.bn254_fields import (
     ORDER,
     PRIME,
+    XI,
     Fp2,
     fp2_inverse,
     fp2_multiply,
@@ -56,8 +57,10 @@ G1_SIZE: Final = 32
 G2_SIZE: Final = 64
 """Bytes of a compressed point of G2."""
 
+# tss.md section 6: y^2 = x^3 + 3, and y^2 = x^3 + 3/(9 + i).
 _B_G1: Final = 3
-_B_G2: Final = fp2_multiply((3, 0), fp2_inverse((9, 1)))
+_B_G2: Final = fp2_multiply((_B_G1, 0), fp2_inverse(XI))
+# In the two top bits of the last byte (section 6).
 _FLAG_LARGER, _FLAG_INFINITY = 0x80, 0x40
 _HALF: Final = (PRIME - 1) // 2
 

@@ -22,6 +22,7 @@ __all__ = [
     "ORDER",
     "PRIME",
     "TRACE",
+    "XI",
     "XI_POWERS",
     "Fp2",
     "Fp12",
@@ -57,7 +58,7 @@ ORDER: Final = 36 * X**4 + 36 * X**3 + 18 * X**2 + 6 * X + 1
 TRACE: Final = 6 * X**2 + 1
 """t, the trace of Frobenius: ORDER = p + 1 - t."""
 
-# As tss.md sections 2.4 and 6 write them out.
+# As tss.md sections 6 and 2.4 write them out: q is the field of Baby Jubjub too.
 assert PRIME == 21888242871839275222246405745257275088696311157297823662689037894645226208583
 assert ORDER == 21888242871839275222246405745257275088548364400416034343698204186575808495617
 assert PRIME + 1 - TRACE == ORDER

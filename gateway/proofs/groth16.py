@@ -17,7 +17,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gateway.errors import ProofDataError
-from gateway.proofs.bn254_curve import G1Point, G1Table, G2Point, g1_from_bytes, g1_negative, g2_from_bytes
+from gateway.proofs.bn254_curve import (
+    G1_SIZE,
+    G2_SIZE,
+    G1Point,
+    G1Table,
+    G2Point,
+    g1_from_bytes,
+    g1_negative,
+    g2_from_bytes,
+)
 from gateway.proofs.bn254_fields import Fp12
 from gateway.proofs.bn254_pairing import PreparedG2, pairing_product, prepare
 from gateway.proofs.encoding import LayoutReader
@@ -96,7 +105,7 @@ def read_g1(reader: LayoutReader, name: str, *, may_be_infinity: bool = True) ->
     Raises:
         ProofDataError: it is malformed, or infinity where that may not be.
     """
-    point = g1_from_bytes(reader.take(32, name), reader.named(name))
+    point = g1_from_bytes(reader.take(G1_SIZE, name), reader.named(name))
     if point is None and not may_be_infinity:
         raise ProofDataError(reader.named(name), "infinity", "another point of G1")
     return point
@@ -108,7 +117,7 @@ def read_g2(reader: LayoutReader, name: str, *, may_be_infinity: bool = True) ->
     Raises:
         ProofDataError: it is malformed, or infinity where that may not be.
     """
-    point = g2_from_bytes(reader.take(64, name), reader.named(name))
+    point = g2_from_bytes(reader.take(G2_SIZE, name), reader.named(name))
     if point is None and not may_be_infinity:
         raise ProofDataError(reader.named(name), "infinity", "another point of G2")
     return point

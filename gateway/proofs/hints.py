@@ -80,7 +80,7 @@ ASIG_OFFSET: Final = G1_SIZE + SCALAR_SIZE
 assert (VK_SIZE, PI_SIZE, ASIG_OFFSET) == (1096, 1632, 128)
 
 CHALLENGE_DST: Final = b"HINTS_SIG_BLS12381:FIAT_SHAMIR"
-"""Domain separation tag of the challenge."""
+"""Domain separation tag of the challenge (4.2)."""
 
 DOMAIN_SIZE_MAX: Final = 1 << 32
 """The largest power of two that divides r - 1, so the most points an evaluation domain can have."""

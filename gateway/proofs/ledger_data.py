@@ -84,7 +84,7 @@ PADDING_NODE_ID: Final = FIELD_PRIME - 1
 """Node id of a padding entry."""
 
 _WHAT: Final = "ledger id publication"
-_WEIGHT_MAX: Final = (1 << 63) - 1
+_WEIGHT_MAX: Final = (1 << 63) - 1  # tss.md 5.1
 _PUBLICATION_TAG: Final = varint(PUBLICATION_FIELD << 3 | WireType.LEN)
 
 

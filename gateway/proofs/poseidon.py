@@ -38,6 +38,9 @@ PARTIAL_ROUNDS: Final = 60
 ROUNDS: Final = FULL_ROUNDS + PARTIAL_ROUNDS
 """All rounds, each with its row of ARK."""
 
+DISCARDED_BITS: Final = 160
+"""What the register gives before its output counts (2.5; appendix E of the paper)."""
+
 _FIELD_BITS: Final = 254
 assert q.bit_length() == _FIELD_BITS
 
@@ -125,7 +128,7 @@ def _drawn_integer(bits: Iterator[int]) -> int:
 def _grain_bits() -> Iterator[int]:
     """Yield the register's bits in self-shrinking mode: the second of each pair whose first is 1."""
     raw = _grain_register()
-    for _ in islice(raw, 160):
+    for _ in islice(raw, DISCARDED_BITS):
         pass
     for chosen in raw:
         bit = next(raw)
@@ -144,6 +147,7 @@ def _grain_register() -> Iterator[int]:
     assert len(started) == 80
     state = [int(bit) for bit in started]
     while True:
+        # The taps of the 80-bit Grain of Hell, Johansson and Meier (2.5; appendix E of the paper).
         bit = state[62] ^ state[51] ^ state[38] ^ state[23] ^ state[13] ^ state[0]
         del state[0]
         state.append(bit)

@@ -51,6 +51,7 @@ VERSION: Final = 6
 """The version of record files whose signatures are known."""
 
 _WHAT: Final = "record-file proof"
+_INT32_MAX: Final = (1 << 31) - 1  # node_id is an int32 (proofs.md section 2)
 _PADDING: Final = PKCS1v15()
 _HASH: Final = SHA384()
 _HASH_OBJECT_HEAD: Final = bytes([0x08, 1, 0x10, HASH_SIZE, 0x1A, HASH_SIZE])
@@ -156,7 +157,8 @@ def read_record_file_proof(serialized: bytes) -> tuple[int, list[tuple[int, byte
     """Read a SignedRecordFileProof: `1` version, `2` repeated { `1` signatures_bytes, `2` node_id }.
 
     Returns:
-        The version, 0 if it is left out, and (node id, signature) of each signature, in order.
+        The version, 0 if it is left out, and (node id, signature) of each signature, in order. A negative
+        node id, which no node has, is 2^64 more.
 
     Raises:
         ProofDataError: it is malformed, or longer than a proof may be.
@@ -175,7 +177,10 @@ def read_record_file_proof(serialized: bytes) -> tuple[int, list[tuple[int, byte
         parts = dict(strict_fields(bytes_of(value), what, {1: WireType.LEN, 2: WireType.VARINT}))
         if parts.get(2) == 0:
             raise ProofDataError(f"{what}: node id", "0 in two bytes", "0 left out")
-        signatures.append((integer_of(parts.get(2, 0)), bytes_of(parts.get(1, b""))))
+        node_id = integer_of(parts.get(2, 0))
+        if _INT32_MAX < node_id < (1 << 64) - _INT32_MAX - 1:  # a parser would take its low 32 bits
+            raise ProofDataError(f"{what}: node id", str(node_id), "an int32")
+        signatures.append((node_id, bytes_of(parts.get(1, b""))))
     return version, signatures
 
 

@@ -166,6 +166,17 @@ def test_other_versions(version: int) -> None:
     assert refusal == Refusal(RefusalKind.UNSUPPORTED, "record-file proof: version", str(version), "6")
 
 
+@pytest.mark.parametrize("node_id", [1 << 31, 1 << 32, (1 << 50) + 1, (1 << 64) - (1 << 31) - 1])
+def test_a_node_id_is_an_int32(node_id: int) -> None:
+    """A parser takes 2^50 + 1 for node 1, so what would be passed over here would count there."""
+    good = [(number, sign(contents(), number)) for number in range(3)]
+    assert check_signatures([*good, (node_id, good[1][1])]) == Refusal(
+        RefusalKind.CANNOT_PARSE, "record-file proof: signature 3: node id", str(node_id), "an int32"
+    )
+    for no_node in ((1 << 31) - 1, (1 << 64) - (1 << 31), (1 << 64) - 1):
+        assert check_signatures([*good, (no_node, good[1][1])]) is None
+
+
 # --- what must agree ----------------------------------------------------------------------------------------
 
 
