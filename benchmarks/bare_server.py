@@ -1,7 +1,8 @@
 """The bare loop that publishing is compared with: a grpcio server that does only the unavoidable work.
 
 It receives the same messages, hashes the same items with hashlib (once each, no tree), writes them to a file,
-flushes as often as the node did, and acknowledges. It checks nothing.
+flushes as often as the node did, and acknowledges. It checks nothing. gRPC reads its sockets as the node's
+does.
 
     python -m benchmarks.bare_server FILE hash|echo BLOCKS_PER_FLUSH BLOCKS
 
@@ -14,13 +15,17 @@ import asyncio
 import hashlib
 import os
 import sys
+from importlib.metadata import version
 from typing import Any
 
-import grpc
-import uvloop
-from grpc import aio
+from gateway.grpc_engine import use_poller
 
-from gateway.api import publish_pb2
+use_poller(os.environ, version("grpcio"))  # as the node does, before it loads gRPC
+import grpc  # noqa: E402
+import uvloop  # noqa: E402
+from grpc import aio  # noqa: E402
+
+from gateway.api import publish_pb2  # noqa: E402
 
 SERVICE = "org.hiero.block.api.BlockStreamPublishService"
 _Request = publish_pb2.PublishStreamRequest

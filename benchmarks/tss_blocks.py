@@ -124,7 +124,7 @@ def _chain(
 
 def _published(chain: Chain, mode: str, blocks_per_second: float | None = None) -> _Run:
     first, rest = (replace(chain, messages=part) for part in (chain.messages[:1], chain.messages[1:]))
-    with node(chain, ["--verify", mode]) as facts, bare_loop() as bare:
+    with node(chain, ["--verify", mode], watched=True) as facts, bare_loop() as bare:
         uvloop.run(publish(facts.address, first))
         seconds = uvloop.run(publish(facts.address, rest, first=1, blocks_per_second=blocks_per_second))
     return _Run(

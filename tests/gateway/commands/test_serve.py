@@ -190,6 +190,19 @@ def test_an_interrupt_ends_the_process_with_130_and_no_traceback() -> None:
     assert errors.strip() == ""
 
 
+def test_grpc_is_told_how_to_read_sockets_before_it_is_loaded() -> None:
+    program = (
+        "import os, sys, types\n"
+        "node = types.ModuleType('gateway.node')\n"
+        "node.run_node = lambda settings: print(os.environ['GRPC_EXPERIMENTS'], 'grpc' in sys.modules) or 0\n"
+        "sys.modules['gateway.node'] = node\n"
+        "from gateway.cli import main\n"
+        "sys.exit(main(['serve']))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "-event_engine_listener False\n"
+
+
 def test_a_node_may_open_as_many_files_as_it_is_allowed_to() -> None:
     program = (
         "import resource, sys, types\n"
