@@ -28,12 +28,14 @@ class PauseRecord:
     time in which the loop's thread was ready and had no processor (/proc/thread-self/schedstat, Linux): the
     loop's callbacks, and its waits for threads of its own process. Where it waited during the sleep or behind
     it is not known, so the own part is at most as long as told here; and a thread of the process that has
-    Python's lock may have waited for a processor, too.
+    Python's lock may have waited for a processor, too, or the whole machine for its host. What the loop has
+    done itself is no more than the *processor time* of its thread.
     """
 
     def __init__(self) -> None:
         self.worst_seconds = 0.0
         self.worst_own_seconds = 0.0
+        self.worst_processor_seconds = 0.0
         self._schedstat: int | None = None
         with contextlib.suppress(OSError):
             self._schedstat = os.open("/proc/thread-self/schedstat", os.O_RDONLY)
@@ -48,13 +50,16 @@ class PauseRecord:
     async def _watch(self) -> None:
         while True:
             # Not the loop's time, which it takes in whole milliseconds, when a round begins.
-            waited_before, began = self._waited_seconds(), time.perf_counter()
+            waited_before, used_before = self._waited_seconds(), time.thread_time()
+            began = time.perf_counter()
             await asyncio.sleep(WATCH_SECONDS)
             seconds = time.perf_counter() - began
             late = seconds - WATCH_SECONDS
             without_waits = seconds - (self._waited_seconds() - waited_before)
             self.worst_seconds = max(self.worst_seconds, late)
+            used = time.thread_time() - used_before
             self.worst_own_seconds = max(self.worst_own_seconds, min(late, without_waits))
+            self.worst_processor_seconds = max(self.worst_processor_seconds, min(late, used))
 
     def _waited_seconds(self) -> float:
         """Seconds that this thread has waited for a processor."""

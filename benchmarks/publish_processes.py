@@ -39,7 +39,9 @@ class Facts:
     worst_pause_seconds: float = 0.0
     """The longest that its event loop did not come round, if it was watched."""
     worst_own_pause_seconds: float = 0.0
-    """The longest of the own parts of its pauses, see `benchmarks.bare_loop`."""
+    worst_processor_pause_seconds: float = 0.0
+    """The longest of the own parts of its pauses, and of its processor times in them, see
+    `benchmarks.bare_loop`."""
 
 
 @dataclass(slots=True)
@@ -66,7 +68,8 @@ def node(chain: Chain, arguments: Sequence[str] = (), *, watched: bool = False) 
             facts.flush_count = int(process.metrics()["sluice_flush_seconds_count"])
         if watched:
             facts.worst_pause_seconds = worst_pause_seconds(log_path)
-            facts.worst_own_pause_seconds = worst_pause_seconds(log_path, own=True)
+            facts.worst_own_pause_seconds = worst_pause_seconds(log_path, "own_")
+        facts.worst_processor_pause_seconds = worst_pause_seconds(log_path, "processor_")
 
 
 @contextmanager

@@ -12,6 +12,7 @@ import logging
 import os
 from importlib.metadata import version
 from pathlib import Path
+from typing import Literal
 
 from gateway.grpc_engine import use_poller
 
@@ -45,17 +46,18 @@ class WatchedNode(gateway.node.Node):
             extra=fields(
                 worst_pause_seconds=self._record.worst_seconds,
                 worst_own_pause_seconds=self._record.worst_own_seconds,
+                worst_processor_pause_seconds=self._record.worst_processor_seconds,
             ),
         )
         await super().stop()
 
 
-def worst_pause_seconds(log_path: Path, *, own: bool = False) -> float:
-    """Read the worst pause from the log of a node that has ended; `own`: its own part of one."""
+def worst_pause_seconds(log_path: Path, part: Literal["", "own_", "processor_"] = "") -> float:
+    """Read the worst pause from the log of a node that has ended, or the worst such part of one."""
     for line in log_path.read_text("utf-8").splitlines():
         entry = json.loads(line)
         if entry["message"] == LAST_WORDS:
-            return float(entry["worst_own_pause_seconds" if own else "worst_pause_seconds"])
+            return float(entry[f"worst_{part}pause_seconds"])
     raise SystemExit(f"{log_path}: no line {LAST_WORDS!r}")
 
 
