@@ -15,6 +15,7 @@ Where processors are short, the process gives way to the node: no event loop wai
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 from collections.abc import Iterator, Sequence
@@ -112,7 +113,8 @@ class ProofProcess:
 
 def main() -> None:
     """Answer requests until the node ends."""
-    os.nice(PROOF_PROCESS_NICENESS)
+    with contextlib.suppress(OSError):  # a container or service manager may forbid it
+        os.nice(PROOF_PROCESS_NICENESS)
     round_constants()  # 0.1 s that the first block need not wait for
     serve(_Answers(), PROOFS_TOGETHER_MAX, PROOFS_GATHER_SECONDS, lambda request: request[0] == 1)
 

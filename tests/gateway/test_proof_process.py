@@ -87,6 +87,26 @@ def test_it_gives_way_to_the_node() -> None:
     with_process(play)
 
 
+def test_it_checks_where_it_may_not_give_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Service managers and containers can forbid it."""
+    (tmp_path / "forbidden.py").write_text(
+        "import os\n"
+        "from gateway.proof_process import main\n"
+        "def nice(by):\n"
+        "    raise PermissionError(1, 'Operation not permitted')\n"
+        "os.nice = nice\n"
+        "main()\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+
+    async def play(process: ProofProcess) -> None:
+        assert await outcome(process, KNOWING, SUMMARY) == here(KNOWING, SUMMARY)
+        assert process.pid is not None
+        assert os.getpriority(os.PRIO_PROCESS, process.pid) == os.getpriority(os.PRIO_PROCESS, 0)
+
+    with_process(play, "forbidden")
+
+
 def test_what_is_asked_together_is_answered_one_by_one() -> None:
     async def play(process: ProofProcess) -> None:
         summaries = [*SUMMARIES[1:3], FORGED, *SUMMARIES[3:]]
