@@ -241,11 +241,11 @@ THREAD_SWITCH_SECONDS: Final = 0.000_2
 loop would wait each time that it wakes while a thread hashes short items, and what the thread that commits
 would wait behind the event loop, five times in each commit."""
 
-GC_OBJECTS_MIN: Final = 20_000
+GC_OBJECTS_MIN: Final = 10_000
 """New objects from which on Python looks for garbage among them. It walks the lists of all items that have
 come since, so with its default, 700, that held the event loop for 2 to 5 ms several times a second while
 blocks of thousands of items came fast. Blocks leave no such garbage, good or bad; a closed stream leaves six
-small objects."""
+small objects and its metadata, 16 kB at most."""
 
 LOOP_WATCH_SECONDS: Final = 0.02
 """How often the event loop's lateness is sampled; a sample costs some 20 microseconds."""

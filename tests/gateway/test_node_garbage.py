@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from google.protobuf.message import Message
 
 from tests.nodes import Wire, make_blocks, running_node, wire_to
 
@@ -52,14 +53,23 @@ async def left(wire: Wire) -> None:
     await carol.expect("closed")
 
 
+async def read(wire: Wire) -> None:
+    """A subscriber that leaves while there is more."""
+    reader = await wire.subscribe(0)
+    assert await reader.next() == BLOCKS[0]
+    reader.call.cancel()
+
+
 def test_no_block_waits_for_the_garbage_collector(tmp_path: Path, garbage: list[object]) -> None:
     async def main() -> None:
         async with running_node(tmp_path) as node, wire_to(node) as wire:
-            for play in (taken, refused, left):
+            for play in (taken, refused, left, read):
                 await play(wire)
+            assert (await wire.status()).last_available_block == 1
+            gc.collect()  # now: a node that has stopped is garbage itself
 
     asyncio.run(main())
-    gc.collect()
-    held = {id(value): value for one in garbage for value in gc.get_referents(one) if type(value) is bytes}
+    held = {id(value): value for one in garbage for value in gc.get_referents(one)}
     assert garbage  # what is looked for would be found: gRPC's streams leave some
-    assert sum(map(len, held.values())) < SIZE_BYTES
+    assert not [value for value in held.values() if isinstance(value, Message)]
+    assert sum(len(value) for value in held.values() if isinstance(value, bytes)) < SIZE_BYTES
