@@ -182,6 +182,8 @@ def payload_of(item: bytes) -> bytes:
         ItemError: as `kind_of`.
     """
     kind_of(item)
+    if item[0] < 0x80 and item[1] < 0x80:  # the usual tag, and a length below 128
+        return item[2:]
     _, _, offset = _read_tag(item, 0, "item tag")
     _, offset = _read_varint(item, offset, "item length")
     return item[offset:]
@@ -208,17 +210,18 @@ def block_number_of(header_item: bytes) -> int:
 
 
 def _message_of(item: bytes, kind: ItemKind, message_class: type[MessageT]) -> MessageT:
-    name = kind.name.lower().replace("_", " ")
     got = kind_of(item)
     if got != kind:
-        raise ItemError("item", f"field {got}", f"field {kind.value} ({name})")
+        raise ItemError("item", f"field {got}", f"field {kind.value} ({_name_of(kind)})")
     try:
         return message_class.FromString(payload_of(item))
     except DecodeError:
-        size = len(item)
-        raise ItemError(
-            name, f"{size} bytes that do not parse", f"a {message_class.__name__} message"
-        ) from None
+        got_bytes = f"{len(item)} bytes that do not parse"
+        raise ItemError(_name_of(kind), got_bytes, f"a {message_class.__name__} message") from None
+
+
+def _name_of(kind: ItemKind) -> str:
+    return kind.name.lower().replace("_", " ")
 
 
 # --- fields of a message, undecoded -------------------------------------------------------------------------

@@ -82,10 +82,10 @@ class Arbiter(RaceSteps):
         """An item set that begins with the header of block `number`; `kinds`, `proven` as for `items`."""
         self._now_ns = now_ns
         stream = self.stream(publisher_id)
-        failure = Failure.ABANDONED
+        failure, asked, behind = Failure.ABANDONED, stream.asked_for, stream.behind_from
         if stream.block is not None and stream.block.number == number:
             failure = Failure.RESTARTED
-        elif any(back is not None and number <= back for back in (stream.asked_for, stream.behind_from)):
+        elif (asked is not None and number <= asked) or (behind is not None and number <= behind):
             failure = Failure.SENT_BACK
         reason = f"got the header of block {number}, expected the rest of the block"
         said = Said(now_ns, reason, number=number, items=items, kinds=kinds, proven=proven, failure=failure)
@@ -218,10 +218,11 @@ class Arbiter(RaceSteps):
         self.last_number, self.lowest_since_ns = block.number, now_ns
         self._forget(block)
         del self.blocks[block.number]
+        acknowledgement = Acknowledgement(block.number)
         for stream in self.streams.values():
             if stream.state is not StreamState.ENDED:
                 stream.owed_since_ns, stream.has_heard = None, True
-                self._send(stream, Acknowledgement(block.number))
+                self._send(stream, acknowledgement)
         return self._settle()
 
     def commit_failed(self, attempt_id: AttemptId, reason: str, now_ns: int) -> list[Action]:

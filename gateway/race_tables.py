@@ -58,10 +58,16 @@ class EndStatus(Enum):
     PERSISTENCE_FAILED = 7
 
 
+class _Key(Enum):
+    """What a table is looked up by: the tables are asked for every message."""
+
+    __hash__ = object.__hash__  # a member is one object; Enum's own hash is a function in Python
+
+
 # --- 1. A header is offered -------------------------------------------------------------------------------
 
 
-class Standing(Enum):
+class Standing(_Key):
     """Where block N stands when publisher P offers its header."""
 
     COMMITTED = "N <= L"
@@ -74,7 +80,7 @@ class Standing(Enum):
     AHEAD = "N > U"
 
 
-class Answer(Enum):
+class Answer(_Key):
     """What the publisher hears."""
 
     ACCEPT = "nothing: it is the winner"
@@ -102,7 +108,7 @@ ON_HEADER: Final[dict[Standing, Answer]] = {
 # --- 2. One publisher's stream ----------------------------------------------------------------------------
 
 
-class StreamState(Enum):
+class StreamState(_Key):
     """Where one publisher's stream stands."""
 
     FRESH = "no header yet"
@@ -114,7 +120,7 @@ class StreamState(Enum):
     ENDED = "the node has ended it; what still comes is drained"
 
 
-class StreamEvent(Enum):
+class StreamEvent(_Key):
     """What can come on a stream, after its form was checked."""
 
     HEADER = "an item set that begins with a header"
@@ -126,7 +132,7 @@ class StreamEvent(Enum):
     LOST = "the connection broke or the call was cancelled"
 
 
-class Reaction(Enum):
+class Reaction(_Key):
     """One step of what the arbiter does; a cell of the table has none, one or two."""
 
     OFFER = "look the block up in ON_HEADER"
@@ -195,7 +201,7 @@ STREAM_TABLE: Final[dict[StreamState, dict[StreamEvent, tuple[Reaction, ...]]]] 
 # --- 3. One block -----------------------------------------------------------------------------------------
 
 
-class BlockState(Enum):
+class BlockState(_Key):
     """Where one block above L stands."""
 
     OPEN = "begun once and failed: anybody may send it"
@@ -206,7 +212,7 @@ class BlockState(Enum):
     COMMITTED = "on disk and acknowledged"
 
 
-class BlockEvent(Enum):
+class BlockEvent(_Key):
     """What can happen to a block."""
 
     HEADER_ACCEPTED = "a publisher won it"
