@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 from gateway.begun import Begun
 from gateway.race_actions import PublisherId, Response
 
 __all__ = ["Outbox"]
-
-_Begin = Callable[[Response], Begun[None]]
 
 
 class Outbox:
@@ -39,30 +38,30 @@ class Outbox:
         self._responses: deque[Response] = deque()
         self._responses_max = responses_max
         self._changed = asyncio.Event()
-        self._sender: tuple[_Begin, asyncio.Future[Begun[None] | None]] | None = None  # waits in `send_next`
+        # While `send_all` runs: how to send, the response that is being sent, and the end.
+        self._send: Callable[[Response], Coroutine[Any, Any, None]] | None = None
+        self._sending: Begun[None] | None = None
+        self._all_sent: asyncio.Future[None]
 
     def put(self, response: Response) -> None:
         """Queue a response; none after one for which there was no room, so that none is missing between."""
-        if self._sender is not None and not self.overflow.is_set():
-            begin, begun = self._sender
-            if not begun.done():
-                self._sender = None
-                begun.set_result(begin(response))
-                return
         if self.overflow.is_set() or len(self._responses) >= self._responses_max:
             self.overflow.set()
             self.over.set()
         else:
             self._responses.append(response)
-        self._changed.set()
+        if self._send is None:
+            self._changed.set()
+        elif self._sending is None:
+            self._send_on()
 
     def close(self) -> None:
         """Say that nothing more comes."""
         self.closed = True
         self.over.set()
         self._changed.set()
-        if self._sender is not None and not self._sender[1].done():
-            self._sender[1].set_result(None)
+        if self._send is not None and self._sending is None:
+            self._send_on()
 
     async def get(self) -> list[Response]:
         """Wait for responses and take all that are there; none means that the stream is over."""
@@ -73,29 +72,47 @@ class Outbox:
         self._responses.clear()
         return taken
 
-    async def send_next(self, begin: _Begin) -> bool:
-        """Wait for one response and send it; False: the stream is over.
+    async def send_all(self, send: Callable[[Response], Coroutine[Any, Any, None]]) -> None:
+        """Send all responses, one after the other, until the stream is over.
 
-        One that comes while this waits is begun with as it is put in, not when the event loop comes round.
+        When none is on its way, one is begun with as it is put in, not when the event loop comes round.
 
         Args:
-            begin: begins to send a response; what goes wrong is raised when the rest of it is awaited.
+            send: sends a response; awaits futures only.
+
+        Raises:
+            What `send` raises: nothing is sent after it.
         """
-        if self._responses:
-            await begin(self._responses.popleft())
-            return True
-        if self.closed:
-            return False
-        waits: asyncio.Future[Begun[None] | None] = asyncio.get_running_loop().create_future()
-        self._sender = begin, waits
+        self._send, self._all_sent = send, asyncio.get_running_loop().create_future()
+        self._send_on()
         try:
-            begun = await waits
-        except asyncio.CancelledError:
-            if not waits.cancelled() and (lost := waits.result()) is not None:
-                lost.close()
-            raise
+            await self._all_sent
         finally:
-            self._sender = None
-        if begun is not None:
-            await begun
-        return begun is not None
+            self._send = None
+            if self._sending is not None:
+                self._sending.close()
+                self._sending = None
+
+    def _send_on(self) -> None:
+        """Begin with the next response, if there is one, or end."""
+        send = self._send
+        if send is None or self._all_sent.done():
+            return  # given up, which `send_all` has yet to notice
+        try:
+            while self._responses:
+                sending = Begun(send(self._responses.popleft()))
+                if sending.go_on(self._sent):
+                    self._sending = sending
+                    return
+        except Exception as error:  # of `send`, on its way to `send_all`
+            self._all_sent.set_exception(error)
+            return
+        if self.closed:
+            self._all_sent.set_result(None)
+
+    def _sent(self, error: BaseException | None) -> None:
+        self._sending = None
+        if error is None:
+            self._send_on()
+        elif not self._all_sent.done():
+            self._all_sent.set_exception(error)

@@ -194,12 +194,8 @@ class PublishService:
                 return
 
     async def _write(self, outbox: Outbox, context: aio.ServicerContext[Any, Any]) -> None:
-        async def send(response: Response) -> None:
-            await context.write(to_wire(response))
-
         await context.send_initial_metadata(())  # so that a publisher knows that it is heard
-        while await outbox.send_next(lambda response: Begun(send(response))):
-            pass
+        await outbox.send_all(lambda response: context.write(to_wire(response)))
 
     async def _read(self, outbox: Outbox, address: str, context: aio.ServicerContext[Any, Any]) -> None:
         """Read until the publisher closes its side; what comes after the node's last word is dropped.

@@ -163,3 +163,86 @@ def test_a_task_may_wait_for_the_rest() -> None:
         assert await rest == "result"
 
     asyncio.run(main())
+
+
+# --- going on without a task --------------------------------------------------------------------------------
+
+
+def test_it_goes_on_by_itself_and_tells_its_end() -> None:
+    async def main() -> None:
+        gates = [asyncio.get_running_loop().create_future() for _ in range(2)]
+        steps: list[str] = []
+        told: list[BaseException | None] = []
+
+        async def work() -> None:
+            for gate in gates:
+                steps.append(await gate)
+
+        assert Begun(work()).go_on(told.append)
+        gates[0].set_result("first")
+        await asyncio.sleep(0)
+        assert (steps, told) == (["first"], [])
+        gates[1].set_result("second")
+        await asyncio.sleep(0)
+        assert (steps, told) == (["first", "second"], [None])
+
+    asyncio.run(main())
+
+
+def test_going_on_tells_the_error() -> None:
+    async def main() -> None:
+        gate = asyncio.get_running_loop().create_future()
+        told: list[BaseException | None] = []
+
+        async def work() -> None:
+            await gate
+
+        assert Begun(work()).go_on(told.append)
+        gate.set_exception(LookupError("it"))
+        await asyncio.sleep(0)
+        assert [repr(error) for error in told] == ["LookupError('it')"]
+
+    asyncio.run(main())
+
+
+def test_what_had_no_need_to_wait_has_ended_when_it_is_to_go_on() -> None:
+    async def work(fails: bool) -> None:
+        if fails:
+            raise LookupError("nothing there")
+
+    told: list[BaseException | None] = []
+    assert not Begun(work(False)).go_on(told.append)
+    with pytest.raises(LookupError, match=r"^nothing there$"):
+        Begun(work(True)).go_on(told.append)
+    assert told == []
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_what_is_closed_does_not_go_on_and_nobody_is_told(fails: bool) -> None:
+    told: list[object] = []
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, context: told.append(context))
+
+        async def play() -> None:
+            gate = loop.create_future()
+
+            async def work() -> None:
+                await gate
+
+            begun = Begun(work())
+            assert begun.go_on(told.append)
+            begun.close()
+            if fails:
+                gate.set_exception(ConnectionResetError("gone"))
+            else:
+                gate.set_result(None)
+            await asyncio.sleep(0)
+
+        await play()
+        gc.collect()
+        await asyncio.sleep(0)
+
+    asyncio.run(main())
+    assert told == []

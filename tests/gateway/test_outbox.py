@@ -7,7 +7,6 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from gateway.begun import Begun
 from gateway.outbox import Outbox
 from gateway.race_actions import Acknowledgement, PublisherId, Response
 
@@ -53,19 +52,15 @@ class Line:
         self.steps: list[str] = []
         self._taken: asyncio.Future[None] | None = None
 
-    def begin(self, response: Response) -> Begun[None]:
-        """Begin to send."""
-        return Begun(self._send(response))
-
-    def take(self) -> None:
-        """Have what is being sent arrive."""
-        assert self._taken is not None
-        self._taken.set_result(None)
-
-    async def _send(self, response: Response) -> None:
+    async def send(self, response: Response) -> None:
+        """Send; 5 fails before it waits, 6 has no need to wait, 7 fails in the end."""
         assert isinstance(response, Acknowledgement)
         number = response.block_number
         self.steps.append(f"begun {number}")
+        if number == 5:
+            raise ConnectionResetError("block 5")
+        if number == 6:
+            return
         self._taken = asyncio.get_running_loop().create_future()
         try:
             await self._taken
@@ -76,10 +71,22 @@ class Line:
             raise ConnectionResetError("block 7")
         self.steps.append(f"sent {number}")
 
+    async def take(self) -> None:
+        """Have what is being sent arrive."""
+        assert self._taken is not None
+        self._taken.set_result(None)
+        await asyncio.sleep(0)
 
-def with_line(play: Callable[[Outbox, Line], Awaitable[None]]) -> None:
+
+def with_line(play: Callable[[Outbox, Line, asyncio.Task[None]], Awaitable[None]]) -> None:
+    """Play a scene with an outbox for three whose responses are being sent."""
+
     async def main() -> None:
-        await play(Outbox(PublisherId(1), "alice", 3), Line())
+        outbox, line = Outbox(PublisherId(1), "alice", 3), Line()
+        sending = asyncio.ensure_future(outbox.send_all(line.send))
+        await asyncio.sleep(0)
+        await play(outbox, line, sending)
+        assert sending.done()
 
     asyncio.run(main())
 
@@ -87,31 +94,23 @@ def with_line(play: Callable[[Outbox, Line], Awaitable[None]]) -> None:
 def test_nothing_is_sent_behind_a_response_for_which_there_was_no_room() -> None:
     """Found by the simulation, seed 503552: one that came later was sent, though others were missing."""
 
-    async def play(outbox: Outbox, line: Line) -> None:
-        for number in range(4):
+    async def play(outbox: Outbox, line: Line, sending: asyncio.Task[None]) -> None:
+        for number in (0, 1, 2, 3, 8):
             outbox.put(Acknowledgement(number))
         assert outbox.overflow.is_set()
-        for _ in range(3):
-            sending = asyncio.ensure_future(outbox.send_next(line.begin))
-            await asyncio.sleep(0)
-            line.take()
-            assert await sending
-        waiting = asyncio.ensure_future(outbox.send_next(line.begin))
-        await asyncio.sleep(0)
+        assert outbox.over.is_set()
+        for _ in range(4):
+            await line.take()
         outbox.put(Acknowledgement(4))
-        await asyncio.sleep(0)
-        assert not waiting.done()
-        assert line.steps[-1] == "sent 2"
+        assert line.steps[-2:] == ["begun 3", "sent 3"]
         outbox.close()
-        assert not await waiting
+        await sending
 
     with_line(play)
 
 
-def test_a_response_that_is_waited_for_is_begun_with_as_it_is_put_in_and_others_wait_their_turn() -> None:
-    async def play(outbox: Outbox, line: Line) -> None:
-        sending = asyncio.ensure_future(outbox.send_next(line.begin))
-        await asyncio.sleep(0)
+def test_a_response_is_begun_with_as_it_is_put_in_and_others_wait_their_turn() -> None:
+    async def play(outbox: Outbox, line: Line, sending: asyncio.Task[None]) -> None:
         outbox.put(Acknowledgement(0))
         assert line.steps == ["begun 0"]
         for number in range(1, 4):
@@ -119,65 +118,80 @@ def test_a_response_that_is_waited_for_is_begun_with_as_it_is_put_in_and_others_
         assert not outbox.overflow.is_set()
         await asyncio.sleep(0)
         assert line.steps == ["begun 0"]
-        line.take()
-        assert await sending
         for number in range(1, 4):
-            sending = asyncio.ensure_future(outbox.send_next(line.begin))
-            await asyncio.sleep(0)
+            await line.take()
             assert line.steps[-1] == f"begun {number}"
-            line.take()
-            assert await sending
+        await line.take()
         assert line.steps == [f"{step} {number}" for number in range(4) for step in ("begun", "sent")]
+        assert not sending.done()
+        outbox.close()
+        await sending
 
     with_line(play)
+
+
+def test_what_is_put_in_before_anything_is_sent_is_sent_first() -> None:
+    async def main() -> None:
+        outbox, line = Outbox(PublisherId(1), "alice", 3), Line()
+        for number in (6, 6, 0):
+            outbox.put(Acknowledgement(number))
+        sending = asyncio.ensure_future(outbox.send_all(line.send))
+        await asyncio.sleep(0)
+        assert line.steps == ["begun 6", "begun 6", "begun 0"]
+        outbox.close()
+        await line.take()
+        await sending
+
+    asyncio.run(main())
 
 
 def test_what_is_in_an_outbox_is_sent_before_its_end() -> None:
-    async def play(outbox: Outbox, line: Line) -> None:
-        outbox.put(Acknowledgement(0))
+    async def play(outbox: Outbox, line: Line, sending: asyncio.Task[None]) -> None:
+        for number in range(2):
+            outbox.put(Acknowledgement(number))
         outbox.close()
-        sending = asyncio.ensure_future(outbox.send_next(line.begin))
-        await asyncio.sleep(0)
-        line.take()
-        assert await sending
-        assert not await outbox.send_next(line.begin)
-        assert line.steps == ["begun 0", "sent 0"]
+        await line.take()
+        assert not sending.done()
+        await line.take()
+        await sending
+        assert line.steps == ["begun 0", "sent 0", "begun 1", "sent 1"]
 
     with_line(play)
 
 
-def test_the_end_wakes_who_waits_for_a_response() -> None:
-    async def play(outbox: Outbox, line: Line) -> None:
-        sending = asyncio.ensure_future(outbox.send_next(line.begin))
-        await asyncio.sleep(0)
+def test_the_end_wakes_who_has_nothing_to_send() -> None:
+    async def play(outbox: Outbox, line: Line, sending: asyncio.Task[None]) -> None:
         outbox.close()
         outbox.close()
-        assert not await sending
+        await sending
         assert line.steps == []
 
     with_line(play)
 
 
-def test_what_goes_wrong_is_raised_to_who_sends_and_not_to_who_puts_it_in() -> None:
-    async def play(outbox: Outbox, line: Line) -> None:
-        sending = asyncio.ensure_future(outbox.send_next(line.begin))
-        await asyncio.sleep(0)
-        outbox.put(Acknowledgement(7))
-        line.take()
-        with pytest.raises(ConnectionResetError, match=r"^block 7$"):
+@pytest.mark.parametrize("number", [5, 7])
+def test_what_goes_wrong_is_raised_to_who_sends_and_not_to_who_puts_it_in(number: int) -> None:
+    async def play(outbox: Outbox, line: Line, sending: asyncio.Task[None]) -> None:
+        outbox.put(Acknowledgement(number))
+        outbox.put(Acknowledgement(0))
+        if number == 7:
+            await line.take()
+        outbox.put(Acknowledgement(1))  # before it has noticed
+        outbox.close()
+        with pytest.raises(ConnectionResetError, match=rf"^block {number}$"):
             await sending
+        assert line.steps == [f"begun {number}"]
 
     with_line(play)
 
 
 def test_nothing_is_begun_with_for_one_that_was_cancelled() -> None:
-    async def play(outbox: Outbox, line: Line) -> None:
-        sending = asyncio.ensure_future(outbox.send_next(line.begin))
-        await asyncio.sleep(0)
+    async def play(outbox: Outbox, line: Line, sending: asyncio.Task[None]) -> None:
         sending.cancel()
         outbox.put(Acknowledgement(0))  # before it has noticed
         await asyncio.wait({sending})
         outbox.put(Acknowledgement(1))  # and after
+        outbox.close()
         assert sending.cancelled()
         assert line.steps == []
         assert await outbox.get() == [Acknowledgement(0), Acknowledgement(1)]
@@ -185,14 +199,17 @@ def test_nothing_is_begun_with_for_one_that_was_cancelled() -> None:
     with_line(play)
 
 
-def test_what_was_begun_with_is_given_up_with_the_one_that_sends() -> None:
-    async def play(outbox: Outbox, line: Line) -> None:
-        sending = asyncio.ensure_future(outbox.send_next(line.begin))
-        await asyncio.sleep(0)
+@pytest.mark.parametrize("arrives", [False, True])
+def test_what_was_begun_with_is_given_up_with_the_one_that_sends(arrives: bool) -> None:
+    async def play(outbox: Outbox, line: Line, sending: asyncio.Task[None]) -> None:
         outbox.put(Acknowledgement(0))
-        sending.cancel()  # before it has noticed that one was put in
+        outbox.put(Acknowledgement(1))
+        sending.cancel()
         await asyncio.wait({sending})
         assert sending.cancelled()
+        assert line.steps == ["begun 0", "given up 0"]
+        if arrives:  # all the same: nobody minds
+            await line.take()
         assert line.steps == ["begun 0", "given up 0"]
 
     with_line(play)
