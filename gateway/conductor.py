@@ -149,6 +149,8 @@ class Conductor:
         self._probe_task: asyncio.Task[None] | None = None
         self._commit_thread = ThreadPoolExecutor(1, "commit")
         self._hashing = Hashing(hash_process)
+        metrics.inflight_bytes.set_function(lambda: arbiter.inflight_bytes)
+        metrics.publishers.set_function(lambda: arbiter.publisher_count)
         self._room = asyncio.Event()
         self._publisher_count = 0
         self._timer: asyncio.TimerHandle | None = None
@@ -215,21 +217,14 @@ class Conductor:
 
     def perform(self, actions: Sequence[Action]) -> None:
         """Perform actions and those that follow from them."""
-        if len(actions) == 1 and type(actions[0]) is Append:  # the hot path
-            actions = self._append(actions[0])
-            if not actions:
-                self._arm()
-                return
-        waiting: deque[Action] = deque(actions)
-        while waiting:
+        waiting = list(actions)
+        for action in waiting:
             # What an action leads to goes behind what the arbiter asked for before it: a Drop that comes of a
             # Verify must not overtake the Begin of the attempt that it drops.
-            waiting.extend(self._perform_one(waiting.popleft()))
+            waiting += self._perform_one(action)
         if self._commit_queue and self._commit_task is None:
             # At once, and not when the event loop comes round: what it has to do before may take long.
             self._commit_task = self._spawn(Begun(self._commit_all()).rest())
-        self._metrics.inflight_bytes.set(self.arbiter.inflight_bytes)
-        self._metrics.publishers.set(self.arbiter.publisher_count)
         self._room.set()
         self._arm()
 
