@@ -559,7 +559,7 @@ class Node:
 
 
 def run_node(settings: Settings) -> int:
-    """Run one node until SIGINT or SIGTERM; return the exit status of `sluice serve`.
+    """Run one node until SIGINT, SIGTERM or SIGHUP; return the exit status of `sluice serve`.
 
     Raises:
         GatewayError: it cannot start.
@@ -575,6 +575,8 @@ async def _run(settings: Settings) -> int:
     loop = asyncio.get_running_loop()
     for signal_number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(signal_number, stop.set)
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # nohup
+        loop.add_signal_handler(signal.SIGHUP, stop.set)
     node.warm_up()
     # What is there now stays. To walk it all in every full collection would hold the event loop for 30 ms.
     gc.collect()

@@ -21,7 +21,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from datastream import StreamClient
 from gateway.api import publish_pb2_grpc
-from publishers.node_process import environment_without_settings
+from publishers.node_process import NodeProcess, environment_without_settings
 from tests.nodes import ANSWER_SECONDS, Publisher, ledger_key, make_blocks
 from tests.serving import ANYWHERE, ServeProcess, refused
 
@@ -129,7 +129,7 @@ def publisher_of(channel: aio.Channel) -> Publisher:
     return Publisher(publish_pb2_grpc.BlockStreamPublishServiceStub(channel).publishBlockStream())
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_signal_stops_the_node_cleanly(tmp_path: Path, number: signal.Signals) -> None:
     """Publishers and clients are connected, one of them in mid-block, and another node knocks."""
 
@@ -165,6 +165,13 @@ def test_a_signal_stops_the_node_cleanly(tmp_path: Path, number: signal.Signals)
             )
 
     asyncio.run(main())
+
+
+def test_a_node_under_nohup_outlives_its_terminal(tmp_path: Path) -> None:
+    with NodeProcess(tmp_path / "data", tmp_path / "node.log", KEY, prefix=["nohup"]) as node:
+        node.send(signal.SIGHUP)
+        assert "sluice_publishers" in node.metrics()
+        assert node.stop() == 0
 
 
 def test_health_reflection_and_the_warning_of_mode_hash(tmp_path: Path) -> None:
