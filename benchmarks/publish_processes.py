@@ -69,7 +69,7 @@ def node(chain: Chain, arguments: Sequence[str] = (), *, watched: bool = False) 
         if watched:
             facts.worst_pause_seconds = worst_pause_seconds(log_path)
             facts.worst_own_pause_seconds = worst_pause_seconds(log_path, "own_")
-        facts.worst_processor_pause_seconds = worst_pause_seconds(log_path, "processor_")
+            facts.worst_processor_pause_seconds = worst_pause_seconds(log_path, "processor_")
 
 
 @contextmanager
