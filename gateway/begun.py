@@ -79,7 +79,7 @@ class Begun(Generic[T]):
             self._waits_for = self._coroutine.send(None)
         except StopIteration:
             tell(None)
-        except Exception as error:
+        except BaseException as error:  # a future may be cancelled, too
             tell(error)
         else:
             self._waits_for.add_done_callback(self._step)

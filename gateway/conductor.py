@@ -225,7 +225,8 @@ class Conductor:
         if self._commit_queue and self._commit_task is None:
             # At once, and not when the event loop comes round: what it has to do before may take long.
             self._commit_task = self._spawn(Begun(self._commit_all()).rest())
-        self._room.set()
+        if len(waiting) != 1 or type(waiting[0]) is not Append:  # which makes no room
+            self._room.set()
         self._arm()
 
     # --- what other parts of the node are told -------------------------------------------------------------

@@ -246,3 +246,20 @@ def test_what_is_closed_does_not_go_on_and_nobody_is_told(fails: bool) -> None:
 
     asyncio.run(main())
     assert told == []
+
+
+def test_who_goes_on_is_told_of_a_future_that_was_cancelled() -> None:
+    told: list[BaseException | None] = []
+
+    async def main() -> None:
+        gate = asyncio.get_running_loop().create_future()
+
+        async def work() -> None:
+            await gate
+
+        assert Begun(work()).go_on(told.append)
+        gate.cancel()
+        await asyncio.sleep(0)
+
+    asyncio.run(main())
+    assert [type(error) for error in told] == [asyncio.CancelledError]
