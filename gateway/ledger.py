@@ -128,6 +128,14 @@ class Ledger:
             got = error.strerror or str(error)
             raise Fatal(f"data_dir {data_dir}", got=got, expected="a folder that can be written") from error
         ledger = cls(data_dir, streamer)
+        header = streamer.header
+        for name, told, kept in (
+            ("stream.system_id", system_id, header.system_id),
+            ("stream.version", version, header.version),
+        ):
+            if told != kept:
+                text = "setting is for a new stream file; this one keeps its own"
+                log.warning(text, extra=fields(name=name, value=told, kept=kept))
         try:
             ledger._recover()
         except BaseException:

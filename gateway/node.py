@@ -239,16 +239,6 @@ class Node:
             disk=self._disk,
         )
         self._cleanup.callback(self.ledger.close)
-        header = self.ledger.streamer.header
-        for setting, got, told in (
-            ("stream.system_id", header.system_id, settings.stream_system_id),
-            ("stream.version", header.version, settings.stream_version),
-        ):
-            if got != told:
-                log.warning(
-                    "setting is for a new stream file; this one keeps its own",
-                    extra=fields(name=setting, value=told, kept=got),
-                )
         await self._find_peers()
         self._make_conductor()
         self._make_following()

@@ -85,6 +85,18 @@ def test_an_empty_ledger(tmp_path: Path) -> None:
     assert sorted(path.name for path in ledger.data_dir.iterdir()) == ["datastream.bin", "datastream.db"]
 
 
+def test_settings_of_a_new_stream_that_the_file_does_not_have_are_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    told = "setting is for a new stream file; this one keeps its own"
+    Ledger.open(tmp_path, system_id=1, version=3).close()
+    assert logged(caplog, told) == []
+    ledger = Ledger.open(tmp_path, system_id=2, version=3)
+    assert ledger.streamer.header.system_id == 1
+    ledger.close()
+    assert logged(caplog, told) == [{"name": "stream.system_id", "value": 2, "kept": 1}]
+
+
 def test_a_block_becomes_the_entries_of_the_layout(tmp_path: Path) -> None:
     ledger = Ledger.open(tmp_path)
     commit(ledger, BLOCKS[:2])

@@ -537,23 +537,6 @@ def test_an_address_that_does_not_exist_is_refused(tmp_path: Path, name: str) ->
     asyncio.run(main())
 
 
-def test_settings_of_a_new_stream_that_the_file_does_not_have_are_told(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    async def main() -> None:
-        async with running_node(tmp_path, stream_system_id=1, stream_version=3):
-            pass
-        assert [record for record in caplog.records if "new stream file" in record.message] == []
-        async with running_node(tmp_path, stream_system_id=2, stream_version=3) as node:
-            assert node.ledger.streamer.header.system_id == 1
-
-    asyncio.run(main())
-    (told,) = [record for record in caplog.records if "new stream file" in record.message]
-    assert told.levelname == "WARNING"
-    expected = {"name": "stream.system_id", "value": 2, "kept": 1}
-    assert told.sluice_fields == expected  # type: ignore[attr-defined]
-
-
 def test_mode_hash_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
         async with running_node(tmp_path, verification_mode="hash", ledger_keys=()) as node:
