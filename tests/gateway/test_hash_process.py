@@ -31,6 +31,7 @@ GONE = {
     for got in (
         "the end of its socket",
         "[Errno 104] Connection reset by peer",
+        "[Errno 32] Broken pipe",
     )  # it had read all, or had not
 }
 ITEMS = [header_item(), *body_items(500), *ODD_ITEMS]
