@@ -17,6 +17,7 @@ from enum import IntEnum
 from typing import Final, NamedTuple, TypeVar
 
 from google.protobuf.message import DecodeError, Message
+from google.protobuf.unknown_fields import UnknownFieldSet
 
 from gateway.api import block_pb2
 from gateway.errors import ItemError
@@ -205,8 +206,16 @@ def proof_of(item: bytes) -> block_pb2.BlockProof:
 
 
 def block_number_of(header_item: bytes) -> int:
-    """Return the block number in a header item. Raises ItemError as `header_of`."""
-    return header_of(header_item).number
+    """Return the block number in a header item; absent it is 0, as in all of proto3.
+
+    Raises:
+        ItemError: as `header_of`; or field 3 is no varint, which a parser takes for a field it does not know.
+    """
+    header = header_of(header_item)
+    unknown = UnknownFieldSet(header) if not header.number else ()
+    if any(unknown[index].field_number == 3 for index in range(len(unknown))):
+        raise ItemError("block header field 3 (number)", "a value that is no varint", "a block number")
+    return header.number
 
 
 def _message_of(item: bytes, kind: ItemKind, message_class: type[MessageT]) -> MessageT:

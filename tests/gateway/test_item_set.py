@@ -51,6 +51,10 @@ BAD = [
         [field_item(ItemKind.BLOCK_HEADER, b"\x18")],
         "block header: got 3 bytes that do not parse, expected a BlockHeader message",
     ),
+    (
+        [field_item(ItemKind.BLOCK_HEADER, b"\x1a\x01\x07")],
+        "block header field 3 (number): got a value that is no varint, expected a block number",
+    ),
 ]
 
 

@@ -161,6 +161,18 @@ def test_another_item_is_refused() -> None:
     assert str(caught.value) == "item: got field 12, expected field 1 (block header)"
 
 
+@pytest.mark.parametrize("payload", [b"\x1a\x01\x07", b"\x19" + b"\x07" * 8, b"\x1d" + b"\x07" * 4])
+def test_a_number_that_is_no_varint_is_refused_and_not_taken_for_block_0(payload: bytes) -> None:
+    header = field_item(ItemKind.BLOCK_HEADER, payload)
+    assert header_of(header).number == 0
+    with pytest.raises(ItemError) as caught:
+        block_number_of(header)
+    assert str(caught.value) == (
+        "block header field 3 (number): got a value that is no varint, expected a block number"
+    )
+    assert block_number_of(field_item(ItemKind.BLOCK_HEADER, b"\x22\x00\x32\x00")) == 0
+
+
 def test_a_message_that_does_not_parse_is_refused() -> None:
     with pytest.raises(ItemError) as caught:
         header_of(field_item(ItemKind.BLOCK_HEADER, b"\xff"))
