@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from gateway.setting_kinds import Kind, Listed
 
@@ -18,6 +18,8 @@ __all__ = ["NODE_SECTION", "Derived", "Setting", "row"]
 
 NODE_SECTION = "node"
 """The heading of the settings that are in no section of the file."""
+
+_SECONDS: Final = "_seconds"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +58,22 @@ class Setting:
     def environment(self) -> str:
         """The name of the environment variable."""
         return "SLUICE_" + self.attribute.upper()
+
+    @property
+    def short_name(self) -> str | None:
+        """The dotted name without its unit, `publish.block_timeout`; None where it has none."""
+        return self.name.removesuffix(_SECONDS) if self.name.endswith(_SECONDS) else None
+
+    @property
+    def short_environment(self) -> str | None:
+        """The environment variable of `short_name`."""
+        return None if self.short_name is None else "SLUICE_" + self.short_name.replace(".", "_").upper()
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """The long option, and the same without the unit."""
+        short = self.flag.removesuffix(_SECONDS.replace("_", "-"))
+        return (self.flag,) if short == self.flag else (self.flag, short)
 
     @property
     def section(self) -> str:

@@ -8,6 +8,8 @@ Invariants
     it was written; it is an error even if a source of higher precedence would have replaced it.
   - A key in the file that is no setting is an error. A variable `SLUICE_…` that is none is only reported:
     Kubernetes puts such variables into every container beside a Service named `sluice`.
+  - A name may be written without its unit, publish.block_timeout, as the rules of the protocol have it; both
+    names of one setting in one source are an error.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from gateway.errors import SettingError
-from gateway.setting_kinds import NotThisKind, size_text
+from gateway.setting_kinds import NotThisKind
 from gateway.settings import NODE_SECTION, SETTINGS, Derived, Setting, Settings
 
 __all__ = ["CONFIG_ENVIRONMENT", "CONFIG_FLAG", "RULES", "Resolved", "Rule", "resolve", "to_toml"]
@@ -34,6 +36,7 @@ CONFIG_ENVIRONMENT = "SLUICE_CONFIG"
 
 _DEFAULT = "default"
 _BY_NAME = {setting.name: setting for setting in SETTINGS}
+_BY_SHORT_NAME = {setting.short_name: setting for setting in SETTINGS if setting.short_name is not None}
 _KUBERNETES = re.compile(r"SLUICE_(.+_)?(SERVICE_(HOST|PORT(_.+)?)|PORT_\d+_(TCP|UDP|SCTP)(_.+)?)")
 
 
@@ -103,11 +106,6 @@ RULES: tuple[Rule, ...] = (
         ),
         lambda s: f"0 (no limit) or at least {2 * s.block_time_seconds:g}, which is 2 x block_time_seconds",
     ),
-    Rule(
-        "publish.max_inflight_bytes",
-        lambda s: s.publish_max_inflight_bytes >= s.publish_max_block_bytes,
-        lambda s: f"at least {size_text(s.publish_max_block_bytes)}, which is publish.max_block_bytes",
-    ),
     Rule(  # The blocks of a group are acknowledged in one go: a smaller queue would close who reads them all.
         "publish.send_queue_max",
         lambda s: s.publish_send_queue_max >= s.commit_max_blocks_per_group,
@@ -173,8 +171,8 @@ def resolve(flags: Mapping[str, object], environ: Mapping[str, str], config: Pat
         for name, written in _file_values(config).items():
             take(_BY_NAME[name], written, f"file {config}")
     for setting in SETTINGS:
-        if environ.get(setting.environment):  # set but empty is as good as unset
-            take(setting, environ[setting.environment], f"environment {setting.environment}")
+        if (variable := _variable_of(setting, environ)) is not None:
+            take(setting, environ[variable], f"environment {variable}")
     for setting in SETTINGS:
         written = flags.get(setting.name)
         if written is not None and written != ():
@@ -225,18 +223,35 @@ def _file_values(path: Path) -> dict[str, object]:
         raise SettingError(
             CONFIG_FLAG, got=str(error), expected="TOML in UTF-8", where=f"file {path}"
         ) from error
-    found: dict[str, object] = {}
+    written: dict[str, object] = {}
     for key, value in tables.items():
         if isinstance(value, dict):
-            found.update({f"{key}.{inner}": one for inner, one in value.items()})
+            written.update({f"{key}.{inner}": one for inner, one in value.items()})
         else:
-            found[key] = value
-    for name in found:
-        if name not in _BY_NAME:
+            written[key] = value
+    found: dict[str, object] = {}
+    for name, value in written.items():
+        setting = _BY_NAME.get(name) or _BY_SHORT_NAME.get(name)
+        if setting is None:
             raise SettingError(
                 name, got="no setting of this name", expected=_nearest(name), where=f"file {path}"
             )
+        if setting.name in found:
+            raise _given_twice(setting, setting.short_name, f"file {path}")
+        found[setting.name] = value
     return found
+
+
+def _variable_of(setting: Setting, environ: Mapping[str, str]) -> str | None:
+    """The variable that gives the setting; set but empty is as good as unset."""
+    names = [name for name in (setting.environment, setting.short_environment) if name and environ.get(name)]
+    if len(names) > 1:
+        raise _given_twice(setting, names[1], f"environment {names[0]}")
+    return names[0] if names else None
+
+
+def _given_twice(setting: Setting, other: str | None, where: str) -> SettingError:
+    return SettingError(setting.name, got=f"{other} as well", expected="one of the two", where=where)
 
 
 def _nearest(name: str) -> str:
@@ -263,7 +278,8 @@ def _check_rules(settings: Settings, origins: Mapping[str, str]) -> None:
 
 def _unknown_environment(environ: Mapping[str, str]) -> tuple[str, ...]:
     """List variables that look meant for us and are no setting, without those that Kubernetes makes."""
-    known = {setting.environment for setting in SETTINGS} | {CONFIG_ENVIRONMENT}
+    known = {name for setting in SETTINGS for name in (setting.environment, setting.short_environment)}
+    known.add(CONFIG_ENVIRONMENT)
     ours = (name for name in environ if name.startswith("SLUICE_") and name not in known)
     return tuple(sorted(name for name in ours if not _is_from_kubernetes(name, environ[name])))
 

@@ -140,23 +140,25 @@ class Settings:
     # --- publish --------------------------------------------------------------------------------------------
     publish_max_block_bytes: int = row(
         "publish.max_block_bytes",
-        Size(64 * KIB, 512 * MIB),  # with its entries' heads it must fit in one group of the data streamer
+        Size(1, 512 * MIB),  # with its entries' heads it must fit in one group of the data streamer
         256 * MIB,
         "Most bytes of items in one block; a longer block is refused with INVALID_REQUEST.",
         unit="bytes",
     )
     publish_max_inflight_bytes: int = row(
         "publish.max_inflight_bytes",
-        Size(64 * KIB, 1024 * GIB),
+        Size(1, 1024 * GIB),
         GIB,
-        "Most bytes of blocks not yet committed, over all publishers; beyond it publishers are slowed down.",
+        "Most bytes of blocks not yet committed, over all publishers; beyond it publishers are slowed down, "
+        "but for the block that all wait for.",
         unit="bytes",
     )
     publish_max_publisher_inflight_bytes: int = row(
         "publish.max_publisher_inflight_bytes",
-        Size(64 * KIB, 1024 * GIB),
+        Size(1, 1024 * GIB),
         Derived(
-            "half of publish.max_inflight_bytes", lambda settings: settings.publish_max_inflight_bytes // 2
+            "half of publish.max_inflight_bytes",
+            lambda settings: max(1, settings.publish_max_inflight_bytes // 2),
         ),
         "Most bytes of one publisher's blocks not yet committed, over all its streams; beyond it that "
         "publisher is slowed down, but for the block that all wait for.",
@@ -164,7 +166,7 @@ class Settings:
     )
     publish_max_address_inflight_bytes: int = row(
         "publish.max_address_inflight_bytes",
-        Size(64 * KIB, 1024 * GIB),
+        Size(1, 1024 * GIB),
         Derived("publish.max_inflight_bytes", lambda settings: settings.publish_max_inflight_bytes),
         "The same for all publishers of one network address; they may share one behind a proxy.",
         unit="bytes",
@@ -486,7 +488,10 @@ class Settings:
     commit_max_blocks_per_group: int = row(
         "commit.max_blocks_per_group",
         WholeNumber(1, 10_000),
-        64,
+        Derived(
+            "64, or publish.send_queue_max if that is less",
+            lambda settings: min(64, settings.publish_send_queue_max),
+        ),
         "Most blocks that share one pair of flushes.",
         unit="blocks",
     )
@@ -541,8 +546,9 @@ def markdown() -> str:
         "",
         "In rising order of precedence: the default, the TOML file (`--config FILE` or `SLUICE_CONFIG`), the",
         "environment, the flag. In the environment several values have commas between them. Sizes may be",
-        "written `8MiB`, `1GiB`; a time limit of 0 means no limit. `sluice serve --print-config` shows what",
-        "applies, and from where.",
+        "written `8MiB`, `1GiB`; a time limit of 0 means no limit. A name that ends in `_seconds` may be",
+        "written without that: `publish.block_timeout`. `sluice serve --print-config` shows what applies,",
+        "and from where.",
     ]
     for section in dict.fromkeys(setting.section for setting in SETTINGS):
         place = "the top of the file" if section == NODE_SECTION else f"`[{section}]`"

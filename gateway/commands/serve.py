@@ -47,7 +47,7 @@ def _option(setting: Setting) -> click.Option:
     help_text = f"{setting.help}  [{unit}default: {setting.default_text}]"
     name = setting.attribute
     return click.Option(
-        [name, setting.flag],
+        [name, *setting.flags],
         metavar=setting.kind.metavar,
         multiple=setting.is_list,
         default=None,
@@ -104,7 +104,8 @@ command = _ServeCommand(
         "Every option is also a key of the TOML file and a variable of the environment: "
         "publish.max_block_bytes is max_block_bytes in [publish], and SLUICE_PUBLISH_MAX_BLOCK_BYTES. "
         "Flags go before the environment, the environment before the file. "
-        "Sizes may be written 8MiB or 1GiB; a time limit of 0 means no limit."
+        "Sizes may be written 8MiB or 1GiB; a time limit of 0 means no limit. "
+        "A name that ends in _seconds may be written without that."
     ),
     short_help="Run one node.",
 )

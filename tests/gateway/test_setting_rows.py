@@ -31,6 +31,15 @@ def test_the_forms_of_a_name(name: str, attribute: str, flag: str, environment: 
     )
 
 
+def test_a_name_without_its_unit() -> None:
+    setting = made("a.b_seconds")
+    assert (setting.short_name, setting.short_environment) == ("a.b", "SLUICE_A_B")
+    assert setting.flags == ("--a-b-seconds", "--a-b")
+    assert made("b_seconds", flag="--b").flags == ("--b",)
+    plain = made("a.b_bytes")
+    assert (plain.short_name, plain.short_environment, plain.flags) == (None, None, ("--a-b-bytes",))
+
+
 def test_a_flag_of_its_own() -> None:
     assert made("verification.mode", flag="--verify").flag == "--verify"
 

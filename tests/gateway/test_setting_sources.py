@@ -72,7 +72,7 @@ def test_an_empty_variable_is_an_unset_one() -> None:
 
 WRONG_VALUES = [
     ("tcp.max_connections", "0", "'0', expected a whole number from 1 to 1000000"),
-    ("publish.max_block_bytes", "8MB", "'8MB', expected bytes (such as 8MiB) from 64KiB to 512MiB"),
+    ("publish.max_block_bytes", "8MB", "'8MB', expected bytes (such as 8MiB) from 1B to 512MiB"),
     ("verification.mode", "none", "'none', expected one of full, hash"),
     ("grpc.reflection", "maybe", "'maybe', expected on or off (true or false in the file)"),
     ("block_time_seconds", "0", "'0', expected seconds above 0, at most 3600"),
@@ -161,16 +161,8 @@ BROKEN_RULES: list[tuple[str, dict[str, object], str]] = [
         ),
     ),
     (
-        "publish.max_inflight_bytes",
-        {"publish.max_inflight_bytes": "1MiB"},
-        (
-            'publish.max_inflight_bytes: got "1MiB", expected at least 256MiB, which is '
-            "publish.max_block_bytes (flag --publish-max-inflight-bytes)"
-        ),
-    ),
-    (
         "publish.send_queue_max",
-        {"publish.send_queue_max": "63"},
+        {"publish.send_queue_max": "63", "commit.max_blocks_per_group": "64"},
         (
             "publish.send_queue_max: got 63, expected at least 64, which is commit.max_blocks_per_group "
             "(flag --publish-send-queue-max)"
@@ -285,8 +277,34 @@ def test_rules_allow_what_is_just_right() -> None:
     for text in ("0", "4"):
         settings = resolve({"publish.block_timeout_seconds": text}, {}).settings
         assert settings.publish_block_timeout_seconds == float(text)
-    settings = resolve({"publish.max_inflight_bytes": "256MiB"}, {}).settings
-    assert settings.publish_max_inflight_bytes == settings.publish_max_block_bytes
+    settings = resolve({"publish.max_inflight_bytes": "1MiB"}, {}).settings
+    assert settings.publish_max_inflight_bytes < settings.publish_max_block_bytes
+    settings = resolve({"publish.send_queue_max": "4"}, {}).settings
+    assert settings.commit_max_blocks_per_group == 4
+
+
+def test_a_name_may_be_written_without_its_unit(config: Path) -> None:
+    config.write_text("block_time = 3\n[publish]\nblock_timeout = 7\nidle_timeout = 8\n")
+    resolved = resolve({}, {"SLUICE_PUBLISH_IDLE_TIMEOUT": "9"}, config)
+    settings = resolved.settings
+    assert (settings.block_time_seconds, settings.publish_block_timeout_seconds) == (3, 7)
+    assert settings.publish_idle_timeout_seconds == 9
+    assert resolved.unknown_environment == ()
+    assert resolved.origins["publish.block_timeout_seconds"] == f"file {config}"
+    assert resolved.origins["publish.idle_timeout_seconds"] == "environment SLUICE_PUBLISH_IDLE_TIMEOUT"
+
+
+def test_both_names_of_one_setting_are_refused(config: Path) -> None:
+    config.write_text("[publish]\nblock_timeout = 7\nblock_timeout_seconds = 7\n")
+    assert refusal({}, {}, config) == (
+        "publish.block_timeout_seconds: got publish.block_timeout as well, expected one of the two "
+        f"(file {config})"
+    )
+    environ = {"SLUICE_BLOCK_TIME": "1", "SLUICE_BLOCK_TIME_SECONDS": "1"}
+    assert refusal({}, environ) == (
+        "block_time_seconds: got SLUICE_BLOCK_TIME as well, expected one of the two "
+        "(environment SLUICE_BLOCK_TIME_SECONDS)"
+    )
 
 
 def test_unknown_variables_are_reported_but_not_those_of_kubernetes() -> None:
