@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import zlib
 from gzip import GzipFile
 from pathlib import Path
@@ -59,6 +60,8 @@ log = logging.getLogger(__name__)
 KEPT_NAME: Final = "ledger-id.bin"
 """The file in the data folder that keeps the publication."""
 
+# As block files are named (`publishers.block_files`); other programs write numbers with leading zeros.
+_BLOCK_0_NAME: Final = re.compile(r"0{1,20}\.blk(\.gz|\.zst)?", re.ASCII)
 _GZIP_MAGIC, _ZSTD_MAGIC = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 
 
@@ -106,10 +109,13 @@ def ledger_of_folder(folder: Path) -> LedgerData:
     kept = kept_ledger(folder)
     if kept is not None:
         return kept
-    for ending in ("", ".gz", ".zst"):
-        path = folder / f"0.blk{ending}"
-        if path.exists():
-            return ledger_of_file(path)
+    try:
+        names = sorted(path.name for path in folder.iterdir() if _BLOCK_0_NAME.fullmatch(path.name))
+    except OSError as error:
+        got = error.strerror or str(error)
+        raise LedgerKeyError(str(folder), got=got, expected="a folder that can be read") from error
+    if names:
+        return ledger_of_file(folder / names[0])
     expected = f"{KEPT_NAME}, or block 0 in a file 0.blk, 0.blk.gz or 0.blk.zst"
     raise LedgerKeyError(str(folder), got="a folder without ledger data", expected=expected)
 

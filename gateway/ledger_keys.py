@@ -82,7 +82,7 @@ class LedgerKeys:
     @property
     def trusts_any_block_0(self) -> bool:
         """Whether a publication is believed for nothing but being in block 0."""
-        return self.tss_block0 or self == LedgerKeys()
+        return self.tss_id is None and (self.tss_block0 or self == LedgerKeys())
 
     @property
     def takes_tss_from_block_0(self) -> bool:

@@ -42,6 +42,7 @@ def test_block_0_is_believed_where_no_key_is_given_or_the_operator_says_so() -> 
         ("tss:block0",): (True, True),
         ("tss:block0", ed25519_text(ONE)): (True, True),
         (f"tss:id={TWO.hex()}",): (False, True),
+        (f"tss:id={TWO.hex()}", "tss:block0"): (False, True),
         ("tss:file",): (False, False),
         ("tss:file", "tss:block0"): (True, False),
         ("tss:file", f"tss:id={TWO.hex()}"): (False, False),
