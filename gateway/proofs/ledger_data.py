@@ -19,9 +19,8 @@ a file. Keys of nodes that have none are the sentinel key, whose secret nobody k
 Source: tss.md sections 1.1, 5.1 and 7.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import count
 from typing import Final
 
 from gateway.errors import BlockRefused, ItemError, ProofDataError
@@ -60,9 +59,11 @@ PUBLICATION_FIELD: Final = 77
 PUBLICATION_SIZE_MAX: Final = 64 * 1024
 """Bytes of a publication; one of 128 nodes has 29,000."""
 
-FIELDS_MAX: Final = 500_000
-"""Fields that are walked through in search of publications, in all of block 0, some 0.4 s. A transaction has
+FIELDS_MAX: Final = 300_000
+"""Fields that are walked through in search of publications, in all of block 0, some 0.3 s. A transaction has
 some fifteen, and no other is walked through than one that holds the two bytes of the tag of field 77."""
+FIELDS_TO_BEGIN: Final = 6
+"""What it costs to begin a message, in fields: a block may have a million short ones."""
 
 SENTINEL_KEY: Final[Point] = (
     6920711939553923913704084943758410605317685431754228119541520748680721639445,
@@ -141,14 +142,33 @@ def publications_in(items: Iterable[bytes]) -> list[bytes]:
     Raises:
         BlockRefused: to read them all would take too long.
     """
+    return _publications(items, _Walk())
+
+
+class _Walk:
+    """Counts the fields that are walked through in a block 0."""
+
+    def __init__(self) -> None:
+        self._left_count = FIELDS_MAX
+
+    def take(self, field_count: int) -> None:
+        """Count so many more. Raises BlockRefused if they are more than FIELDS_MAX in all."""
+        self._left_count -= field_count
+        if self._left_count < 0:
+            what = "transactions of block 0 that may publish a ledger id"
+            raise BlockRefused(
+                Refusal(RefusalKind.UNSUPPORTED, what, "more fields", f"at most {FIELDS_MAX} in all")
+            )
+
+
+def _publications(items: Iterable[bytes], walk: _Walk) -> list[bytes]:
     found: dict[bytes, None] = {}
-    walked = count()
     for item in items:
         if not may_publish(item):
             continue
         try:
-            for body in _messages(payload_of(item), 1, walked):
-                found.update(dict.fromkeys(_messages(body, PUBLICATION_FIELD, walked)))
+            for body in _messages(payload_of(item), 1, walk):
+                found.update(dict.fromkeys(_messages(body, PUBLICATION_FIELD, walk)))
         except ItemError:
             continue
     return list(found)
@@ -165,12 +185,13 @@ def published_ledger(items: Iterable[bytes], ledger_id: bytes | None = None) -> 
     Raises:
         BlockRefused: what is published is malformed, not to be believed, or of another id; or there are two.
     """
-    found = publications_in(items)
+    walk = _Walk()
+    found = _publications(items, walk)
     if not found:
         return None
     if len(found) > 1 and ledger_id is not None:
         # Those of other ids are not decoded: each would cost up to half a second.
-        claiming = [publication for publication in found if _claimed_id(publication) == ledger_id]
+        claiming = [publication for publication in found if _claimed_id(publication, walk) == ledger_id]
         found = claiming or found[:1]
     if len(found) > 1:
         what = f"{_WHAT} in block 0"
@@ -263,31 +284,32 @@ def address_book_hash(nodes: Sequence[LedgerNode]) -> bytes:
     return scalar_bytes(poseidon(elements))
 
 
-def _claimed_id(publication: bytes) -> bytes | None:
-    """Return the ledger id that a publication names; None if that cannot be read."""
+def _claimed_id(publication: bytes, walk: _Walk) -> bytes | None:
+    """Return the ledger id that a publication names; None if that cannot be read.
+
+    Raises:
+        BlockRefused: the fields of all publications are too many.
+    """
     if len(publication) > PUBLICATION_SIZE_MAX:
         return None
     try:
-        named = [field.value for field in fields_of(publication) if field.number == 1]
+        named = _messages(publication, 1, walk)
     except ItemError:
         return None
-    return named[0] if len(named) == 1 and isinstance(named[0], bytes) else None
+    return named[0] if len(named) == 1 else None
 
 
-def _messages(message: bytes, number: int, walked: Iterator[int]) -> list[bytes]:
-    """Return the length-delimited fields of that number; take one from `walked` for each field.
+def _messages(message: bytes, number: int, walk: _Walk) -> list[bytes]:
+    """Return the length-delimited fields of that number.
 
     Raises:
         ItemError: the message does not parse.
-        BlockRefused: all FIELDS_MAX are taken.
+        BlockRefused: it is too long a walk.
     """
+    walk.take(FIELDS_TO_BEGIN)
     found = []
     for one in fields_of(message):
-        if next(walked) == FIELDS_MAX:
-            what = "transactions of block 0 that may publish a ledger id"
-            raise BlockRefused(
-                Refusal(RefusalKind.UNSUPPORTED, what, "more fields", f"at most {FIELDS_MAX} in all")
-            )
+        walk.take(1)
         if one.number == number and isinstance(one.value, bytes) and one.wire_type == WireType.LEN:
             found.append(one.value)
     return found

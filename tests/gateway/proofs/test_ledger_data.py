@@ -178,17 +178,42 @@ def test_transactions_that_do_not_parse_are_passed_over() -> None:
 
 
 def test_the_search_for_publications_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    items = [transaction(body(b"one")), transaction(body(b"one", b"two"))]  # 1 + 2 and 1 + 3 fields
-    monkeypatch.setattr(ledger_data, "FIELDS_MAX", 7)
+    # Four messages, of 1 + 2 and 1 + 3 fields.
+    items = [transaction(body(b"one")), transaction(body(b"one", b"two"))]
+    need = 4 * ledger_data.FIELDS_TO_BEGIN + 7
+    monkeypatch.setattr(ledger_data, "FIELDS_MAX", need)
     assert publications_in(items) == [b"one", b"two"]
-    monkeypatch.setattr(ledger_data, "FIELDS_MAX", 6)
+    monkeypatch.setattr(ledger_data, "FIELDS_MAX", need - 1)
     with pytest.raises(BlockRefused) as caught:
         publications_in(items)
     assert str(caught.value.refusal) == (
         "unsupported: transactions of block 0 that may publish a ledger id: got more fields, "
-        "expected at most 6 in all"
+        f"expected at most {need - 1} in all"
     )
     assert publications_in([*items[:1], *[transaction(b"\x18\x01")] * 9]) == [b"one"]  # no tag, no walk
+
+
+def test_transactions_that_do_not_parse_are_bounded_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A block 0 has room for millions; none of them has a field that could be counted."""
+    broken = field_item(ItemKind.SIGNED_TRANSACTION, varint(77 << 3 | WireType.LEN))
+    monkeypatch.setattr(ledger_data, "FIELDS_MAX", 9 * ledger_data.FIELDS_TO_BEGIN)
+    assert publications_in([broken] * 9) == []
+    with pytest.raises(BlockRefused, match=r"that may publish a ledger id: got more fields"):
+        publications_in([broken] * 10)
+
+
+def test_the_search_for_the_publication_of_an_id_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of several publications each is asked for its id: their fields count like those of transactions."""
+    named = varint(1 << 3 | WireType.LEN) + b"\x20" + bytes(32)
+    others = [named + bytes((0x50, 1)) * 20 + bytes((0x58, index)) for index in range(5)]  # 22 fields each
+    items = [transaction(body(*others, NETWORK.publication))]
+    of_transaction, of_network = 1 + 1 + 6, 1 + len(NETWORK.weights)
+    need = 8 * ledger_data.FIELDS_TO_BEGIN + of_transaction + 5 * 22 + of_network
+    monkeypatch.setattr(ledger_data, "FIELDS_MAX", need)
+    assert published_ledger(items, NETWORK.ledger.ledger_id) == NETWORK.ledger
+    monkeypatch.setattr(ledger_data, "FIELDS_MAX", need - 1)
+    with pytest.raises(BlockRefused, match=rf"expected at most {need - 1} in all$"):
+        published_ledger(items, NETWORK.ledger.ledger_id)
 
 
 def test_publications_of_other_ids_are_not_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
