@@ -84,8 +84,11 @@ def test_a_publication_may_be_bare_or_in_a_file_of_block_0(tmp_path: Path) -> No
 @pytest.mark.parametrize("name", ["0.blk", "0000000000000000000.blk", "000.blk.gz", "00.blk.zst"])
 def test_block_0_in_a_folder_is_found_by_its_number(tmp_path: Path, name: str) -> None:
     content = CHAIN.block(0).to_bytes()
-    compress = {"gz": gzip.compress, "zst": zstandard.compress}.get(name.rpartition(".")[2])
-    (tmp_path / name).write_bytes(content if compress is None else compress(content))
+    if name.endswith(".gz"):
+        content = gzip.compress(content)
+    elif name.endswith(".zst"):
+        content = zstandard.compress(content)
+    (tmp_path / name).write_bytes(content)
     for other in ("10.blk", "x0.blk", "0.blk.part", "0.blk.gz.part"):
         (tmp_path / other).write_bytes(b"none of it")
     assert ledger_of_folder(tmp_path) == NETWORK.ledger
