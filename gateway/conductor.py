@@ -67,6 +67,7 @@ from gateway.race_actions import (
 from gateway.race_facts import LIVE
 from gateway.root_hash import BlockHasher, BlockSummary
 from gateway.standby_gate import StandbyGate
+from gateway.turns import Turns
 
 __all__ = ["Conductor"]
 
@@ -132,6 +133,8 @@ class Conductor:
         """Ends with the error if the race cannot go on because of a bug: the node has to stop."""
         self.acknowledging = Acknowledging(arbiter, self.perform, metrics, clock_ns, standbys)
         """What is on disk, and what of it was acknowledged."""
+        self.turns = Turns()
+        """Of the event loop, for what takes it long."""
         self._ledger = ledger
         self._checks = checks
         self._metrics = metrics
@@ -148,7 +151,7 @@ class Conductor:
         self._commit_task: asyncio.Task[None] | None = None
         self._probe_task: asyncio.Task[None] | None = None
         self._commit_thread = ThreadPoolExecutor(1, "commit")
-        self._hashing = Hashing(hash_process)
+        self._hashing = Hashing(hash_process, self.turns)
         metrics.inflight_bytes.set_function(lambda: arbiter.inflight_bytes)
         metrics.publishers.set_function(lambda: arbiter.publisher_count)
         self._room = asyncio.Event()

@@ -31,6 +31,8 @@ __all__ = ["HashProcess", "main"]
 log = logging.getLogger(__name__)
 
 _NAME: Final = "hash process"
+_MARSHAL_VERSION: Final = 2
+"""The last one that does not look for objects that are there twice, which takes as long as all the rest."""
 _States = dict[int, tuple[int, tuple[bytes, ...]]]
 """The state of a tree by the number of its subtree."""
 
@@ -81,8 +83,10 @@ class HashProcess:
         states = {subtree: trees[subtree].state() for subtree in leaves.subtrees}
         kinds = leaves.kinds
         subtree_of_kind = {int(kind): leaves.subtree_of_kind[kind] for kind in set(kinds)}
+        if max(subtree_of_kind, default=0) < 256:  # as all kinds of today
+            kinds = bytes(kinds)
         sent: Any = (states, subtree_of_kind, leaves.items, kinds)
-        grown: _States = marshal.loads(await self._helper.ask(marshal.dumps(sent)))
+        grown: _States = marshal.loads(await self._helper.ask(marshal.dumps(sent, _MARSHAL_VERSION)))
         return {subtree: StreamingTree.from_state(*state) for subtree, state in grown.items()}
 
     def close(self) -> None:

@@ -10,7 +10,8 @@ A shell. What is hashed quickly is hashed where it is. The rest waits in a queue
     more                               thread                 thread
     any, behind one that waits         thread                 process
 
-Sets of one block that wait together go together. What comes out is the same wherever it is done.
+Sets of one block that wait together go together, and begin their way in a turn of the event loop
+(`gateway.turns`). What comes out is the same wherever it is done.
 """
 
 from __future__ import annotations
@@ -30,9 +31,11 @@ from gateway.limits import (
     HASH_PROCESS_ITEMS_MIN,
     INLINE_HASH_BYTES_MAX,
     INLINE_HASH_ITEMS_MAX,
+    TURN_ITEMS_MIN,
 )
 from gateway.race_actions import Append
 from gateway.root_hash import BlockHasher
+from gateway.turns import Turns
 
 __all__ = ["Hashing"]
 
@@ -42,10 +45,12 @@ class Hashing:
 
     Args:
         process: hashes what is not hashed in the event loop; None: threads do. Closed with this.
+        turns: of the event loop, in one of which a batch of many items begins its way; None: its own.
     """
 
-    def __init__(self, process: HashProcess | None = None) -> None:
+    def __init__(self, process: HashProcess | None = None, turns: Turns | None = None) -> None:
         self._process = process
+        self._turns = turns or Turns()
         self._threads = ThreadPoolExecutor(2, "hash")
 
     def is_quick(self, items: Sequence[bytes]) -> bool:
@@ -61,6 +66,8 @@ class Hashing:
         Raises:
             BlockRefused: as `BlockHasher.add`.
         """
+        if sum(len(action.items) for action in waiting) >= TURN_ITEMS_MIN:
+            await self._turns.take()  # and meanwhile further sets may come
         items, kinds = _next_batch(waiting)
         if len(items) <= HASH_PROCESS_ITEMS_MAX and await self._add_in_process(hasher, items, kinds):
             return

@@ -27,6 +27,7 @@ from gateway.errors import SubscriptionError
 from gateway.item_set import ItemSet
 from gateway.limits import PEER_POLL_FAILURES_MAX, PEER_POLL_SECONDS
 from gateway.logs import fields
+from gateway.looking import Looking
 from gateway.outbox import Outbox
 from gateway.race_actions import Behind, EndOfStream, Resend, Response, Skip
 from gateway.race_tables import EndStatus
@@ -164,6 +165,8 @@ class PeerStream:
     async def _take(self, response: subscribe_pb2.SubscribeStreamResponse, outbox: Outbox) -> None:
         """Check one message and offer it to the race."""
         conductor = self._conductor
+        if not Looking.is_quick(response.block_items.block_items):
+            await conductor.turns.take()
         taken = self._order.take(response)
         if isinstance(taken, ItemSet):
             await conductor.room_for(outbox)

@@ -43,10 +43,10 @@ from gateway.limits import (
     DRAIN_SECONDS,
     DRAIN_SECONDS_MAX,
     HALF_CLOSE_SECONDS,
-    INLINE_HASH_ITEMS_MAX,
     PUBLISHER_NAME_CHARACTERS_MAX,
 )
 from gateway.logs import fields
+from gateway.looking import Looking
 from gateway.outbox import Outbox
 from gateway.race_actions import Acknowledgement, Action, Behind, EndOfStream, Resend, Response, Skip
 from gateway.race_tables import EndStatus
@@ -100,6 +100,7 @@ class PublishService:
         admission: Admission | None = None,
     ) -> None:
         self._conductor = conductor
+        self._looking = Looking(conductor.turns)
         self._message_bytes_max = message_bytes_max
         self._admission = admission or Admission(AdmissionLimits())
 
@@ -225,8 +226,8 @@ class PublishService:
     async def _handle_any(self, outbox: Outbox, message: _Message) -> None:
         """Handle a message; whatever goes wrong on our side ends this stream alone."""
         try:
-            if isinstance(message, _Request) and _has_many_items(message):
-                message = await asyncio.to_thread(_item_set_of, message)
+            if isinstance(message, _Request) and not Looking.is_quick(message.block_items.block_items):
+                message = await self._item_set_of_many(message)
                 if outbox.closed:  # meanwhile
                     outbox.dropped_count += 1
                     return
@@ -238,6 +239,13 @@ class PublishService:
             conductor.perform(
                 conductor.arbiter.publisher_failed(outbox.publisher_id, reason, conductor.now_ns())
             )
+
+    async def _item_set_of_many(self, request: _Request) -> ItemSet | BadMessage:
+        """Look at the items of a message; return in a turn of the event loop."""
+        try:
+            return await self._looking.look(request.block_items.block_items)
+        except ItemError as error:
+            return BadMessage(str(error))
 
     def _handle(self, outbox: Outbox, message: _Message) -> None:
         """Turn one message into one event."""
@@ -282,19 +290,10 @@ class PublishService:
         )
 
 
-def _has_many_items(request: _Request) -> bool:
-    """Whether it takes long to look at the message: there could be millions of items in it."""
-    return len(request.block_items.block_items) > INLINE_HASH_ITEMS_MAX
-
-
 def _item_set_of(request: _Request) -> ItemSet | BadMessage:
-    """Look at the items of a message; from any thread."""
-    field = request.block_items.block_items
-    items: list[bytes] = []
-    for start in range(0, len(field), INLINE_HASH_ITEMS_MAX):  # in pieces, so that other threads have turns
-        items += field[start : start + INLINE_HASH_ITEMS_MAX]
+    """Look at the items of a message, which are few."""
     try:
-        return inspect(items)
+        return inspect(list(request.block_items.block_items))
     except ItemError as error:
         return BadMessage(str(error))
 

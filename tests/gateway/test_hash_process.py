@@ -16,14 +16,15 @@ from gateway.errors import HelperProcessLost
 from gateway.hash_process import HashProcess
 from gateway.items import ItemKind, field_item
 from gateway.root_hash import BlockHasher, Looked
-from tests.gateway.blocks import body_items, header_item
+from tests.gateway.blocks import body_items, footer_item, header_item, proof_item
 from tests.gateway.conducting import logged
 from tests.nodes import ANSWER_SECONDS
 
-# A tag of two bytes, an extension's subtree, and one that goes to none.
+# Tags of two bytes, an extension's subtree, one that goes to none, and a field number above a byte's.
 ODD_ITEMS = [
     field_item(28, b"one"),
     field_item(40, b"two"),
+    field_item(304, b"three"),
     field_item(ItemKind.SIGNED_TRANSACTION, bytes(5_000)),
 ]
 GONE = {
@@ -93,6 +94,22 @@ def test_it_hashes_as_it_is_done_here(run: Callable[..., None]) -> None:
             assert (there.item_count, there.size_bytes) == (here.item_count, here.size_bytes)
 
     with_process(play, run=run)
+
+
+def test_items_without_any_leaf_change_nothing() -> None:
+    """Proofs that come in a set of their own."""
+
+    async def play(process: HashProcess) -> None:
+        await started(process)
+        hasher = BlockHasher()
+        hasher.add([header_item(), *body_items(5), footer_item()])
+        before = hasher.subtree_roots()
+        looked = looked_at(hasher, [proof_item(), proof_item(signature=bytes(64))])
+        assert await process.hash(hasher.trees, looked.leaves) == {}
+        hasher.take(looked, {})
+        assert (hasher.item_count, hasher.subtree_roots()) == (9, before)
+
+    with_process(play)
 
 
 def test_requests_are_answered_in_order_and_one_that_was_given_up_is_passed_over() -> None:

@@ -26,6 +26,7 @@ from gateway.race_actions import Append, AttemptId
 from gateway.root_hash import BlockHasher
 from tests.gateway.blocks import body_items, header_item
 from tests.gateway.conducting import Stage, gate, on_stage
+from tests.gateway.rounds import Rounds
 from tests.nodes import make_blocks
 
 BLOCKS = make_blocks(2)
@@ -178,3 +179,37 @@ def test_a_process_that_dies_in_mid_block_costs_nothing_but_time(
             assert stored.items == block.items
 
     on_stage(tmp_path, play, hash_process=process)
+
+
+def test_batches_of_many_items_begin_their_way_in_a_round_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four blocks at once; those of few items do not wait for them."""
+    many = [header_item(), *body_items(200)]
+    few = [header_item(), *body_items(10)]
+
+    async def main() -> None:
+        rounds, subject = Rounds(), Hashing()
+        monkeypatch.setattr(hashing, "_next_batch", taken)
+        seen.append(rounds)
+        try:
+            hashers = [BlockHasher() for _ in range(6)]
+            sets = [many, many, few, many, few, many]
+            works = [
+                subject.add_next(hasher, queue_of(items)) for hasher, items in zip(hashers, sets, strict=True)
+            ]
+            await asyncio.gather(*works)
+            assert [hasher.subtree_roots() for hasher in hashers] == [roots_of(items) for items in sets]
+            assert rounds.all == [201, 11, 11, 201, 201, 201]
+            assert [noted.count(201) for noted in rounds.noted.values()] == [1] * 4
+        finally:
+            rounds.stop()
+            subject.close()
+
+    seen: list[Rounds] = []
+    next_batch = hashing._next_batch
+
+    def taken(waiting: deque[Append]) -> object:
+        batch = next_batch(waiting)
+        seen[0].note(len(batch[0]))
+        return batch
+
+    uvloop.run(main())

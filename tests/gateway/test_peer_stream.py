@@ -10,10 +10,14 @@ import pytest
 
 from gateway.catch_up import Outcome, Range
 from gateway.channels import open_channel
+from gateway.hashing import Hashing
+from gateway.limits import TURN_ITEMS_MIN
 from gateway.peer_stream import ENDINGS, PeerStream
 from gateway.race_tables import EndStatus
+from gateway.turns import Turns
+from publishers.maker import BlockMaker, MakerOptions
 from tests.gateway.fake_peer import fake_peer, says, whole
-from tests.nodes import make_blocks, running_node, wire_to
+from tests.nodes import KEY, make_blocks, running_node, wire_to
 
 BLOCKS = make_blocks(8)
 
@@ -52,6 +56,37 @@ def test_a_block_that_is_too_far_ahead_begins_the_attempt_anew(tmp_path: Path) -
     outcome, reason, last = asyncio.run(attempt(tmp_path, 4, Range(6, None), 6))
     assert (outcome, reason) == (Outcome.RACED, "a block before it is needed again")
     assert last == 3
+
+
+@pytest.mark.parametrize(("transaction_count", "waits"), [(10, False), (100, True)])
+def test_a_message_of_many_items_waits_for_a_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, transaction_count: int, waits: bool
+) -> None:
+    options = MakerOptions(
+        rounds_per_block=1, events_per_round=1, transactions_per_block=transaction_count, item_bytes=256
+    )
+    block = next(BlockMaker(7, KEY, options).blocks(1))
+    take, turns = Turns.take, []
+
+    async def counted(self: Turns) -> None:
+        turns.append(self)
+        await take(self)
+
+    monkeypatch.setattr(Turns, "take", counted)
+    monkeypatch.setattr(Hashing, "is_quick", lambda self, items: True)  # which needs no turn
+    assert (len(block.items) >= TURN_ITEMS_MIN) == waits
+
+    async def scenario() -> None:
+        async with AsyncExitStack() as stack:
+            peer = await stack.enter_async_context(fake_peer([block]))
+            node = await stack.enter_async_context(running_node(tmp_path))
+            channel = open_channel(peer.address)
+            await PeerStream(node.conductor, peer.address, Range(0, 0), 5.0).run(channel, None)
+            await channel.close()
+            assert node.ledger.last_number == 0
+            assert turns == [node.conductor.turns] * waits
+
+    asyncio.run(scenario())
 
 
 @pytest.mark.parametrize("retired", [False, True])

@@ -15,9 +15,11 @@ from grpc import aio
 
 from gateway.api import publish_pb2
 from gateway.block import Block
+from gateway.hashing import Hashing
 from gateway.items import ItemKind, field_item, kind_of
-from gateway.limits import INLINE_HASH_ITEMS_MAX
+from gateway.limits import INLINE_HASH_ITEMS_MAX, TURN_ITEMS_MIN
 from gateway.publish_service import METHOD_NAME, SERVICE_NAME, publisher_name
+from gateway.turns import Turns
 from publishers.maker import BlockMaker, MakerOptions, key_of_seed
 from tests.nodes import KEY, Publisher, Wire, make_blocks, running_node, split, stream_bytes, wire_to
 
@@ -57,7 +59,7 @@ def test_blocks_are_acknowledged_however_they_are_cut(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("size", [INLINE_HASH_ITEMS_MAX, INLINE_HASH_ITEMS_MAX + 1, 3_000])
-def test_sets_that_are_looked_at_in_a_thread_stay_in_their_places(tmp_path: Path, size: int) -> None:
+def test_sets_that_are_looked_at_in_turns_stay_in_their_places(tmp_path: Path, size: int) -> None:
     options = MakerOptions(
         rounds_per_block=1, events_per_round=2, transactions_per_block=1_500, item_bytes=256
     )
@@ -73,6 +75,32 @@ def test_sets_that_are_looked_at_in_a_thread_stay_in_their_places(tmp_path: Path
         await alice.expect("ack 0", "ack 1", "ack 2")
 
     with_node(tmp_path, scenario)
+
+
+@pytest.mark.parametrize(("size", "turn_count"), [(TURN_ITEMS_MIN - 1, 0), (TURN_ITEMS_MIN, 3)])
+def test_only_messages_of_many_items_wait_for_a_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int, turn_count: int
+) -> None:
+    options = MakerOptions(rounds_per_block=1, events_per_round=2, transactions_per_block=130, item_bytes=256)
+    block = next(BlockMaker(7, KEY, options).blocks(1))
+    take, turns = Turns.take, []
+
+    async def counted(self: Turns) -> None:
+        turns.append(self)
+        await take(self)
+
+    async def scenario(wire: Wire) -> None:
+        monkeypatch.setattr(Turns, "take", counted)
+        monkeypatch.setattr(Hashing, "is_quick", lambda self, items: True)  # which needs no turn
+        alice = await wire.publisher()
+        for run in split(block.items, size):
+            await alice.items(*run)
+        await alice.end(0)
+        await alice.expect("ack 0")
+
+    assert len(block.items) // TURN_ITEMS_MIN == 3
+    with_node(tmp_path, scenario)
+    assert len(turns) == turn_count
 
 
 def test_same_blocks_same_bytes(tmp_path: Path) -> None:

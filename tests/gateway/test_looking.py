@@ -1,0 +1,117 @@
+"""Tests of `gateway.looking`: at once, in turns or in a thread, and always the same."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Sequence
+
+import pytest
+import uvloop
+
+from gateway import looking
+from gateway.errors import ItemError
+from gateway.item_set import ItemSet, inspect
+from gateway.items import ItemKind, field_item
+from gateway.limits import INLINE_HASH_ITEMS_MAX, ITEMS_IN_TURNS_MAX, TURN_ITEMS_MIN
+from gateway.looking import Looking
+from gateway.turns import Turns
+from tests.gateway.rounds import Rounds
+
+SHORT = field_item(ItemKind.SIGNED_TRANSACTION, b"")
+HEADER = field_item(ItemKind.BLOCK_HEADER, b"\x18\x07")  # number = 7
+BAD = SHORT + SHORT
+ONE_MORE = INLINE_HASH_ITEMS_MAX + 1
+
+
+class Items(Sequence[bytes]):
+    """Items of a message, that tell how many of them are taken in which round, and in which thread."""
+
+    def __init__(self, items: list[bytes], rounds: Rounds | None = None) -> None:
+        self._items = items
+        self._rounds = rounds
+        self.threads: set[str] = set()
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __getitem__(self, index: int | slice) -> bytes | list[bytes]:  # type: ignore[override]
+        assert isinstance(index, slice)
+        taken = self._items[index]
+        self.threads.add(threading.current_thread().name)
+        if self._rounds is not None:
+            for item in taken:
+                self._rounds.note(item)
+        return taken
+
+
+def look(items: Items) -> ItemSet:
+    return uvloop.run(Looking(Turns()).look(items))
+
+
+def test_few_items_need_no_turn() -> None:
+    assert Looking.is_quick([SHORT] * (TURN_ITEMS_MIN - 1))
+    assert not Looking.is_quick([SHORT] * TURN_ITEMS_MIN)
+
+
+@pytest.mark.parametrize(
+    ("size", "in_thread"),
+    [
+        *((TURN_ITEMS_MIN, False), (INLINE_HASH_ITEMS_MAX, False), (ONE_MORE, False)),
+        *((ITEMS_IN_TURNS_MAX, False), (ITEMS_IN_TURNS_MAX + 1, True)),
+    ],
+)
+def test_what_is_seen_does_not_depend_on_where(size: int, in_thread: bool) -> None:
+    everything = [HEADER, *[SHORT] * (size - 1)]
+    items = Items(everything)
+    assert look(items) == inspect(everything)
+    assert (items.threads == {threading.main_thread().name}) != in_thread
+
+
+@pytest.mark.parametrize("size", [TURN_ITEMS_MIN, 3 * INLINE_HASH_ITEMS_MAX, ITEMS_IN_TURNS_MAX + 1])
+@pytest.mark.parametrize("bad", [[BAD], [HEADER]])
+def test_a_refusal_does_not_depend_on_where(size: int, bad: list[bytes]) -> None:
+    everything = [*[SHORT] * (size - 1), *bad]
+    with pytest.raises(ItemError) as expected:
+        inspect(everything)
+    with pytest.raises(ItemError) as caught:
+        look(Items(everything))
+    assert str(caught.value) == str(expected.value)
+
+
+def test_no_round_takes_more_than_one_piece_of_all_that_has_come() -> None:
+    """Three long messages at once: between two looks at timers and sockets there are 1,024 items at most."""
+    size = 2 * INLINE_HASH_ITEMS_MAX + 100
+
+    async def main() -> None:
+        rounds, turns = Rounds(), Turns()
+        try:
+            messages = [Items([SHORT] * size, rounds) for _ in range(3)]
+            sets = await asyncio.gather(*(Looking(turns).look(message) for message in messages))
+            assert [len(one.items) for one in sets] == [size] * 3
+            assert len(rounds.all) == 3 * size
+            assert rounds.most == INLINE_HASH_ITEMS_MAX
+        finally:
+            rounds.stop()
+
+    uvloop.run(main())
+
+
+def test_what_was_looked_at_in_a_thread_is_handled_in_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(looking, "ITEMS_IN_TURNS_MAX", 0)
+
+    async def main() -> None:
+        rounds, turns = Rounds(), Turns()
+        try:
+
+            async def handle() -> None:
+                await Looking(turns).look(Items([SHORT]))
+                rounds.note("handled")
+
+            await asyncio.gather(*(handle() for _ in range(8)))
+            assert rounds.all == ["handled"] * 8
+            assert rounds.most == 1
+        finally:
+            rounds.stop()
+
+    uvloop.run(main())
