@@ -24,7 +24,7 @@ from gateway.helper_process import HelperProcess, serve
 from gateway.limits import HASH_PROCESS_REST_SECONDS, HASH_PROCESS_SECONDS_MAX, WARM_UP_SECONDS_MAX
 from gateway.logs import fields
 from gateway.merkle import StreamingTree
-from gateway.root_hash import Leaves, hash_into
+from gateway.root_hash import NOT_HASHED, Leaves, hash_into
 
 __all__ = ["HashProcess", "main"]
 
@@ -80,9 +80,10 @@ class HashProcess:
         if not self.ready.is_set():
             self.start()
             raise HelperProcessLost(_NAME, "none that is ready", is_first=False)
-        states = {subtree: trees[subtree].state() for subtree in leaves.subtrees}
         kinds = leaves.kinds
         subtree_of_kind = {int(kind): leaves.subtree_of_kind[kind] for kind in set(kinds)}
+        subtrees = set(subtree_of_kind.values()) - {NOT_HASHED}
+        states = {subtree: trees[subtree].state() for subtree in subtrees}
         if max(subtree_of_kind, default=0) < 256:  # as all kinds of today
             kinds = bytes(kinds)
         sent: Any = (states, subtree_of_kind, leaves.items, kinds)

@@ -68,19 +68,17 @@ class Hashing:
         """
         if sum(len(action.items) for action in waiting) >= TURN_ITEMS_MIN:
             await self._turns.take()  # and meanwhile further sets may come
-        items, kinds = _next_batch(waiting)
-        if len(items) <= HASH_PROCESS_ITEMS_MAX and await self._add_in_process(hasher, items, kinds):
+        batch = _next_batch(waiting)
+        if len(batch.items) <= HASH_PROCESS_ITEMS_MAX and await self._add_in_process(hasher, batch):
             return
         loop = asyncio.get_running_loop()
-        await loop.run_in_executor(self._threads, hasher.add, items, kinds)
+        await loop.run_in_executor(self._threads, hasher.add, batch.items, batch.kinds)
 
-    async def _add_in_process(
-        self, hasher: BlockHasher, items: Sequence[bytes], kinds: Sequence[int] | None
-    ) -> bool:
+    async def _add_in_process(self, hasher: BlockHasher, batch: Append) -> bool:
         """Add items that the process has hashed; tell whether it did."""
         if self._process is None:
             return False
-        looked = hasher.look(items, kinds)
+        looked = hasher.look(batch.items, batch.kinds, batch.size_bytes)
         if looked is None or looked.size_bytes > HASH_PROCESS_BYTES_MAX:
             return False
         try:
@@ -97,16 +95,19 @@ class Hashing:
         self._threads.shutdown()
 
 
-def _next_batch(waiting: deque[Append]) -> tuple[Sequence[bytes], Sequence[int] | None]:
+def _next_batch(waiting: deque[Append]) -> Append:
     """Take one set from the queue, and what is behind it as long as they are few bytes together."""
     first = waiting.popleft()
     if not waiting or first.kinds is None:
-        return first.items, first.kinds
-    items, kinds = list(first.items), list(first.kinds)
-    size_bytes = sum(map(len, items))
+        return first
+    items, kinds, size_bytes = list(first.items), list(first.kinds), _size_bytes_of(first)
     while waiting and size_bytes < HASH_BATCH_BYTES and (further_kinds := waiting[0].kinds) is not None:
         further = waiting.popleft()
         items.extend(further.items)
         kinds.extend(further_kinds)
-        size_bytes += sum(map(len, further.items))
-    return items, kinds
+        size_bytes += _size_bytes_of(further)
+    return Append(first.attempt_id, items, kinds, size_bytes)
+
+
+def _size_bytes_of(action: Append) -> int:
+    return sum(map(len, action.items)) if action.size_bytes is None else action.size_bytes

@@ -52,8 +52,9 @@ def inspect(items: Sequence[bytes], kinds: Sequence[int] | None = None) -> ItemS
     if kinds is None:
         kinds = kinds_of(items)
     number: int | None = None
-    header_count = kinds.count(_HEADER)
-    if header_count:
+    present = set(kinds)
+    if _HEADER in present:
+        header_count = kinds.count(_HEADER)
         if kinds[0] != _HEADER:
             raise ItemError("item set", f"a header as item {kinds.index(_HEADER)}", "a header only as item 0")
         if header_count > 1:
@@ -62,7 +63,7 @@ def inspect(items: Sequence[bytes], kinds: Sequence[int] | None = None) -> ItemS
         number = block_number_of(items[0])
     proven = kinds[-1] == _PROOF
     first_proof = len(kinds)
-    if proven or _PROOF in kinds:
+    if _PROOF in present:
         first_proof = kinds.index(_PROOF)
         for index in range(first_proof, len(kinds)):
             if kinds[index] != _PROOF:

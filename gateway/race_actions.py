@@ -121,6 +121,8 @@ class Append:
     items: Sequence[bytes]
     kinds: Sequence[int] | None = None
     """Field numbers of the items, where the event told them."""
+    size_bytes: int | None = None
+    """Sum of the sizes of the items, where it is known."""
 
 
 @dataclass(frozen=True, slots=True)

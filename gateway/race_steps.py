@@ -224,7 +224,8 @@ class RaceSteps(RaceFacts):
             self._fail(block, Failure.SENT_BACK, reason)
             return
         held_bytes = block.held_bytes
-        size_bytes = block.size_bytes + sum(map(len, said.items))
+        items_bytes = sum(map(len, said.items))
+        size_bytes = block.size_bytes + items_bytes
         item_count = block.item_count + len(said.items)
         for got, most, unit in (
             (size_bytes, self.rules.block_bytes_max, "bytes of items"),
@@ -237,7 +238,7 @@ class RaceSteps(RaceFacts):
         self._hold(block, block.held_bytes - held_bytes)
         stream.state = StreamState.PROVEN if said.proven else StreamState.SENDING
         stream.since_ns = said.now_ns
-        self._actions.append(Append(block.attempt_id, said.items, said.kinds))
+        self._actions.append(Append(block.attempt_id, said.items, said.kinds, items_bytes))
 
     def _abandon(self, stream: StreamFacts, said: Said) -> None:
         assert stream.block is not None

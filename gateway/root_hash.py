@@ -177,11 +177,6 @@ class Leaves:
     kinds: Sequence[int]
     """The field number of each."""
 
-    @property
-    def subtrees(self) -> set[int]:
-        """Those that have a leaf among the items."""
-        return {self.subtree_of_kind[kind] for kind in set(self.kinds)} - {NOT_HASHED}
-
 
 @dataclass(frozen=True, slots=True)
 class Looked:
@@ -244,8 +239,15 @@ class BlockHasher:
         if looked is not None:
             self.take(looked)
 
-    def look(self, items: Sequence[bytes], kinds: Sequence[int] | None = None) -> Looked | None:
+    def look(
+        self, items: Sequence[bytes], kinds: Sequence[int] | None = None, size_bytes: int | None = None
+    ) -> Looked | None:
         """Look at the next items, and change nothing; None when there are none.
+
+        Args:
+            items: serialized items, in order.
+            kinds: `kinds_of(items)`, from a caller that has them already.
+            size_bytes: the sum of their sizes, from a caller that has it already.
 
         Raises:
             BlockRefused: an item is malformed, cannot be processed or stands where it must not.
@@ -258,6 +260,7 @@ class BlockHasher:
         if not kinds:
             return None
         header, footer, proofs = self._header, self._footer, self._proofs
+        present = set(kinds)
         body_start, body_end = 0, len(kinds)
         if header is None:
             header = read_header(items[0], kinds[0])
@@ -265,16 +268,22 @@ class BlockHasher:
         if footer is not None:
             body_end = 0
             proofs = self._with_proofs(items, kinds, 0, header.number)
-        elif ItemKind.BLOCK_FOOTER in kinds:
+        elif ItemKind.BLOCK_FOOTER in present:
             body_end = kinds.index(ItemKind.BLOCK_FOOTER)
             footer = read_footer(items[body_end])
             proofs = self._with_proofs(items, kinds, body_end + 1, header.number)
         record_file, subtree_of_kind = self._record_file, _SUBTREE_OF_KIND
-        if not _BODY_KINDS.issuperset(kinds[body_start:body_end]):
+        body_kinds = present if body_end - body_start == len(kinds) else kinds[body_start:body_end]
+        if not _BODY_KINDS.issuperset(body_kinds):
             record_file, subtree_of_kind = self._look_at_body(items, kinds, body_start, body_end)
         # The header is hashed with the body.
-        leaves = Leaves(subtree_of_kind, items[:body_end], kinds[:body_end])
-        return Looked(leaves, header, footer, proofs, record_file, len(items), sum(map(len, items)))
+        item_count = len(items)
+        if size_bytes is None:
+            size_bytes = sum(map(len, items))
+        if body_end < item_count:
+            items, kinds = items[:body_end], kinds[:body_end]
+        leaves = Leaves(subtree_of_kind, items, kinds)
+        return Looked(leaves, header, footer, proofs, record_file, item_count, size_bytes)
 
     def take(self, looked: Looked, grown: Mapping[int, StreamingTree] | None = None) -> None:
         """Take the items that were looked at last; nothing here can fail.
@@ -427,7 +436,7 @@ def hash_into(trees: Mapping[int, StreamingTree] | Sequence[StreamingTree], leav
     """Append the leaf of each item to its kind's tree.
 
     Args:
-        trees: by the number of the subtree, those of `leaves.subtrees` at least.
+        trees: by the number of the subtree, those that have a leaf among the items at least.
         leaves: the items.
     """
     subtree_of_kind, items, kinds = leaves.subtree_of_kind, leaves.items, leaves.kinds

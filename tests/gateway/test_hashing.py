@@ -207,9 +207,9 @@ def test_batches_of_many_items_begin_their_way_in_a_round_each(monkeypatch: pyte
     seen: list[Rounds] = []
     next_batch = hashing._next_batch
 
-    def taken(waiting: deque[Append]) -> object:
+    def taken(waiting: deque[Append]) -> Append:
         batch = next_batch(waiting)
-        seen[0].note(len(batch[0]))
+        seen[0].note(len(batch.items))
         return batch
 
     uvloop.run(main())
