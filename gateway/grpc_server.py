@@ -26,6 +26,7 @@ from gateway.limits import (
     HARD_MESSAGE_FACTOR,
     KEEPALIVE_ANSWER_SECONDS,
     PING_SECONDS_MIN,
+    STREAM_WINDOW_BYTES,
     STREAMS_PER_CONNECTION_MAX,
 )
 from gateway.tls import ServerTls
@@ -126,6 +127,10 @@ def _options(plan: ServerPlan) -> list[tuple[str, int]]:
     options = [
         # Two servers on one port would share the connections between them.
         ("grpc.so_reuseport", 0),
+        # What gRPC takes in advance on a stream that is not read is not counted in flight: by its own guess
+        # of what the line needs, up to 16 MB.
+        ("grpc.http2.bdp_probe", 0),
+        ("grpc.http2.lookahead_bytes", STREAM_WINDOW_BYTES),
         ("grpc.max_receive_message_length", plan.message_bytes_max * HARD_MESSAGE_FACTOR),
         # A block that getBlock returns is as long as it is; stream messages are kept short elsewhere.
         ("grpc.max_send_message_length", -1),

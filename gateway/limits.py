@@ -86,6 +86,7 @@ __all__ = [
     "STATE_PROOF_SIBLINGS_MAX",
     "STORED_BLOCK_BYTES_MAX",
     "STREAMS_PER_CONNECTION_MAX",
+    "STREAM_WINDOW_BYTES",
     "SUBSCRIBE_READ_THREADS",
     "SUBSCRIBE_REQUEST_BYTES_MAX",
     "SUBSCRIBE_SHARED_BYTES_MAX",
@@ -297,6 +298,11 @@ HANDSHAKE_SECONDS_MAX: Final = 20
 
 CONNECTION_IDLE_SECONDS_MAX: Final = 600
 """How long a gRPC client may be connected without a call. It is told so and connects again by itself."""
+
+STREAM_WINDOW_BYTES: Final = 1024 * 1024
+"""What a client may send on one stream before the node has read it, beside the message that is being read. It
+is not counted in flight, so it is what a publisher costs that has to wait; gRPC's own choice grows to 16 MB.
+Over a line with a round trip of 50 ms it allows 20 MB a second for each stream."""
 
 STREAMS_PER_CONNECTION_MAX: Final = 1_024
 """Calls at once on one gRPC connection, some 20 kB each, whatever they ask for; HTTP/2 has the client wait

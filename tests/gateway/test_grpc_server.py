@@ -14,6 +14,7 @@ from gateway import grpc_server
 from gateway.addresses import Address
 from gateway.errors import Fatal
 from gateway.grpc_server import ServerPlan, start_server
+from gateway.limits import STREAM_WINDOW_BYTES
 from tests.deaf_client import DeafClient
 
 ANSWER_SECONDS = 20.0
@@ -141,6 +142,43 @@ def test_one_call_too_many_on_a_connection_waits_for_another_to_end(monkeypatch:
         await server.stop(0)
 
     asyncio.run(main())
+
+
+def test_a_stream_that_is_not_read_takes_no_more_than_its_window() -> None:
+    message, read_count = b"x" * (256 << 10), 64
+
+    async def main() -> int:
+        was_read, done = asyncio.Event(), asyncio.Event()
+
+        async def read_some(_: object, context: aio.ServicerContext[bytes, bytes]) -> None:
+            for _ in range(read_count):  # gRPC's own guess of a good window grows meanwhile
+                await context.read()
+            was_read.set()
+            await done.wait()
+
+        def add(server: aio.Server) -> None:
+            handler: grpc.RpcMethodHandler[bytes, bytes] = grpc.stream_stream_rpc_method_handler(read_some)
+            server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("a.B", {"c": handler}),))
+
+        server, address = await start_server(plan(), add)
+        async with aio.insecure_channel(str(address)) as channel:
+            call: aio.StreamStreamCall[bytes, bytes] = channel.stream_stream("/a.B/c")()
+            for _ in range(read_count):
+                await call.write(message)
+            await asyncio.wait_for(was_read.wait(), ANSWER_SECONDS)
+            taken_bytes = 0
+            try:
+                while taken_bytes < 32 << 20:
+                    await asyncio.wait_for(asyncio.shield(call.write(message)), 0.5)
+                    taken_bytes += len(message)
+            except TimeoutError:
+                pass  # there is no room for it: it would be sent when the server reads
+            call.cancel()
+            done.set()
+        await server.stop(0)
+        return taken_bytes
+
+    assert asyncio.run(main()) <= STREAM_WINDOW_BYTES + 2 * len(message)
 
 
 def test_a_client_may_ping_as_often_as_the_limit_says(monkeypatch: pytest.MonkeyPatch) -> None:
