@@ -10,11 +10,14 @@ Source: tss.md section 1.1.
 from __future__ import annotations
 
 import multiprocessing
+import os
 import signal
+import threading
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from itertools import chain, islice
 
 from gateway.errors import Fatal
@@ -116,7 +119,8 @@ class VerifyRun:
         under_way: deque[Future[CheckedBlock]] = deque()
         try:
             for job in jobs:
-                under_way.append(pool.submit(_check, job))
+                with _interrupts_held():  # a process may be started here
+                    under_way.append(pool.submit(_check, job))
                 if len(under_way) >= self._workers_count * VERIFY_AHEAD_BLOCKS:
                     yield under_way.popleft().result()
             while under_way:
@@ -133,10 +137,28 @@ _verifier: BlockVerifier | None = None
 """What this process checks with, if it is one of those that check."""
 
 
+@contextmanager
+def _interrupts_held() -> Iterator[None]:
+    """Hold Ctrl-C back, in a process that is started meanwhile for good: who has started it sees to that."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def _begin(verifier: BlockVerifier) -> None:
     global _verifier
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the one that started us sees to that
     _verifier = verifier
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    """End this process when the one that has started it does; killed, it cannot say that it is over."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
 
 
 def _check(job: Job) -> CheckedBlock:

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import select
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -36,6 +41,36 @@ def test_several_processes_keep_the_order(tmp_path: Path) -> None:
     assert [verdict.number for verdict in verdicts] == [block.number for block in blocks]
     assert [verdict.number for verdict in verdicts if not verdict.is_accepted] == [20]
     assert run.gaps == []
+
+
+@pytest.mark.timeout(120)
+def test_the_processes_are_deaf_to_ctrl_c_and_end_with_a_command_that_is_killed(tmp_path: Path) -> None:
+    """A terminal sends Ctrl-C to all of them, and one that is just starting would print where it was."""
+    for block in make_blocks(VERIFY_ALONE_BLOCKS_MAX + 2):
+        write_block_file(tmp_path / f"{block.number}.blk", block)
+    stuck = tmp_path / "1.blk"
+    stuck.unlink()
+    os.mkfifo(stuck)
+    command = [sys.executable, "-m", "gateway.cli", "verify", str(tmp_path), "--workers", "2"]
+    command += ["--ledger-key", ledger_key()]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    with stuck.open("wb") as fifo:  # opened when one of the processes has opened it to read
+        masks = [_blocked_signals(child) for child in _children(process.pid)]
+        process.kill()
+        process.wait()
+        poll = select.poll()
+        poll.register(fifo, 0)
+        assert poll.poll(60_000) == [(fifo.fileno(), select.POLLERR)]  # nobody has it open any more
+    assert sum(1 << signal.SIGINT - 1 & mask != 0 for mask in masks) >= 2
+
+
+def _children(process_id: int) -> list[int]:
+    return list(map(int, Path(f"/proc/{process_id}/task/{process_id}/children").read_text().split()))
+
+
+def _blocked_signals(process_id: int) -> int:
+    status = Path(f"/proc/{process_id}/status").read_text()
+    return next(int(line.split()[1], 16) for line in status.splitlines() if line.startswith("SigBlk:"))
 
 
 def test_ledger_data_of_block_0(tmp_path: Path) -> None:
