@@ -32,6 +32,7 @@ __all__ = [
 class Kind(Enum):
     """The class of a finding."""
 
+    STARTING = "starting"
     STOPPING = "stopping"
     DISK = "disk"
     BROKEN = "broken"
@@ -58,6 +59,9 @@ class Advice:
 
 
 ADVICE: Final[dict[Kind, Advice]] = {
+    Kind.STARTING: Advice(
+        "Nothing: it takes connections in a moment.", "A node is not ready", is_problem=True
+    ),
     Kind.STOPPING: Advice(
         "Nothing: it finishes its blocks and ends.", "A node is not ready", is_problem=True
     ),
@@ -157,6 +161,8 @@ class Facts:
     """What is wrong with certificates, or soon will be."""
     standbys: StandbyFacts | None = None
     """Of the nodes that acknowledgements wait for; None: they wait for none."""
+    is_starting: bool = False
+    """It does not listen for gRPC yet."""
 
 
 Seen = tuple[Kind, str]
@@ -166,6 +172,8 @@ Seen = tuple[Kind, str]
 def look(facts: Facts) -> list[Seen]:
     """Tell what is wrong at this moment: problems first."""
     seen: list[Seen] = []
+    if facts.is_starting:
+        seen.append((Kind.STARTING, "the node is starting"))
     if facts.is_stopping:
         seen.append((Kind.STOPPING, "the node is stopping"))
     if facts.disk_failure is not None:

@@ -117,10 +117,9 @@ class Node:
         self.following: Following
         self.keeper: RoleKeeper
         self._level_service: LevelService
-        self._peers: list[str] = []
-        """The nodes of `settings.peers` that are not this one."""
+        self._peers: list[str] = []  # the nodes of `settings.peers` that are not this one
         self._tcp_server: StreamServer
-        self._stopping = False
+        self._starting, self._stopping = True, False
         self._instance = secrets.token_hex(8)
         self._cut_off_at = 0.0
         self._started_at = time.monotonic()
@@ -154,6 +153,7 @@ class Node:
             block_time_seconds=self.settings.block_time_seconds,
             certificates=certificate_notes(self._certificates),
             standbys=standby_facts(acknowledging),
+            is_starting=self._starting,
         )
 
     def _findings(self) -> tuple[Finding, ...]:
@@ -406,6 +406,7 @@ class Node:
                 "subscriber", settings.subscriber_address, add_subscribing
             )
         address = await self._serve("grpc", settings.grpc_address, add_publishing)
+        self._starting = False
         self._cleanup.push_async_callback(self._end_subscribers)
         gate = self.conductor.acknowledging.gate
         if gate is not None:  # watched until the conductor has stopped, since its last blocks may wait

@@ -37,6 +37,7 @@ def test_nothing_is_wrong_with_a_node_that_is_fine() -> None:
 @pytest.mark.parametrize(
     ("facts", "kind", "text"),
     [
+        (replace(FINE, is_starting=True), Kind.STARTING, "the node is starting"),
         (replace(FINE, is_stopping=True), Kind.STOPPING, "the node is stopping"),
         (replace(FINE, disk_failure="no space"), Kind.DISK, "blocks cannot be written: no space"),
         (

@@ -13,6 +13,7 @@ from gateway import grpc_server
 from gateway import node as node_module
 from gateway.hash_process import HashProcess
 from gateway.node import Node
+from tests.gateway.test_following import readiness_of
 from tests.nodes import node_settings
 
 
@@ -45,3 +46,24 @@ def test_publishers_are_taken_when_the_hash_process_is_ready(
 
     asyncio.run(main())
     assert ready_when_it_listens == [True, True]  # for publishers, and for those who operate the node
+
+
+def test_a_node_is_not_ready_before_it_listens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """HTTP answers from early on; who asks it whether to send publishers here would send them too soon."""
+    node = Node(node_settings(tmp_path))
+    answers: list[tuple[int, str]] = []
+
+    async def start_server(*arguments: Any) -> Any:
+        answers.append(await asyncio.to_thread(readiness_of, node))
+        return await grpc_server.start_server(*arguments)
+
+    monkeypatch.setattr(node_module, "start_server", start_server)
+
+    async def main() -> None:
+        await node.start()
+        answers.append(await asyncio.to_thread(readiness_of, node))
+        await node.stop()
+
+    asyncio.run(main())
+    assert answers[0] == (503, "the node is starting\n")  # before it listens for publishers
+    assert answers[-1] == (200, "ready\n")
