@@ -324,6 +324,9 @@ class PublishClient:
         """Hand over answers until the stream is over; say what was wrong, None if it ended well."""
         try:
             async for response in call:
+                if response is None:  # what gRPC gives for bytes that do not parse
+                    call.cancel()
+                    return "an answer that does not parse"
                 event = event_of(response)
                 if event is not None:
                     log.debug("%s hears %s", self._publisher_id, event)

@@ -66,10 +66,12 @@ OFFERS_MAX: Final = 4 * WINDOW_BLOCKS_DEFAULT
 
 BAD_PROOF_RETRIES_MAX: Final = 2
 """How often a block is offered again after BAD_BLOCK_PROOF. A transmission cannot have damaged it (HTTP/2 and
-TCP check), but another node, or this one after a restart with the right key, may take it."""
+TCP check), but another node, or this one after a restart with the right key, may take it. Each gateway of the
+list is tried once in any case."""
 
 INVALID_REQUEST_RETRIES_MAX: Final = 2
-"""Streams ended by INVALID_REQUEST, one after the other without a block becoming safe, before giving up."""
+"""Streams ended by INVALID_REQUEST, one after the other without a block becoming safe, before giving up; each
+gateway of the list is tried once in any case."""
 
 LATENCY_SAMPLES_MAX: Final = 65_536
 """Times to acknowledgement kept for the report; the newest stay."""

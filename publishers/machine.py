@@ -113,6 +113,7 @@ class PublisherMachine:
         self.state = State.RESTING
         self._limits = options or MachineLimits()
         self._route = Route(gateway_count)
+        self._gateway_count = gateway_count
         self._cache = BlockCache(self._limits.cache_bytes_max)
         self._gateway = 0  # of the present stream, or of the next
         self._source_ended = False
@@ -121,6 +122,7 @@ class PublisherMachine:
             0  # sets of the cursor's block that were sent; as many as it has: only its end is left
         )
         self._offers = Offers(limits.OFFERS_MAX)
+        self._offered_first: int | None = None  # on the present stream; no later one is lower
         self._acked_through = -1
         self._safe_through = -1
         self._invalid_streak = 0
@@ -261,6 +263,7 @@ class PublisherMachine:
         self._tally.begin_stream(self._gateway)
         self._began_at_ns = self._heard_at_ns = self._now_ns
         self._offers.clear()
+        self._offered_first = None
         self._position = 0
         self._cursor = self._cache.first if self._cache.first is not None else self._cursor
         for block in self._cache.blocks_from(self._cursor):
@@ -361,6 +364,8 @@ class PublisherMachine:
             if first is not None and self._cursor - first >= self._limits.window_blocks_max:
                 return []
             self._offers.sent(block.number)
+            if self._offered_first is None:
+                self._offered_first = block.number
             self._tally.offer(block)
         self._heard_at_ns = self._now_ns  # a gateway that takes bytes is not silent
         if self._position < len(block.sets):
@@ -487,8 +492,7 @@ class PublisherMachine:
         departure = _Departure(reason, ending.gateway, ending.pace)
         if event.code is EndCode.DUPLICATE_BLOCK:
             self._take_back_wins(event)
-            is_news = event.last is not None and self._mark_safe(event.last, acknowledged=False)
-            if not is_news:
+            if not self._explains_itself(event):
                 departure = replace(departure, pace=Pace.BACKOFF)  # or it would go round and round
         elif event.code is EndCode.BAD_BLOCK_PROOF:
             departure = self._count_bad_proof(event, departure)
@@ -496,6 +500,17 @@ class PublisherMachine:
             departure = self._count_invalid(event, departure)
         self._start_leaving(departure)
         return [CloseStream(reason)]
+
+    def _explains_itself(self, event: StreamEnded) -> bool:
+        """Believe the last block of DUPLICATE_BLOCK; say whether the next stream will begin elsewhere for it.
+
+        That is so where it is news, and where a block up to it was offered: an acknowledgement that crossed
+        with the header has told of it already, and the node ends the stream all the same.
+        """
+        if event.last is None:
+            return False
+        is_news = self._mark_safe(event.last, acknowledged=False)
+        return is_news or (self._offered_first is not None and self._offered_first <= event.last)
 
     def _take_back_wins(self, event: Event) -> None:
         """Correct the count when our header was not accepted although its block was acknowledged."""
@@ -510,7 +525,7 @@ class PublisherMachine:
         if self._cache.get(number) is None:
             return departure
         refused_count = self._tally.refuse(number, event.code.name)
-        if refused_count <= self._limits.bad_proof_retries_max:
+        if refused_count <= self._limits.bad_proof_retries_max or refused_count < self._gateway_count:
             return departure
         reason = f"block {number} was refused {refused_count} times with BAD_BLOCK_PROOF{_BAD_PROOF_MEANS}"
         return replace(departure, reason=reason, outcome=Outcome.FAILED)
@@ -522,10 +537,11 @@ class PublisherMachine:
             number -= 1  # the block just sent whole
         if self._cache.get(number):
             self._tally.refuse(number, event.code.name)
-        if self._invalid_streak <= self._limits.invalid_request_retries_max:
+        streak, retries_max = self._invalid_streak, self._limits.invalid_request_retries_max
+        if streak <= retries_max or streak < self._gateway_count:
             return departure
         reason = (
-            f"the gateway answered INVALID_REQUEST {self._invalid_streak} times in a row, "
+            f"the gateway answered INVALID_REQUEST {streak} times in a row, "
             f"last at block {number}; see its log"
         )
         return replace(departure, reason=reason, outcome=Outcome.FAILED)

@@ -231,7 +231,7 @@ ENDINGS: Final[dict[EndCode, Ending]] = {
     # "Connection closed in an orderly way": it shuts down, or is a standby.
     EndCode.SUCCESS: Ending(Gateway.NEXT, Pace.SOON, "the gateway shuts down or is a standby"),
     # Bounded: INVALID_REQUEST_RETRIES_MAX.
-    EndCode.INVALID_REQUEST: Ending(Gateway.SAME, Pace.BACKOFF, "the gateway calls our request invalid"),
+    EndCode.INVALID_REQUEST: Ending(Gateway.NEXT, Pace.BACKOFF, "the gateway calls our request invalid"),
     EndCode.ERROR: Ending(Gateway.NEXT, Pace.BACKOFF, "the gateway has an internal error"),
     EndCode.TIMEOUT: Ending(Gateway.NEXT, Pace.BACKOFF, "the gateway found us too slow"),
     # Everything up to its last block is safe: go on behind it. Without news in it, with backoff.

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Iterable
 from dataclasses import replace
 
+import grpc
 import pytest
 from tenacity import wait_none
 
@@ -207,6 +208,30 @@ def test_a_broken_stream_is_opened_again() -> None:
     report = publish(node)
     assert node.received == BLOCKS
     assert report.reconnects == 2
+
+
+def test_an_answer_that_does_not_parse_breaks_the_stream_and_not_the_publisher() -> None:
+    async def babble(_: object, context: grpc.aio.ServicerContext[bytes, bytes]) -> None:
+        await context.write(b"\xff")
+        await context.read()
+
+    async def run() -> tuple[FakeNode, PublishReport]:
+        handler: grpc.RpcMethodHandler[bytes, bytes] = grpc.stream_stream_rpc_method_handler(babble)
+        server = grpc.aio.server()
+        service = "org.hiero.block.api.BlockStreamPublishService"
+        methods = {"publishBlockStream": handler}
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, methods),))
+        strange = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+        await server.start()
+        try:
+            async with FakeNode() as node:
+                return node, await publish_blocks(source_of(BLOCKS), [strange, node.address], "alice", QUICK)
+        finally:
+            await server.stop(0)
+
+    node, report = asyncio.run(run())
+    assert node.received == BLOCKS
+    assert (report.acknowledged, report.reconnects) == (20, 1)
 
 
 def test_a_refused_block_fails_with_its_number_and_the_count() -> None:

@@ -463,6 +463,17 @@ def test_duplicate_goes_on_at_once_behind_what_is_stored() -> None:
     assert publisher.report.reconnects == 1
 
 
+def test_duplicate_that_crossed_with_its_acknowledgement_goes_on_at_once() -> None:
+    publisher = Publisher(gateway_count=2).streaming([5, 6])
+    publisher.write()
+    publisher.ack(5)  # another publisher's; the node reads our header of 5 only now
+    publisher.end(EndCode.DUPLICATE_BLOCK, last=5)
+    assert publisher.lose() == [Connect(0, attempt=0)]
+    publisher.connect()
+    publisher.end(EndCode.DUPLICATE_BLOCK, last=5)  # nothing of this stream can have been meant
+    assert publisher.lose() == [Connect(0, attempt=1)]
+
+
 @pytest.mark.parametrize(("proximate", "won"), [(7, 2), (6, 1), (0, 0)])
 def test_an_acknowledgement_that_crossed_with_our_sending_is_no_win(proximate: int, won: int) -> None:
     publisher = Publisher().streaming([5, 6, 7, 8])

@@ -175,8 +175,8 @@ def test_when_all_is_safe_what_others_bring_is_of_no_interest(hear: Callable[[Pu
     assert publisher.machine.safe_through == 7
 
 
-def test_an_invalid_request_is_tried_again_at_the_same_gateway_after_a_wait() -> None:
-    publisher = Publisher(gateway_count=2).streaming([5, 6])
+def test_an_invalid_request_is_tried_again_at_the_only_gateway_after_a_wait() -> None:
+    publisher = Publisher(gateway_count=1).streaming([5, 6])
     publisher.write()
     publisher.end(EndCode.INVALID_REQUEST, last=4)
     assert publisher.lose() == [Connect(0, attempt=1)]

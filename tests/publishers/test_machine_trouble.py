@@ -30,6 +30,7 @@ from tests.publishers.scenario import Publisher
         EndCode.PERSISTENCE_FAILED,
         EndCode.UNKNOWN,
         EndCode.BAD_BLOCK_PROOF,
+        EndCode.INVALID_REQUEST,
     ],
 )
 def test_an_end_goes_to_the_next_gateway_and_waits_when_all_were_tried(code: EndCode) -> None:
@@ -109,6 +110,21 @@ def test_invalid_request_gives_up_after_a_streak() -> None:
             "the gateway answered INVALID_REQUEST 3 times in a row, last at block 5; see its log",
         )
     ]
+
+
+@pytest.mark.parametrize("code", [EndCode.INVALID_REQUEST, EndCode.BAD_BLOCK_PROOF])
+def test_every_gateway_is_tried_before_a_refusal_is_final(code: EndCode) -> None:
+    publisher = Publisher(gateway_count=5).streaming([5, 6])
+    for gateway in (1, 2, 3, 4):
+        publisher.write_all()
+        publisher.end(code, last=4, proximate=5)
+        assert publisher.lose() == [Connect(gateway, attempt=0)]
+        publisher.connect()
+    publisher.write_all()
+    publisher.end(code, last=4, proximate=5)
+    (finish,) = publisher.lose()
+    assert isinstance(finish, Finish)
+    assert finish.outcome is Outcome.FAILED
 
 
 def test_progress_ends_a_streak_of_invalid_requests() -> None:
