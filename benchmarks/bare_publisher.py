@@ -18,7 +18,7 @@ from typing import Final, cast
 
 from gateway.api import publish_pb2
 
-__all__ = ["BarePublisher"]
+__all__ = ["BarePublisher", "Hear", "open_bare"]
 
 _PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _DATA, _HEADERS, _RST_STREAM, _SETTINGS, _PING, _GOAWAY, _WINDOW_UPDATE = 0x0, 0x1, 0x3, 0x4, 0x6, 0x7, 0x8
@@ -30,6 +30,7 @@ _FRAME_HEAD: Final = struct.Struct(">BHBBI")  # length in 8 and 16 bits, kind, f
 _STREAM: Final = 1
 _PREFIX_BYTES: Final = 5
 _Response = publish_pb2.PublishStreamResponse
+Hear = Callable[[_Response | str], None]
 
 
 class BarePublisher(asyncio.Protocol):
@@ -41,7 +42,7 @@ class BarePublisher(asyncio.Protocol):
         hear: called with each answer, and with a text when the node has ended the call or the connection.
     """
 
-    def __init__(self, method: str, name: str, hear: Callable[[_Response | str], None]) -> None:
+    def __init__(self, method: str, name: str, hear: Hear) -> None:
         self.taken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Done when the node has taken the call."""
         self._hear = hear
@@ -175,6 +176,16 @@ class BarePublisher(asyncio.Protocol):
         if not self._closed:
             self._closed = True
             self._hear(how)
+
+
+async def open_bare(address: str, method: str, name: str, hear: Hear) -> BarePublisher:
+    """Connect to a node and open the call; return once the node has taken it. Arguments as above."""
+    host, _, port = address.rpartition(":")
+    _, publisher = await asyncio.get_running_loop().create_connection(
+        lambda: BarePublisher(method, name, hear), host, int(port)
+    )
+    await publisher.taken
+    return publisher
 
 
 def _headers(method: str, name: str) -> bytes:

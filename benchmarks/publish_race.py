@@ -29,7 +29,7 @@ from typing import Protocol
 import uvloop
 from grpc import aio
 
-from benchmarks.bare_publisher import BarePublisher
+from benchmarks.bare_publisher import Hear, open_bare
 from benchmarks.chains import Chain, make_chain
 from benchmarks.publish_processes import METHOD, node, open_call
 from gateway.api import publish_pb2
@@ -42,7 +42,6 @@ CASES = ((60, 1_500), (16, 6_000))
 """(blocks, items in each)."""
 # An answer to a header that comes when its block is on disk already is Skip, not the end of the stream.
 _ARGUMENTS = ("--publish-duplicate-skip-window", "1000")
-_Hear = Callable[[publish_pb2.PublishStreamResponse | str], None]
 
 
 class _Publisher(Protocol):
@@ -61,7 +60,7 @@ class _Publisher(Protocol):
 class _GrpcPublisher:
     """A publisher with gRPC's own client; arguments as for `BarePublisher`."""
 
-    def __init__(self, address: str, name: str, hear: _Hear) -> None:
+    def __init__(self, address: str, name: str, hear: Hear) -> None:
         options = (("grpc.use_local_subchannel_pool", 1),)  # a connection for each
         self._channel = aio.insecure_channel(address, options=options)
         self.call = open_call(self._channel, name)
@@ -95,22 +94,17 @@ class _GrpcPublisher:
         self._hear("the end of the call")
 
 
-async def _open_bare(address: str, name: str, hear: _Hear) -> _Publisher:
-    host, _, port = address.rpartition(":")
-    _, publisher = await asyncio.get_running_loop().create_connection(
-        lambda: BarePublisher(METHOD, name, hear), host, int(port)
-    )
-    await publisher.taken
-    return publisher
+async def _open_bare(address: str, name: str, hear: Hear) -> _Publisher:
+    return await open_bare(address, METHOD, name, hear)
 
 
-async def _open_grpc(address: str, name: str, hear: _Hear) -> _Publisher:
+async def _open_grpc(address: str, name: str, hear: Hear) -> _Publisher:
     publisher = _GrpcPublisher(address, name, hear)
     await publisher.call.initial_metadata()
     return publisher
 
 
-_Open = Callable[[str, str, _Hear], Awaitable[_Publisher]]
+_Open = Callable[[str, str, Hear], Awaitable[_Publisher]]
 
 
 class _Race:
@@ -177,7 +171,7 @@ class _Race:
         if len(left) == 1 and not winner.done():
             winner.set_result(left.pop())
 
-    def _ear(self, index: int) -> _Hear:
+    def _ear(self, index: int) -> Hear:
         """Make what publisher `index` calls with each answer."""
         last = len(self._messages) - 1
 
