@@ -130,7 +130,8 @@ class VerifyRun:
                 "a process that checks blocks", got="its sudden end", expected="memory enough for all of them"
             ) from error
         finally:
-            pool.shutdown(wait=False, cancel_futures=True)
+            # Waited for: Python would, at its end, and may print a traceback if the pool ends just then.
+            pool.shutdown(wait=True, cancel_futures=True)
 
 
 _verifier: BlockVerifier | None = None
