@@ -145,6 +145,8 @@ class PeerStream:
                 self._heard_at = None
                 if response is aio.EOF:
                     return Outcome.BROKE_OFF, "the stream ended without a status"
+                if response is None:  # what gRPC gives for bytes that do not parse
+                    return Outcome.LIED, "it sent a message that does not parse"
                 # gRPC receives the next message, in a thread of its own, while this one is hashed.
                 reading = asyncio.ensure_future(call.read())
                 await self._take(response, outbox)

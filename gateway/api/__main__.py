@@ -7,10 +7,12 @@ import shutil
 import sys
 from importlib.resources import files
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PROTO_DIR = REPOSITORY / "proto"
-# The files import each other as gateway/api/NAME.proto, so that the stubs import each other as gateway.api.
+# The files import each other by name, so that `protoc -I proto publish.proto` makes stubs in any language. Ours
+# are made from copies that import gateway/api/NAME.proto, so that the stubs import each other as gateway.api.
 IMPORT_PREFIX = "gateway/api"
 
 
@@ -26,8 +28,8 @@ def generate(out_dir: Path) -> list[Path]:
     names = sorted(path.name for path in PROTO_DIR.glob("*.proto"))
     with_service = [name for name in names if "\nservice " in (PROTO_DIR / name).read_text()]
 
-    def run(outputs: list[str], proto_names: list[str]) -> None:
-        includes = [f"-I{IMPORT_PREFIX}={PROTO_DIR}", f"-I{files('grpc_tools') / '_proto'}"]
+    def run(copies: str, outputs: list[str], proto_names: list[str]) -> None:
+        includes = [f"-I{IMPORT_PREFIX}={copies}", f"-I{files('grpc_tools') / '_proto'}"]
         status = protoc.main(
             ["protoc", *includes, *outputs, *(f"{IMPORT_PREFIX}/{name}" for name in proto_names)]
         )
@@ -37,8 +39,16 @@ def generate(out_dir: Path) -> list[Path]:
     plugins = [
         f"--plugin=protoc-gen-{name}={plugin_dir / f'protoc-gen-{name}'}" for name in ("mypy", "mypy_grpc")
     ]
-    run([f"--python_out={out_dir}", f"--mypy_out=quiet:{out_dir}", *plugins], names)
-    run([f"--grpc_python_out={out_dir}", f"--mypy_grpc_out=quiet:{out_dir}", *plugins], with_service)
+    with TemporaryDirectory() as copies:
+        for name in names:
+            text = (PROTO_DIR / name).read_text().replace('\nimport "', f'\nimport "{IMPORT_PREFIX}/')
+            (Path(copies) / name).write_text(text)
+        run(copies, [f"--python_out={out_dir}", f"--mypy_out=quiet:{out_dir}", *plugins], names)
+        run(
+            copies,
+            [f"--grpc_python_out={out_dir}", f"--mypy_grpc_out=quiet:{out_dir}", *plugins],
+            with_service,
+        )
     return sorted((out_dir / IMPORT_PREFIX).glob("*_pb2*"))
 
 

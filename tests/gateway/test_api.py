@@ -25,6 +25,13 @@ def test_the_committed_stubs_are_those_of_the_proto_files(tmp_path: Path) -> Non
     assert stale == [], "run: make proto"
 
 
+def test_anybody_can_make_stubs_of_the_proto_files(tmp_path: Path) -> None:
+    protoc = pytest.importorskip("grpc_tools.protoc", reason="needs the extra dev")
+    names = sorted(path.name for path in generator.PROTO_DIR.glob("*.proto"))
+    assert protoc.main(["protoc", f"-I{generator.PROTO_DIR}", f"--python_out={tmp_path}", *names]) == 0
+    assert {path.name for path in tmp_path.iterdir()} == {name.replace(".proto", "_pb2.py") for name in names}
+
+
 Request = publish_pb2.PublishStreamRequest
 Response = publish_pb2.PublishStreamResponse
 Subscription = subscribe_pb2.SubscribeStreamResponse

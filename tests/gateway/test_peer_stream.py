@@ -6,7 +6,9 @@ import asyncio
 from contextlib import AsyncExitStack
 from pathlib import Path
 
+import grpc
 import pytest
+from grpc import aio
 
 from gateway.catch_up import Outcome, Range
 from gateway.channels import open_channel
@@ -50,6 +52,27 @@ def test_a_block_that_the_node_has_by_now_begins_the_attempt_anew(tmp_path: Path
     outcome, reason, last = asyncio.run(attempt(tmp_path, 4, Range(2, None), 2, 3))
     assert (outcome, reason) == (Outcome.RACED, "got the header of block 2, expected 4 or later")
     assert last == 3
+
+
+def test_a_message_that_does_not_parse_is_the_peers_fault(tmp_path: Path) -> None:
+    async def babble(_: object, context: aio.ServicerContext[bytes, bytes]) -> None:
+        await context.write(b"\xff")
+
+    async def main() -> tuple[Outcome, str]:
+        handler: grpc.RpcMethodHandler[bytes, bytes] = grpc.unary_stream_rpc_method_handler(babble)
+        methods = {"subscribeBlockStream": handler}
+        service = "org.hiero.block.api.BlockStreamSubscribeService"
+        server = aio.server()
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, methods),))
+        address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+        await server.start()
+        try:
+            async with running_node(tmp_path) as node, open_channel(address) as channel:
+                return await PeerStream(node.conductor, address, Range(0, None), 5.0).run(channel, None)
+        finally:
+            await server.stop(0)
+
+    assert asyncio.run(main()) == (Outcome.LIED, "it sent a message that does not parse")
 
 
 def test_a_block_that_is_too_far_ahead_begins_the_attempt_anew(tmp_path: Path) -> None:
