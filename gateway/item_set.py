@@ -52,9 +52,8 @@ def inspect(items: Sequence[bytes], kinds: Sequence[int] | None = None) -> ItemS
     if kinds is None:
         kinds = kinds_of(items)
     number: int | None = None
-    present = set(kinds)
-    if _HEADER in present:
-        header_count = kinds.count(_HEADER)
+    header_count = kinds.count(_HEADER)
+    if header_count:
         if kinds[0] != _HEADER:
             raise ItemError("item set", f"a header as item {kinds.index(_HEADER)}", "a header only as item 0")
         if header_count > 1:
@@ -63,7 +62,7 @@ def inspect(items: Sequence[bytes], kinds: Sequence[int] | None = None) -> ItemS
         number = block_number_of(items[0])
     proven = kinds[-1] == _PROOF
     first_proof = len(kinds)
-    if _PROOF in present:
+    if proven or _PROOF in kinds:
         first_proof = kinds.index(_PROOF)
         for index in range(first_proof, len(kinds)):
             if kinds[index] != _PROOF:
