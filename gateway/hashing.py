@@ -25,6 +25,7 @@ from gateway.errors import HelperProcessLost
 from gateway.hash_process import HashProcess
 from gateway.limits import (
     HASH_BATCH_BYTES,
+    HASH_BATCH_ITEMS,
     HASH_PROCESS_BYTES_MAX,
     HASH_PROCESS_BYTES_MIN,
     HASH_PROCESS_ITEMS_MAX,
@@ -96,12 +97,17 @@ class Hashing:
 
 
 def _next_batch(waiting: deque[Append]) -> Append:
-    """Take one set from the queue, and what is behind it as long as they are few bytes together."""
+    """Take one set from the queue, and what is behind it as long as they are little together."""
     first = waiting.popleft()
     if not waiting or first.kinds is None:
         return first
     items, kinds, size_bytes = list(first.items), list(first.kinds), _size_bytes_of(first)
-    while waiting and size_bytes < HASH_BATCH_BYTES and (further_kinds := waiting[0].kinds) is not None:
+    while (
+        waiting
+        and size_bytes < HASH_BATCH_BYTES
+        and len(items) < HASH_BATCH_ITEMS
+        and (further_kinds := waiting[0].kinds) is not None
+    ):
         further = waiting.popleft()
         items.extend(further.items)
         kinds.extend(further_kinds)

@@ -33,6 +33,7 @@ __all__ = [
     "HANDSHAKE_SECONDS_MAX",
     "HARD_MESSAGE_FACTOR",
     "HASH_BATCH_BYTES",
+    "HASH_BATCH_ITEMS",
     "HASH_PROCESS_BYTES_MAX",
     "HASH_PROCESS_BYTES_MIN",
     "HASH_PROCESS_ITEMS_MAX",
@@ -228,6 +229,9 @@ HASH_PROCESS_BYTES_MIN: Final = 32 * 1024
 HASH_BATCH_BYTES: Final = 256 * 1024
 """Bytes of waiting sets of one block beyond which no further set joins them on their way to thread or
 process. Each way takes some 0.1 ms, and to hash so many bytes some ms."""
+
+HASH_BATCH_ITEMS: Final = 4_096
+"""Items of them beyond which none joins them: to pack so many for the process takes the event loop 1 ms."""
 
 HASH_PROCESS_ITEMS_MAX: Final = 8_192
 """Items of one batch beyond which it is hashed in a thread: they are looked at in the event loop first, which

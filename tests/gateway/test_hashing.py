@@ -75,8 +75,14 @@ def test_what_is_quick_depends_on_whether_a_process_is_ready() -> None:
 
 
 @pytest.mark.parametrize("ready", [True, False])
-def test_sets_that_wait_go_together_up_to_a_limit(ready: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hashing, "HASH_BATCH_BYTES", 20_000)
+@pytest.mark.parametrize(
+    ("limit", "value", "left"),
+    [("HASH_BATCH_BYTES", 20_000, [4, 1, 0]), ("HASH_BATCH_ITEMS", 3, [7, 4, 1, 0])],
+)
+def test_sets_that_wait_go_together_up_to_a_limit(
+    ready: bool, limit: str, value: int, left: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hashing, limit, value)
     sets = [[header_item(), *body_items(3)], *([item_of(8_000)] for _ in range(7))]
 
     async def main() -> None:
@@ -91,7 +97,7 @@ def test_sets_that_wait_go_together_up_to_a_limit(ready: bool, monkeypatch: pyte
             while waiting:
                 await subject.add_next(hasher, waiting)
                 lengths.append(len(waiting))
-            assert lengths == [4, 1, 0]
+            assert lengths == left
             assert hasher.subtree_roots() == roots_of(*sets)
         finally:
             subject.close()
