@@ -493,7 +493,8 @@ class PublisherMachine:
         if event.code is EndCode.DUPLICATE_BLOCK:
             self._take_back_wins(event)
             if not self._explains_itself(event):
-                departure = replace(departure, pace=Pace.BACKOFF)  # or it would go round and round
+                # Or it would go round and round: this gateway says what cannot be.
+                departure = replace(departure, gateway=Gateway.NEXT, pace=Pace.BACKOFF)
         elif event.code is EndCode.BAD_BLOCK_PROOF:
             departure = self._count_bad_proof(event, departure)
         elif event.code is EndCode.INVALID_REQUEST:

@@ -471,7 +471,7 @@ def test_duplicate_that_crossed_with_its_acknowledgement_goes_on_at_once() -> No
     assert publisher.lose() == [Connect(0, attempt=0)]
     publisher.connect()
     publisher.end(EndCode.DUPLICATE_BLOCK, last=5)  # nothing of this stream can have been meant
-    assert publisher.lose() == [Connect(0, attempt=1)]
+    assert publisher.lose() == [Connect(1, attempt=0)]
 
 
 @pytest.mark.parametrize(("proximate", "won"), [(7, 2), (6, 1), (0, 0)])
