@@ -60,6 +60,8 @@ _CHECKED_SCHEMA: Final = (
     f"{BLOCK_NUMBER} BIGINT, verdict STRING, kind STRING, reason STRING, root_hash STRING, "
     "previous_root_hash STRING"
 )
+_BLOCK_0_ROWS_MAX: Final = 8
+"""Rows of number 0 that are tried for the ledger data: one may be garbage."""
 _VERDICT_ROWS: Final = 4096
 """Verdicts in one Arrow batch."""
 
@@ -102,14 +104,15 @@ def _believe_block_0(verifier: BlockVerifier, frame: DataFrame) -> None:
     # A filter that Spark cannot push into the source: it keeps one that it has pushed for the next query over
     # the same frame, which would then see block 0 alone.
     is_block_0 = f"CAST({BLOCK_NUMBER} AS STRING) = '0' AND {ITEMS} IS NOT NULL"
-    for row in frame.filter(is_block_0).select(ITEMS).take(1):
-        try:
-            block = Block.from_items(bytes(item) for item in row[0])
-        except BlockRefused:
-            return  # its own row says why
-        published = check_block(verifier, block).published
-        if published is not None:
-            verifier.believe(published)
+    rows_0 = frame.filter(is_block_0).select(ITEMS)
+    # More than one are looked for only if the first is no good: that reads all of the frame.
+    for count in (1, _BLOCK_0_ROWS_MAX):
+        for row in rows_0.take(count):
+            items = [None if item is None else bytes(item) for item in row[0]]
+            checked = _check(verifier, 0, items, None)  # if it is refused, its own row says why
+            if checked.published is not None:
+                verifier.believe(checked.published)
+                return
 
 
 def _checker(

@@ -14,6 +14,8 @@ from publishers.spark import verify_blocks
 from publishers.spark.verify import VERDICT_COLUMNS, _checked_row
 from publishers.verify_run import make_verifier
 from tests.gateway.proofs import real
+from tests.gateway.proofs.tss_chain import TssChain
+from tests.gateway.proofs.tss_network import TssNetwork
 from tests.nodes import ledger_key, make_blocks
 
 if TYPE_CHECKING:
@@ -94,6 +96,21 @@ def test_a_frame_with_every_kind_of_trouble(spark: SparkSession, tmp_path: Path)
     assert str(reasons[4]).startswith(f"cannot parse: row: got {tmp_path / '4.blk'}: not a block: ")
     with pytest.raises(SchemaError):
         verify_blocks(blocks.drop("items"))
+
+
+@pytest.mark.spark
+def test_block_0_is_found_beside_rows_that_only_have_its_number(spark: SparkSession) -> None:
+    chain = TssChain(TssNetwork((1, 1))).blocks(2)
+    rows: list[tuple[int, list[bytes | None]]] = [(0, [None]), (0, [b"\x0a\x00"])]
+    rows += [(block.number, list(block.items)) for block in chain]
+    frame = spark.createDataFrame(rows, "block_number BIGINT, items ARRAY<BINARY>").coalesce(1)
+    found = rows_of(verify_blocks(frame))
+    assert sorted((number or 0, verdict) for number, verdict, _, _ in found) == [
+        (0, "accepted"),
+        (0, "refused"),
+        (0, "refused"),
+        (1, "accepted"),
+    ]
 
 
 @pytest.mark.spark
