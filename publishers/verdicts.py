@@ -12,6 +12,9 @@ Pure. `check_block` looks at one block alone, so that many can be checked at onc
     more than one such block                believed: a new anchor      believed; from here on not checked
 
 So one altered block is one refused block: what comes after it is not refused for its sake.
+
+Where no proof signs a block's root hash (record files, mode `hash`), the layout that its version suggests may
+not be its own; then the next block's footer decides (proofs.md section 3.4), and its note says so.
 Source: proofs.md sections 3.5, 4 and 7.
 """
 
@@ -19,13 +22,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 from gateway.block import Block
 from gateway.chain import Chain
 from gateway.errors import BlockRefused, ItemError
 from gateway.items import proof_of
-from gateway.proofs import kind_of_proof
+from gateway.proofs import ProofKind, kind_of_proof
 from gateway.proofs.ledger_data import LedgerData
 from gateway.root_hash import BlockSummary
 from gateway.verdict import Refusal, RefusalKind
@@ -43,7 +46,8 @@ class CheckedBlock:
     proof_kinds: tuple[str, ...] = ()
     """The kinds of its proofs, `gateway.proofs.ProofKind`, in order; empty if it has none that parses."""
     summary: BlockSummary | None = None
-    """What it comes to, without the items that its proofs are checked with; None: it cannot be hashed."""
+    """What it comes to, without the items that its proofs are checked with, and without the root of the other
+    layout if a proof signs the root; None: it cannot be hashed."""
     refusal: Refusal | None = None
     """Why it is refused; None: it holds."""
     published: LedgerData | None = None
@@ -113,7 +117,14 @@ def check_block(verifier: BlockVerifier, block: Block) -> CheckedBlock:
         verdict = verifier.check(summary, block.items)
     except BlockRefused as refused:
         return CheckedBlock(block.number, kinds, _light(summary), refused.refusal)
-    return CheckedBlock(block.number, kinds, _light(verdict.summary), None, verdict.published)
+    summary = verdict.summary
+    if verifier.proofs.mode == "full" and not _SIGN_THE_ROOT.isdisjoint(kinds):
+        summary = replace(summary, root_hash_other_layout=None)
+    return CheckedBlock(block.number, kinds, _light(summary), None, verdict.published)
+
+
+_SIGN_THE_ROOT: Final[frozenset[str]] = frozenset((ProofKind.ED25519, ProofKind.TSS, ProofKind.STATE))
+"""Kinds of proofs that hold for one root hash only."""
 
 
 def _kinds(summary: BlockSummary) -> tuple[str, ...]:
@@ -136,6 +147,9 @@ class ChainChecker:
 
     def __init__(self) -> None:
         self._chain: Chain | None = None  # up to the last block that was accepted
+        self._other: Chain | None = (
+            None  # the same with that block's root in the other layout, if that may be
+        )
         self._last_number: int | None = None
         self.gaps: list[tuple[int, int]] = []
         """The numbers that are missing between two blocks: first and last of each gap."""
@@ -160,27 +174,36 @@ class ChainChecker:
 
     def _link(self, summary: BlockSummary) -> tuple[Refusal | None, str | None]:
         """Check the links of a block that holds in itself, and take it in."""
-        chain, note = self._chain_before(summary)
+        chain, note = _chain_before(summary, self._chain)
         refusal = chain.check_links(summary)
+        if refusal is not None and self._other is not None:
+            other, other_note = _chain_before(summary, self._other)
+            if other.check_links(summary) is None:
+                last = f"the root hash of block {self._other.last_number} is that of the other layout"
+                chain, refusal, note = other, None, other_note or f"{last}, as this block's footer says"
         if refusal is None:
+            self._other = None
+            if summary.root_hash_other_layout is not None:
+                self._other = chain.copy()
+                self._other.advance(summary.number, summary.root_hash_other_layout)
             chain.advance(summary.number, summary.root_hash)
             self._chain = chain
         return refusal, note if refusal is None else None
 
-    def _chain_before(self, summary: BlockSummary) -> tuple[Chain, str | None]:
-        """Return the chain that the block has to continue, and what of it is believed."""
-        number = summary.number
-        if number == 0:
-            return Chain(), None
-        chain = self._chain
-        next_number = 0 if chain is None else chain.next_number
-        if chain is not None and number == next_number:
-            return chain, None
-        if number == next_number + 1:
-            bridged = Chain() if chain is None else chain.copy()
-            bridged.advance(next_number, summary.previous_root_hash)
-            return bridged, f"the root hash of block {next_number} is taken from this block's footer"
-        return Chain(number), "the links to the blocks before it are believed"
+
+def _chain_before(summary: BlockSummary, chain: Chain | None) -> tuple[Chain, str | None]:
+    """Return the chain that a block has to continue, and what of it is believed."""
+    number = summary.number
+    if number == 0:
+        return Chain(), None
+    next_number = 0 if chain is None else chain.next_number
+    if chain is not None and number == next_number:
+        return chain, None
+    if number == next_number + 1:
+        bridged = Chain() if chain is None else chain.copy()
+        bridged.advance(next_number, summary.previous_root_hash)
+        return bridged, f"the root hash of block {next_number} is taken from this block's footer"
+    return Chain(number), "the links to the blocks before it are believed"
 
 
 def unreadable(number: int, path: str, reason: str) -> CheckedBlock:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Generator, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -82,6 +82,8 @@ def check_job(verifier: BlockVerifier, job: Job) -> CheckedBlock:
     stored, summary = job.stored_root_hash, checked.summary
     if stored is None or summary is None or checked.refusal is not None or stored == summary.root_hash:
         return checked
+    if stored == summary.root_hash_other_layout:  # the node's setting says so, and no proof says otherwise
+        return replace(checked, summary=summary.in_other_layout())
     return _differs(job.number, "root hash at the block's end", stored.hex(), summary.root_hash.hex())
 
 

@@ -54,11 +54,12 @@ _CHECKED_COLUMNS: Final[Mapping[str, pa.DataType]] = {
     "kind": pa.string(),
     "reason": pa.string(),
     "root_hash": pa.string(),
+    "other_root_hash": pa.string(),
     "previous_root_hash": pa.string(),
 }
 _CHECKED_SCHEMA: Final = (
     f"{BLOCK_NUMBER} BIGINT, verdict STRING, kind STRING, reason STRING, root_hash STRING, "
-    "previous_root_hash STRING"
+    "other_root_hash STRING, previous_root_hash STRING"
 )
 _BLOCK_0_ROWS_MAX: Final = 8
 """Rows of number 0 that are tried for the ledger data: one may be garbage."""
@@ -138,6 +139,7 @@ def _checked_row(verifier: BlockVerifier, row: Mapping[str, Any]) -> dict[str, s
         "kind": kinds_text(checked.proof_kinds),
         "reason": None if refusal is None else str(refusal),
         "root_hash": None if summary is None else summary.root_hash.hex(),
+        "other_root_hash": _hex(None if summary is None else summary.root_hash_other_layout),
         "previous_root_hash": None if summary is None else summary.previous_root_hash.hex(),
     }
 
@@ -159,6 +161,10 @@ def _check(
     return check_block(verifier, block)
 
 
+def _hex(value: bytes | None) -> str | None:
+    return None if value is None else value.hex()
+
+
 def _refused(number: int | None, what: str, got: str, expected: str) -> CheckedBlock:
     refusal = Refusal(RefusalKind.CANNOT_PARSE, what, got, expected)
     return CheckedBlock(-1 if number is None else number, refusal=refusal)
@@ -171,13 +177,15 @@ def _with_links(checked: DataFrame) -> DataFrame:
 
     # One task sees all rows here; they have no items any more, some 300 bytes each.
     by_number = Window.orderBy(BLOCK_NUMBER)
-    before = F.lag(F.struct(BLOCK_NUMBER, "verdict", "root_hash")).over(by_number)
+    before = F.lag(F.struct(BLOCK_NUMBER, "verdict", "root_hash", "other_root_hash")).over(by_number)
     linked = checked.withColumn("_before", before)
     is_broken = (
         (F.col("verdict") == "accepted")
         & (F.col("_before.verdict") == "accepted")
         & (F.col(f"_before.{BLOCK_NUMBER}") + 1 == F.col(BLOCK_NUMBER))
         & (F.col("_before.root_hash") != F.col("previous_root_hash"))
+        # Where no proof signs the root of the block before, this footer may name it in the other layout.
+        & F.coalesce(F.col("_before.other_root_hash") != F.col("previous_root_hash"), F.lit(True))
     )
     # Block 0 has no block before it; its footer must say so.
     starts_badly = (

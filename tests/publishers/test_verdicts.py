@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+import itertools
+from collections.abc import Iterable, Sequence
+
+import pytest
 
 from gateway.block import Block
 from gateway.ledger_keys import LedgerKeys
+from gateway.merkle import EMPTY_HASH, StreamingTree
 from gateway.proofs import ProofVerifier
 from gateway.verdict import RefusalKind
 from gateway.verification import BlockVerifier
 from publishers.verdicts import BlockVerdict, ChainChecker, CheckedBlock, check_block, kinds_text, unreadable
+from tests.gateway.blocks import body_items, footer_item, header_item, proof_item, summary_of
 from tests.nodes import ledger_key, make_blocks
 
 BLOCKS = make_blocks(9)
@@ -134,3 +139,62 @@ def test_what_travels_is_small() -> None:
     summary = checked(1).summary
     assert summary is not None
     assert (summary.proofs, summary.record_file, summary.header, summary.footer) == ((), None, b"", b"")
+
+
+# --- blocks whose root no proof signs -----------------------------------------------------------------------
+
+
+def in_layouts(layouts: Sequence[int], minor: int) -> list[Block]:
+    """A chain whose links name each block's root in a layout, whatever its version suggests."""
+    blocks: list[Block] = []
+    tree, previous = StreamingTree(), EMPTY_HASH
+    for number, layout in enumerate(layouts):
+        items = [header_item(number, minor=minor), *body_items(), footer_item(previous, tree.root())]
+        items.append(proof_item(number))
+        summary = summary_of(items)
+        if summary.root_layout != layout:
+            summary = summary.in_other_layout() or summary
+        blocks.append(Block.from_items(items))
+        previous = summary.root_hash
+        tree.push(previous)
+    return blocks
+
+
+UNSIGNED = BlockVerifier(ProofVerifier(LedgerKeys(), "hash"))
+
+
+@pytest.mark.parametrize("minor", [77, 78])
+@pytest.mark.parametrize("layouts", list(itertools.product((8, 16), repeat=4)))
+def test_where_no_proof_signs_the_root_the_next_footer_says_which_layout_it_has(
+    layouts: tuple[int, ...], minor: int
+) -> None:
+    found, _ = verdicts(check_block(UNSIGNED, block) for block in in_layouts(layouts, minor))
+    suggested = 8 if minor == 77 else 16
+    assert [(verdict.refusal, verdict.note) for verdict in found] == [(None, None)] + [
+        (
+            None,
+            None
+            if layout == suggested
+            else f"the root hash of block {number} is that of the other layout, as this block's footer says",
+        )
+        for number, layout in enumerate(layouts[:-1])
+    ]
+
+
+def test_the_other_layout_helps_across_a_gap_and_no_other_root() -> None:
+    chain = [check_block(UNSIGNED, block) for block in in_layouts([16] * 6, 77)]
+    found, gaps = verdicts([*chain[:3], *chain[4:]])
+    assert gaps == [(3, 3)]
+    assert [verdict.is_accepted for verdict in found] == [True] * 5
+    stranger = check_block(UNSIGNED, in_layouts([8, 16, 8, 8], 77)[3])
+    found, _ = verdicts([*chain[:3], stranger, *chain[4:]])
+    assert [verdict.number for verdict in found if not verdict.is_accepted] == [3]
+
+
+def test_a_root_that_a_proof_signs_is_no_other() -> None:
+    signed = checked(0).summary
+    assert signed is not None
+    assert signed.root_hash_other_layout is None
+    unsigned = check_block(UNSIGNED, BLOCKS[0]).summary
+    assert unsigned is not None
+    assert unsigned.root_hash_other_layout is not None

@@ -132,6 +132,20 @@ def test_a_stream(node: Node) -> None:
     assert str(none.value).startswith(f"block 7 cannot be had: {node.tcp_address}: ")
 
 
+def test_a_root_that_a_node_has_stored_in_the_other_layout() -> None:
+    unsigned = BlockVerifier(ProofVerifier(LedgerKeys(), "hash"))
+    summary = check_job(unsigned, Job(1, items=BLOCKS[1].items)).summary
+    assert summary is not None
+    other = summary.in_other_layout()
+    assert other is not None
+    job = Job(1, items=BLOCKS[1].items, stored_root_hash=other.root_hash)
+    checked = check_job(unsigned, job)
+    assert (checked.refusal, checked.summary) == (None, other)
+    refusal = check_job(VERIFIER, job).refusal  # whose proof signs the root
+    assert refusal is not None
+    assert refusal.what == "root hash at the block's end"
+
+
 def test_a_false_root_at_the_end_of_a_stored_block(tmp_path: Path) -> None:
     ledger = Ledger.open(tmp_path)
     ledger.append([VerifiedBlock(0, BLOCKS[0].items, bytes(48))])

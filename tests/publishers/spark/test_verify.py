@@ -17,6 +17,7 @@ from tests.gateway.proofs import real
 from tests.gateway.proofs.tss_chain import TssChain
 from tests.gateway.proofs.tss_network import TssNetwork
 from tests.nodes import ledger_key, make_blocks
+from tests.publishers.test_verdicts import in_layouts
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -61,6 +62,7 @@ def test_rows_that_hold_no_block(
         "kind": "none",
         "reason": reason,
         "root_hash": None,
+        "other_root_hash": None,
         "previous_root_hash": None,
     }
 
@@ -111,6 +113,15 @@ def test_block_0_is_found_beside_rows_that_only_have_its_number(spark: SparkSess
         (0, "refused"),
         (1, "accepted"),
     ]
+
+
+@pytest.mark.spark
+def test_a_root_that_no_proof_signs_may_be_that_of_the_other_layout(spark: SparkSession) -> None:
+    rows = [(block.number, list(block.items)) for block in in_layouts((16, 8, 16, 16), minor=77)]
+    rows[2] = (2, list(in_layouts((16, 16, 16), minor=77)[2].items))  # follows another block 1
+    frame = spark.createDataFrame(rows, "block_number BIGINT, items ARRAY<BINARY>").coalesce(1)
+    found = rows_of(verify_blocks(frame, mode="hash"))
+    assert [verdict for _, verdict, _, _ in found] == ["accepted", "accepted", "accepted", "refused"]
 
 
 @pytest.mark.spark
