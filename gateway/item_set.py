@@ -37,20 +37,15 @@ class ItemSet:
     """It has nothing but proofs."""
 
 
-def inspect(items: Sequence[bytes], kinds: Sequence[int] | None = None) -> ItemSet:
+def inspect(items: Sequence[bytes]) -> ItemSet:
     """Check the form of an item set.
-
-    Args:
-        items: serialized items, in order.
-        kinds: `kinds_of(items)`, from a caller that has them already.
 
     Raises:
         ItemError: the set breaks one of the rules at the top of this module.
     """
     if not items:
         raise ItemError("item set", "no items", "at least one")
-    if kinds is None:
-        kinds = kinds_of(items)
+    kinds = kinds_of(items)
     number: int | None = None
     header_count = kinds.count(_HEADER)
     if header_count:

@@ -46,7 +46,6 @@ __all__ = [
     "HTTP_SILENT_SECONDS_MAX",
     "INLINE_HASH_BYTES_MAX",
     "INLINE_HASH_ITEMS_MAX",
-    "ITEMS_IN_TURNS_MAX",
     "ITEM_OVERHEAD_BYTES",
     "KEEPALIVE_ANSWER_SECONDS",
     "KEEPALIVE_PEER_SECONDS",
@@ -207,17 +206,12 @@ INLINE_HASH_BYTES_MAX: Final = 256 * 1024
 that no other publisher waits for it."""
 
 INLINE_HASH_ITEMS_MAX: Final = 1_024
-"""Items of one set that are looked at in one go, and hashed in the event loop: each takes 1.5 microseconds,
-however short it is. A larger set is looked at in turns, and hashed elsewhere."""
+"""Items of one set that are looked at and hashed in the event loop: each takes 1.5 microseconds, however
+short it is. A larger set goes to a thread."""
 
 TURN_ITEMS_MIN: Final = 128
 """Items of one message, or of one batch to be hashed, from which on it takes a turn of the event loop: some
 0.05 ms of work."""
-
-ITEMS_IN_TURNS_MAX: Final = 8_192
-"""Items of one message beyond which it is looked at in a thread. Up to this it is done in the event loop, at
-most INLINE_HASH_ITEMS_MAX items in a turn: a thread would cost the loop more, which waits for the interpreter
-each time that it comes round."""
 
 HASH_PROCESS_ITEMS_MIN: Final = 128
 """Items of one set from which on they are hashed in the process for that: 0.15 ms of hashing, where to send

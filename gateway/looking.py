@@ -1,12 +1,12 @@
-"""Where the items of a message are looked at: at once, in turns of the event loop, or in a thread.
+"""Where the items of a message are looked at: at once, in a turn of the event loop, or in a thread.
 
 A shell around `gateway.item_set`. To take the items out of a message and to learn the kind of each takes some
 0.15 ms for a thousand, and there could be millions.
 
     items of the message    looked at
     up to 127               at once
-    up to 8,192             in the event loop, 1,024 in a turn (`gateway.turns`)
-    more                    in a thread, which costs the loop more: it waits for the interpreter
+    up to 1,024             in the event loop, in a turn (`gateway.turns`)
+    more                    in a thread; then the event loop goes on with them in a turn
 
 What comes out is the same wherever it is done.
 """
@@ -17,8 +17,7 @@ import asyncio
 from collections.abc import Sequence
 
 from gateway.item_set import ItemSet, inspect
-from gateway.items import kinds_of
-from gateway.limits import INLINE_HASH_ITEMS_MAX, ITEMS_IN_TURNS_MAX, TURN_ITEMS_MIN
+from gateway.limits import INLINE_HASH_ITEMS_MAX, TURN_ITEMS_MIN
 from gateway.turns import Turns
 
 __all__ = ["Looking"]
@@ -48,21 +47,15 @@ class Looking:
         Raises:
             ItemError: as `inspect`.
         """
-        if len(items) > ITEMS_IN_TURNS_MAX:
-            item_set = await asyncio.to_thread(_look_in_thread, items)
+        if len(items) <= INLINE_HASH_ITEMS_MAX:
             await self._turns.take()
-            return item_set
-        taken: list[bytes] = []
-        kinds: list[int] = []
-        for start in range(0, len(items), INLINE_HASH_ITEMS_MAX):
-            await self._turns.take()
-            piece = items[start : start + INLINE_HASH_ITEMS_MAX]
-            kinds += kinds_of(piece, start)
-            taken += piece
-        return inspect(taken, kinds)
+            return _look(items)
+        item_set = await asyncio.to_thread(_look, items)
+        await self._turns.take()
+        return item_set
 
 
-def _look_in_thread(items: Sequence[bytes]) -> ItemSet:
+def _look(items: Sequence[bytes]) -> ItemSet:
     taken: list[bytes] = []
     for start in range(0, len(items), INLINE_HASH_ITEMS_MAX):  # in pieces, so that other threads have turns
         taken += items[start : start + INLINE_HASH_ITEMS_MAX]

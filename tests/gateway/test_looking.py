@@ -1,4 +1,4 @@
-"""Tests of `gateway.looking`: at once, in turns or in a thread, and always the same."""
+"""Tests of `gateway.looking`: at once, in a turn or in a thread, and always the same."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gateway import looking
 from gateway.errors import ItemError
 from gateway.item_set import ItemSet, inspect
 from gateway.items import ItemKind, field_item
-from gateway.limits import INLINE_HASH_ITEMS_MAX, ITEMS_IN_TURNS_MAX, TURN_ITEMS_MIN
+from gateway.limits import INLINE_HASH_ITEMS_MAX, TURN_ITEMS_MIN
 from gateway.looking import Looking
 from gateway.turns import Turns
 from tests.gateway.rounds import Rounds
@@ -21,7 +21,6 @@ from tests.gateway.rounds import Rounds
 SHORT = field_item(ItemKind.SIGNED_TRANSACTION, b"")
 HEADER = field_item(ItemKind.BLOCK_HEADER, b"\x18\x07")  # number = 7
 BAD = SHORT + SHORT
-ONE_MORE = INLINE_HASH_ITEMS_MAX + 1
 
 
 class Items(Sequence[bytes]):
@@ -56,10 +55,7 @@ def test_few_items_need_no_turn() -> None:
 
 @pytest.mark.parametrize(
     ("size", "in_thread"),
-    [
-        *((TURN_ITEMS_MIN, False), (INLINE_HASH_ITEMS_MAX, False), (ONE_MORE, False)),
-        *((ITEMS_IN_TURNS_MAX, False), (ITEMS_IN_TURNS_MAX + 1, True)),
-    ],
+    [(TURN_ITEMS_MIN, False), (INLINE_HASH_ITEMS_MAX, False), (INLINE_HASH_ITEMS_MAX + 1, True)],
 )
 def test_what_is_seen_does_not_depend_on_where(size: int, in_thread: bool) -> None:
     everything = [HEADER, *[SHORT] * (size - 1)]
@@ -68,7 +64,7 @@ def test_what_is_seen_does_not_depend_on_where(size: int, in_thread: bool) -> No
     assert (items.threads == {threading.main_thread().name}) != in_thread
 
 
-@pytest.mark.parametrize("size", [TURN_ITEMS_MIN, 3 * INLINE_HASH_ITEMS_MAX, ITEMS_IN_TURNS_MAX + 1])
+@pytest.mark.parametrize("size", [TURN_ITEMS_MIN, 3 * INLINE_HASH_ITEMS_MAX])
 @pytest.mark.parametrize("bad", [[BAD], [HEADER]])
 def test_a_refusal_does_not_depend_on_where(size: int, bad: list[bytes]) -> None:
     everything = [*[SHORT] * (size - 1), *bad]
@@ -79,9 +75,9 @@ def test_a_refusal_does_not_depend_on_where(size: int, bad: list[bytes]) -> None
     assert str(caught.value) == str(expected.value)
 
 
-def test_no_round_takes_more_than_one_piece_of_all_that_has_come() -> None:
+def test_no_round_takes_more_than_one_message_of_all_that_have_come() -> None:
     """Three long messages at once: between two looks at timers and sockets there are 1,024 items at most."""
-    size = 2 * INLINE_HASH_ITEMS_MAX + 100
+    size = INLINE_HASH_ITEMS_MAX
 
     async def main() -> None:
         rounds, turns = Rounds(), Turns()
@@ -90,7 +86,7 @@ def test_no_round_takes_more_than_one_piece_of_all_that_has_come() -> None:
             sets = await asyncio.gather(*(Looking(turns).look(message) for message in messages))
             assert [len(one.items) for one in sets] == [size] * 3
             assert len(rounds.all) == 3 * size
-            assert rounds.most == INLINE_HASH_ITEMS_MAX
+            assert rounds.most == size
         finally:
             rounds.stop()
 
@@ -98,14 +94,14 @@ def test_no_round_takes_more_than_one_piece_of_all_that_has_come() -> None:
 
 
 def test_what_was_looked_at_in_a_thread_is_handled_in_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(looking, "ITEMS_IN_TURNS_MAX", 0)
+    monkeypatch.setattr(looking, "INLINE_HASH_ITEMS_MAX", 1)
 
     async def main() -> None:
         rounds, turns = Rounds(), Turns()
         try:
 
             async def handle() -> None:
-                await Looking(turns).look(Items([SHORT]))
+                await Looking(turns).look(Items([SHORT] * 2))
                 rounds.note("handled")
 
             await asyncio.gather(*(handle() for _ in range(8)))
