@@ -69,6 +69,10 @@ BAD_PROOF_RETRIES_MAX: Final = 2
 TCP check), but another node, or this one after a restart with the right key, may take it. Each gateway of the
 list is tried once in any case."""
 
+BEHIND_ANSWERS_MAX: Final = 16
+"""How often one stream goes back for BehindPublisher without a block becoming safe. Once is enough with a
+gateway that takes the block that it asks for; one that does not is left for a while."""
+
 INVALID_REQUEST_RETRIES_MAX: Final = 2
 """Streams ended by INVALID_REQUEST, one after the other without a block becoming safe, before giving up; each
 gateway of the list is tried once in any case."""

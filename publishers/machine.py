@@ -123,6 +123,7 @@ class PublisherMachine:
         )
         self._offers = Offers(limits.OFFERS_MAX)
         self._offered_first: int | None = None  # on the present stream; no later one is lower
+        self._behind_count = 0  # on the present stream, since a block last became safe
         self._acked_through = -1
         self._safe_through = -1
         self._invalid_streak = 0
@@ -264,6 +265,7 @@ class PublisherMachine:
         self._began_at_ns = self._heard_at_ns = self._now_ns
         self._offers.clear()
         self._offered_first = None
+        self._behind_count = 0
         self._position = 0
         self._cursor = self._cache.first if self._cache.first is not None else self._cursor
         for block in self._cache.blocks_from(self._cursor):
@@ -421,7 +423,7 @@ class PublisherMachine:
         self._safe_through = number
         self._progress_at_ns = self._now_ns
         self._route.progress()
-        self._invalid_streak = 0
+        self._invalid_streak = self._behind_count = 0
         for block in self._cache.drop_through(number):
             self._tally.safe(acknowledged=acknowledged)
             if acknowledged and block.whole_at_ns is not None and not block.skipped:
@@ -470,8 +472,13 @@ class PublisherMachine:
         if standing is Standing.GONE:
             return self._leave_too_far_behind(wanted)
         self._tally.behind += 1
-        if standing is Standing.HELD and not is_late and (self._cursor, self._position) > (wanted, 0):
-            self._go_back_to(wanted)
+        if standing is not Standing.HELD or is_late or (self._cursor, self._position) <= (wanted, 0):
+            return []
+        self._behind_count += 1
+        if self._behind_count > limits.BEHIND_ANSWERS_MAX:
+            # Or it would go on at the speed of the line.
+            return self._leave_too_far_behind(wanted)
+        self._go_back_to(wanted)
         return []
 
     def _leave_too_far_behind(self, wanted: int) -> list[Action]:

@@ -112,6 +112,31 @@ def test_invalid_request_gives_up_after_a_streak() -> None:
     ]
 
 
+def test_a_gateway_that_does_not_take_the_block_that_it_asks_for_is_left_for_a_while() -> None:
+    publisher = Publisher(gateway_count=2).streaming([5, 6])
+    for _ in range(limits.BEHIND_ANSWERS_MAX):
+        publisher.write()
+        publisher.behind(4)
+    publisher.write()
+    publisher.behind(4)
+    assert publisher.write_all() == ["TOO_FAR_BEHIND(5, 6)", "HalfClose"]
+    assert publisher.lose() == [Connect(1, attempt=0)]
+    assert publisher.lose("refused") == [Connect(0, attempt=1)]
+    publisher.connect()
+    publisher.write()
+    publisher.behind(4)
+    assert publisher.write_all() == ["5", "5.", "6", "6."]
+
+
+def test_a_block_that_becomes_safe_ends_the_count_of_behind_answers() -> None:
+    publisher = Publisher().streaming(range(5, 5 + limits.BEHIND_ANSWERS_MAX + 2))
+    for number in range(5, 5 + limits.BEHIND_ANSWERS_MAX + 1):
+        publisher.write()
+        publisher.behind(number - 1)
+        publisher.ack(number)
+    assert publisher.state == "streaming"
+
+
 @pytest.mark.parametrize("code", [EndCode.INVALID_REQUEST, EndCode.BAD_BLOCK_PROOF])
 def test_every_gateway_is_tried_before_a_refusal_is_final(code: EndCode) -> None:
     publisher = Publisher(gateway_count=5).streaming([5, 6])
