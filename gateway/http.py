@@ -29,7 +29,7 @@ from gateway.errors import Fatal
 from gateway.limits import HTTP_CONNECTIONS_MAX, HTTP_SILENT_SECONDS_MAX
 from gateway.metrics import Metrics
 from gateway.operations_page import render_operations
-from gateway.status_page import Status, as_json, render
+from gateway.status_page import REFRESH_SECONDS, Status, as_json, render
 
 __all__ = ["HttpServer", "NodeView", "make_app", "start_http"]
 
@@ -41,6 +41,7 @@ _requests_log.addFilter(lambda record: not _is_about_nonsense(record))
 _NODE: web.AppKey[NodeView] = web.AppKey("node")
 _NO_STORE = {"Cache-Control": "no-store"}
 _PAGE_HEADERS = {**_NO_STORE, "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'"}
+_STARTING_HEADERS = {**_NO_STORE, "Refresh": str(REFRESH_SECONDS)}  # a browser asks again by itself
 _OPERATIONS = Path(__file__).with_name("operations.md")
 
 
@@ -54,8 +55,8 @@ class NodeView(Protocol):
     def readiness(self) -> list[str]:
         """Say why the node does not take or serve blocks now, in words; nothing to say means ready."""
 
-    def status(self) -> Status:
-        """Say what the node knows of itself."""
+    def status(self) -> Status | None:
+        """Say what the node knows of itself; None while it is starting."""
 
     def publishers_sent_elsewhere(self) -> str | None:
         """Say why publishers are sent elsewhere, in words; None: they are taken."""
@@ -169,7 +170,10 @@ def _readiness(request: web.Request, reasons: list[str]) -> web.Response:
 
 async def _page(request: web.Request) -> web.Response:
     """Write the status page."""
-    page = render(request.app[_NODE].status())
+    status = request.app[_NODE].status()
+    if status is None:
+        return web.Response(text="the node is starting\n", status=503, headers=_STARTING_HEADERS)
+    page = render(status)
     return web.Response(text=page, content_type="text/html", headers=_PAGE_HEADERS)
 
 
@@ -181,7 +185,10 @@ async def _operations(_: web.Request) -> web.Response:
 
 async def _status(request: web.Request) -> web.Response:
     """Write the facts of the status page as JSON."""
-    return web.json_response(as_json(request.app[_NODE].status()), headers=_NO_STORE)
+    status = request.app[_NODE].status()
+    if status is None:
+        return web.json_response({"problems": ["the node is starting"]}, status=503, headers=_NO_STORE)
+    return web.json_response(as_json(status), headers=_NO_STORE)
 
 
 async def _metrics(request: web.Request) -> web.Response:

@@ -104,11 +104,9 @@ class Node:
         self._rsa_book = given_address_book(self._keys, mode, settings.verification_rsa_threshold)
         self.ledger: Ledger
         self.conductor: Conductor
-        self.grpc_address = settings.grpc_address
+        self.grpc_address, self.control_address = settings.grpc_address, settings.control_address
         self.subscriber_address = settings.subscriber_address or settings.grpc_address
-        self.control_address = settings.control_address
-        self.tcp_address = settings.tcp_address
-        self.http_address = settings.http_address
+        self.tcp_address, self.http_address = settings.tcp_address, settings.http_address
         self._disk = disk
         # With a single core, to send items to another process only costs.
         self._hash_process = HashProcess() if len(os.sched_getaffinity(0)) > 1 else None
@@ -160,8 +158,10 @@ class Node:
         """Say what is wrong, and since when; asked often enough that "since" is right."""
         return self._finding_book.note(look(self._look_facts()), time.time())
 
-    def status(self) -> Status:
-        """Say what the node knows of itself, for the status page."""
+    def status(self) -> Status | None:
+        """Say what the node knows of itself, for the status page; None while it is starting."""
+        if self._starting:  # not all that is asked here is there yet
+            return None
         return gather_status(
             self.settings,
             self.conductor,

@@ -25,9 +25,10 @@ from html import escape
 from gateway.findings import Finding, slug
 from gateway.race_history import Won
 
-__all__ = ["PublisherStatus", "Status", "as_json", "render"]
+__all__ = ["REFRESH_SECONDS", "PublisherStatus", "Status", "as_json", "render"]
 
 REFRESH_SECONDS = 2
+"""How often a browser asks again by itself."""
 _COLOURS = ("#4e79a7", "#f28e2b", "#59a14f", "#b07aa1", "#edc948", "#76b7b2", "#9c755f", "#bab0ac")
 _STYLE = """
 body{font:15px/1.45 system-ui,sans-serif;margin:1.5rem auto;max-width:60rem;padding:0 1rem}

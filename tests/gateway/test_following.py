@@ -243,8 +243,13 @@ def test_several_peers_in_turn_each_with_a_part(tmp_path: Path) -> None:
 
 def readiness_of(node: Node) -> tuple[int, str]:
     """What /readyz answers."""
+    return answer_of(node, "/readyz")
+
+
+def answer_of(node: Node, path: str) -> tuple[int, str]:
+    """What a path answers: status and text."""
     try:
-        with urllib.request.urlopen(f"http://{node.http_address}/readyz") as answer:
+        with urllib.request.urlopen(f"http://{node.http_address}{path}") as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as error:
         return error.code, error.read().decode()

@@ -13,7 +13,7 @@ from gateway import grpc_server
 from gateway import node as node_module
 from gateway.hash_process import HashProcess
 from gateway.node import Node
-from tests.gateway.test_following import readiness_of
+from tests.gateway.test_following import answer_of, readiness_of
 from tests.nodes import node_settings
 
 
@@ -52,9 +52,11 @@ def test_a_node_is_not_ready_before_it_listens(tmp_path: Path, monkeypatch: pyte
     """HTTP answers from early on; who asks it whether to send publishers here would send them too soon."""
     node = Node(node_settings(tmp_path))
     answers: list[tuple[int, str]] = []
+    pages: list[tuple[int, str]] = []
 
     async def start_server(*arguments: Any) -> Any:
         answers.append(await asyncio.to_thread(readiness_of, node))
+        pages.extend([await asyncio.to_thread(answer_of, node, path) for path in ("/", "/status.json")])
         return await grpc_server.start_server(*arguments)
 
     monkeypatch.setattr(node_module, "start_server", start_server)
@@ -66,4 +68,6 @@ def test_a_node_is_not_ready_before_it_listens(tmp_path: Path, monkeypatch: pyte
 
     asyncio.run(main())
     assert answers[0] == (503, "the node is starting\n")  # before it listens for publishers
+    assert pages[0] == (503, "the node is starting\n")
+    assert pages[1] == (503, '{"problems": ["the node is starting"]}')
     assert answers[-1] == (200, "ready\n")

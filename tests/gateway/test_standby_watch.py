@@ -139,7 +139,9 @@ def test_a_standby_with_another_chain_does_not_count_and_is_shown(
             await until(lambda: state_of(a, b.address).startswith("has another chain"))
             await until(lambda: a.ledger.last_number == 1)
             assert a.conductor.acknowledging.awaiting == (0, 1)
-            findings = [finding.text for finding in a.status().findings]
+            status = a.status()
+            assert status is not None
+            findings = [finding.text for finding in status.findings]
             other = f"{b.address} has another chain: its block 1 has another root hash"
             assert other in findings
 
