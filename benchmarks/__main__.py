@@ -6,6 +6,7 @@ come to its end is stopped, and the table says so. The exit status is 1 then.
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import platform
@@ -52,11 +53,20 @@ _RUN = (
 
 def main() -> int:
     """Run the benchmarks named, or all, and print their figures as one table; return the exit status."""
-    quick = "--quick" in sys.argv
-    names = [word for word in sys.argv[1:] if not word.startswith("-")] or list(NAMES)
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks",
+        description="Measure, as ratios to a bare loop in the same run.",
+        epilog=f"names: {', '.join(NAMES)}",
+    )
+    parser.add_argument(
+        "names", nargs="*", metavar="NAME", help="what to run; else all, a quarter of an hour"
+    )
+    parser.add_argument("--quick", action="store_true", help="less of everything: does it run at all?")
+    options = parser.parse_args()
+    names, quick = options.names or list(NAMES), options.quick
     unknown = sorted(set(names) - set(NAMES))
     if unknown:
-        raise SystemExit(f"benchmark: got {', '.join(unknown)}, expected some of {', '.join(NAMES)}")
+        parser.error(f"got {', '.join(unknown)}, expected some of {', '.join(NAMES)}")
     console = Console()
     console.print(f"{os.cpu_count()} cores, Python {platform.python_version()}, Linux {platform.release()}")
     table = Table("what", "figures", "goal", title="Ratios are to a bare loop in the same run")
