@@ -146,10 +146,9 @@ class ChainChecker:
     """Checks the links of blocks that come in order of number; numbers may be missing."""
 
     def __init__(self) -> None:
-        self._chain: Chain | None = None  # up to the last block that was accepted
-        self._other: Chain | None = (
-            None  # the same with that block's root in the other layout, if that may be
-        )
+        # Up to the last block that was accepted; `_other` has its root in the other layout, if that may be.
+        self._chain: Chain | None = None
+        self._other: Chain | None = None
         self._last_number: int | None = None
         self.gaps: list[tuple[int, int]] = []
         """The numbers that are missing between two blocks: first and last of each gap."""
