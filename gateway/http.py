@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Protocol
 
@@ -164,15 +165,20 @@ def _readiness(request: web.Request, reasons: list[str]) -> web.Response:
     status = 503 if reasons else 200
     if _prefers_json(request.headers.get("Accept", "")):
         return web.json_response({"ready": not reasons, "reasons": reasons}, status=status, headers=_NO_STORE)
-    text = "".join(f"{reason}\n" for reason in reasons) if reasons else "ready\n"
+    text = _lines(reasons or ["ready"])
     return web.Response(text=text, status=status, headers=_NO_STORE)
+
+
+def _lines(texts: Iterable[str]) -> str:
+    return "".join(f"{text}\n" for text in texts)
 
 
 async def _page(request: web.Request) -> web.Response:
     """Write the status page."""
-    status = request.app[_NODE].status()
+    node = request.app[_NODE]
+    status = node.status()
     if status is None:
-        return web.Response(text="the node is starting\n", status=503, headers=_STARTING_HEADERS)
+        return web.Response(text=_lines(_reasons(node)), status=503, headers=_STARTING_HEADERS)
     page = render(status)
     return web.Response(text=page, content_type="text/html", headers=_PAGE_HEADERS)
 
@@ -185,9 +191,10 @@ async def _operations(_: web.Request) -> web.Response:
 
 async def _status(request: web.Request) -> web.Response:
     """Write the facts of the status page as JSON."""
-    status = request.app[_NODE].status()
+    node = request.app[_NODE]
+    status = node.status()
     if status is None:
-        return web.json_response({"problems": ["the node is starting"]}, status=503, headers=_NO_STORE)
+        return web.json_response({"problems": _reasons(node)}, status=503, headers=_NO_STORE)
     return web.json_response(as_json(status), headers=_NO_STORE)
 
 
