@@ -17,10 +17,11 @@ from typing import Literal
 from gateway.grpc_engine import use_poller
 
 use_poller(os.environ, version("grpcio"))  # as the node does, before it loads gRPC
-import gateway.node  # noqa: E402
+import gateway.node_run  # noqa: E402
 from benchmarks.bare_loop import PauseRecord  # noqa: E402
 from gateway.cli import main  # noqa: E402
 from gateway.logs import fields  # noqa: E402
+from gateway.node import Node  # noqa: E402
 
 __all__ = ["WatchedNode", "worst_pause_seconds"]
 
@@ -28,7 +29,7 @@ LAST_WORDS = "event loop watched"
 log = logging.getLogger(__name__)
 
 
-class WatchedNode(gateway.node.Node):
+class WatchedNode(Node):
     """A node with one task more."""
 
     _record: PauseRecord
@@ -62,5 +63,5 @@ def worst_pause_seconds(log_path: Path, part: Literal["", "own_", "processor_"] 
 
 
 if __name__ == "__main__":
-    gateway.node.Node = WatchedNode  # type: ignore[misc]
+    gateway.node_run.Node = WatchedNode  # type: ignore[attr-defined]
     main()

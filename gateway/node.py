@@ -1,9 +1,12 @@
 """One node: its ledger, its publish race, and the servers around them, started and stopped in order.
 
-A shell. `run_node` is what `sluice serve` runs; `Node` is the same without signals, for tests and the demo.
+A shell. `gateway.node_run` is the process of `sluice serve` around it; tests and the demo use `Node` itself.
 
-    start   ledger, TCP, gRPC, HTTP      so that nothing is served before the ledger is open
-    stop    not ready, publish race, subscribers, gRPC, TCP, HTTP, ledger
+    start   ledger, HTTP, TCP, gRPC, control    nothing is served before the ledger is open; /readyz says
+                                                "starting" until publishers are let in
+    stop    not ready, control, publish race, subscribers, gRPC, TCP, HTTP, ledger
+
+What a node says of itself is in `gateway.node_account`, its gRPC servers are in `gateway.node_servers`.
 
 Source: design.md "The node".
 """
@@ -11,51 +14,48 @@ Source: design.md "The node".
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import os
 import secrets
-import signal
-import sys
-import time
-from collections.abc import Callable
 from contextlib import AsyncExitStack
 from functools import partial
-from typing import Any
 
-import uvloop
 from grpc import aio
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection
 
-from datastream import DatastreamError, ServerLimits, StreamServer
+from datastream import StreamServer
 from datastream.disk import Disk
 from datastream.errors import AddressUnavailable
 from gateway.addresses import Address
 from gateway.admission import Admission
-from gateway.api import control_pb2_grpc, node_pb2, node_pb2_grpc, publish_pb2, subscribe_pb2
-from gateway.channels import ClientTls
 from gateway.conductor import Conductor
 from gateway.control_service import ControlService
-from gateway.errors import Fatal, SettingError
-from gateway.findings import ADVICE, Facts, Finding, FindingBook, look
+from gateway.errors import SettingError
 from gateway.following import Following
-from gateway.grpc_server import ServerPlan, not_free, start_server
+from gateway.grpc_server import not_free
 from gateway.hash_process import HashProcess
 from gateway.http import start_http
 from gateway.ledger import Ledger
 from gateway.ledger_files import given_address_book, given_ledger, keep_ledger, ledger_to_start_with
 from gateway.ledger_keys import LedgerKeys
-from gateway.level_service import SERVICE_NAME as LEVEL_SERVICE_NAME
 from gateway.level_service import LevelService
-from gateway.limits import GC_OBJECTS_MIN, HARD_MESSAGE_FACTOR, HEALTH_CHECK_SECONDS, THREAD_SWITCH_SECONDS
+from gateway.limits import HARD_MESSAGE_FACTOR
 from gateway.logs import fields
 from gateway.loop_watch import LoopWatch
 from gateway.metrics import Metrics
-from gateway.node_rules import admission_limits, catch_up_rules, race_rules
-from gateway.node_service import INSTANCE_KEY, BlockAccessService, BlockNodeService
+from gateway.node_account import NodeAccount
+from gateway.node_rules import (
+    admission_limits,
+    catch_up_rules,
+    first_number,
+    own_addresses,
+    peer_tls,
+    race_rules,
+    subscribe_limits,
+    tcp_limits,
+)
+from gateway.node_servers import NodeServers
+from gateway.node_service import BlockAccessService, BlockNodeService
 from gateway.own_address import other_nodes
-from gateway.page_facts import gather_status, standby_facts
 from gateway.proof_checks import ProofChecks
 from gateway.proofs import ProofVerifier
 from gateway.publish_service import PublishService
@@ -65,22 +65,13 @@ from gateway.roles import Phase, RoleRecord
 from gateway.settings import Settings
 from gateway.standby_gate import StandbyGate
 from gateway.standby_watch import StandbyWatch
-from gateway.status_page import Status
-from gateway.subscribe_service import SubscribeLimits, SubscribeService
-from gateway.tls import ServerTls, TlsFiles
-from gateway.tls_watch import certificate_notes, watch_certificates
+from gateway.subscribe_service import SubscribeService
+from gateway.tls_watch import watch_certificates
 from gateway.verification import BlockVerifier
 
-__all__ = ["Node", "run_node"]
+__all__ = ["Node"]
 
 log = logging.getLogger(__name__)
-
-SERVICE_NAMES = (
-    publish_pb2.DESCRIPTOR.services_by_name["BlockStreamPublishService"].full_name,
-    subscribe_pb2.DESCRIPTOR.services_by_name["BlockStreamSubscribeService"].full_name,
-    node_pb2.DESCRIPTOR.services_by_name["BlockNodeService"].full_name,
-    node_pb2.DESCRIPTOR.services_by_name["BlockAccessService"].full_name,
-)
 
 
 class Node:
@@ -102,89 +93,32 @@ class Node:
         mode = settings.verification_mode
         self._given_ledger = given_ledger(self._keys, mode)
         self._rsa_book = given_address_book(self._keys, mode, settings.verification_rsa_threshold)
-        self.ledger: Ledger
-        self.conductor: Conductor
-        self.grpc_address, self.control_address = settings.grpc_address, settings.control_address
-        self.subscriber_address = settings.subscriber_address or settings.grpc_address
-        self.tcp_address, self.http_address = settings.tcp_address, settings.http_address
         self._disk = disk
         # With a single core, to send items to another process only costs.
         self._hash_process = HashProcess() if len(os.sched_getaffinity(0)) > 1 else None
-        self.subscribe_service: SubscribeService
-        self.block_access: BlockAccessService
-        self.following: Following
-        self.keeper: RoleKeeper
-        self._level_service: LevelService
-        self._peers: list[str] = []  # the nodes of `settings.peers` that are not this one
-        self._tcp_server: StreamServer
-        self._starting, self._stopping = True, False
         self._instance = secrets.token_hex(8)
         self._cut_off_at = 0.0
-        self._started_at = time.monotonic()
-        self._finding_book = FindingBook()
-        self._certificates: list[ServerTls] = []
-        self._health = health.aio.HealthServicer()
         self._cleanup = AsyncExitStack()
+        self._servers = NodeServers(settings, self._cleanup, self._stop_server)
+        self.grpc_address, self.control_address = settings.grpc_address, settings.control_address
+        self.subscriber_address = settings.subscriber_address or settings.grpc_address
+        self.tcp_address, self.http_address = settings.tcp_address, settings.http_address
+        # What follows is made in this order while the node starts.
+        self.ledger: Ledger
+        self._peers: list[str]  # the nodes of `settings.peers` that are not this one
+        self.conductor: Conductor
+        self.following: Following
+        self.keeper: RoleKeeper
+        self.subscribe_service: SubscribeService
+        self._tcp_server: StreamServer
+        self.account: NodeAccount
+        self.block_access: BlockAccessService
+        self._level_service: LevelService
 
     @property
     def broken(self) -> asyncio.Future[None]:
         """Ends with the error if the node cannot go on."""
         return self.conductor.broken
-
-    def readiness(self) -> list[str]:
-        """Say why the node does not take or serve blocks now; nothing to say means ready."""
-        return [text for kind, text in look(self._look_facts()) if ADVICE[kind].is_problem]
-
-    def _look_facts(self) -> Facts:
-        arbiter, acknowledging = self.conductor.arbiter, self.conductor.acknowledging
-        acknowledged_at = acknowledging.acknowledged_at
-        quiet_since = self._started_at if acknowledged_at is None else acknowledged_at
-        return Facts(
-            is_stopping=self._stopping,
-            disk_failure=arbiter.persistence_failed,
-            is_broken=self.broken.done(),
-            catch_up_problem=self.following.problem,
-            given_up_target=self.following.given_up_target,
-            takes_publishers=arbiter.retired is None,
-            publisher_count=arbiter.publisher_count - arbiter.peer_count,
-            quiet_seconds=time.monotonic() - quiet_since,
-            block_time_seconds=self.settings.block_time_seconds,
-            certificates=certificate_notes(self._certificates),
-            standbys=standby_facts(acknowledging),
-            is_starting=self._starting,
-        )
-
-    def _findings(self) -> tuple[Finding, ...]:
-        """Say what is wrong, and since when; asked often enough that "since" is right."""
-        return self._finding_book.note(look(self._look_facts()), time.time())
-
-    def status(self) -> Status | None:
-        """Say what the node knows of itself, for the status page; None while it is starting."""
-        if self._starting:  # not all that is asked here is there yet
-            return None
-        return gather_status(
-            self.settings,
-            self.conductor,
-            self.ledger,
-            phase=self.keeper.phase.value,
-            followed=self.following.followed,
-            distance_blocks=self.following.distance,
-            findings=self._findings(),
-            addresses=(
-                ("gRPC", str(self.grpc_address)),
-                ("subscribers", str(self.subscriber_address)),
-                ("data streamer", str(self.tcp_address)),
-                ("HTTP", str(self.http_address)),
-            ),
-            tcp_clients=self._tcp_server.client_count,
-            tcp_slowest_bytes=self._tcp_server.lag_bytes,
-            subscribers=self.subscribe_service.stream_count,
-            subscriber_lag_blocks=self.subscribe_service.lag_blocks,
-        )
-
-    def publishers_sent_elsewhere(self) -> str | None:
-        """Say why publishers are sent elsewhere; None: they are taken."""
-        return self.conductor.arbiter.retired
 
     async def start(self) -> None:
         """Open the ledger and listen.
@@ -221,8 +155,8 @@ class Node:
 
     async def stop(self) -> None:
         """Finish complete blocks, tell publishers, and close everything. Stopping twice does nothing."""
-        self._stopping = True
-        await self._health.enter_graceful_shutdown()
+        self.account.is_stopping = True
+        await self._servers.show_stopping()
         await self._cleanup.aclose()
         log.info("node stopped", extra=fields(last_block=self.ledger.last_number))
 
@@ -243,17 +177,20 @@ class Node:
         self._make_conductor()
         self._make_following()
         self._make_keeper()
+        self._make_subscribe_service()
+        self._make_tcp_server()
+        self._make_account()
         self.http_address = await self._start_http()
         self.tcp_address = await self._start_tcp()
         if self._hash_process is not None:  # once warm, it takes no core from the first blocks
             await self._hash_process.started()
-        self.grpc_address = await self._start_grpc()
+        await self._start_grpc()
         self.control_address = await self._start_control()
 
     async def _find_peers(self) -> None:
         """Leave this node out of its peers: one configuration for all nodes of a cluster may name it."""
         settings = self.settings
-        self._peers = await other_nodes(settings.peers, self._own_addresses())
+        self._peers = await other_nodes(settings.peers, own_addresses(settings))
         if settings.commit_min_standbys > len(self._peers):
             raise SettingError(
                 "commit.min_standbys",
@@ -268,7 +205,7 @@ class Node:
         if least:
             gate = StandbyGate(least, self._instance, self._peers, self.ledger.chain)
         self.conductor = Conductor(
-            Arbiter(self.ledger.last_number, self._first_number(), race_rules(settings)),
+            Arbiter(self.ledger.last_number, first_number(settings), race_rules(settings)),
             self.ledger,
             self._make_checks(),
             self.metrics,
@@ -290,16 +227,9 @@ class Node:
             rules=catch_up_rules(settings),
             stall_seconds=settings.catchup_stall_seconds,
             message_bytes_max=settings.grpc_max_message_bytes * HARD_MESSAGE_FACTOR,
-            tls=self._peer_tls(),
+            tls=peer_tls(settings),
             instance=self._instance,
         )
-
-    def _peer_tls(self) -> ClientTls | None:
-        settings = self.settings
-        files = (settings.catchup_tls_ca, settings.catchup_tls_certificate, settings.catchup_tls_key)
-        if settings.catchup_tls_ca is None:
-            return None
-        return ClientTls(*(None if file is None else str(file) for file in files))
 
     def _make_keeper(self) -> None:
         settings, peers = self.settings, self._peers
@@ -320,11 +250,6 @@ class Node:
                 where=f"a node that listens at {settings.grpc_address}",
             )
 
-    def _own_addresses(self) -> set[Address]:
-        settings = self.settings
-        own = {settings.grpc_address, settings.grpc_advertised_address}
-        return own if settings.subscriber_address is None else own | {settings.subscriber_address}
-
     def _make_checks(self) -> ProofChecks:
         """Find the ledger data. Raises LedgerKeyError, Fatal: they are missing, or not of the blocks here."""
         settings, keys = self.settings, self._keys
@@ -334,7 +259,7 @@ class Node:
             self.ledger,
             given=self._given_ledger,
             rsa_book=self._rsa_book,
-            first_number=self._first_number(),
+            first_number=first_number(settings),
             root_layout=settings.verification_root_layout,
         )
         proofs = ProofVerifier(keys, settings.verification_mode, known, self._rsa_book)
@@ -351,176 +276,97 @@ class Node:
         checks.warm_up()
         return checks
 
-    def _first_number(self) -> int | None:
-        """Where an empty node begins; None: with whatever comes."""
-        first_block = self.settings.first_block
-        return None if first_block == "any" else first_block or 0
+    def _make_subscribe_service(self) -> None:
+        settings = self.settings
+        service = SubscribeService(
+            self.ledger, first_number(settings), self.metrics, subscribe_limits(settings)
+        )
+        self._cleanup.callback(service.release)
+        self.conductor.on_source_error(
+            lambda: service.source_failed("the last publisher ended its stream with ERROR")
+        )
+        self.conductor.on_commit_failed(lambda: service.source_failed("blocks cannot be written"))
+        self.subscribe_service = service
+
+    def _make_tcp_server(self) -> None:
+        settings = self.settings
+        server = StreamServer(
+            self.ledger.streamer,
+            settings.tcp_address.host,
+            settings.tcp_address.port,
+            limits=tcp_limits(settings),
+            on_command_error=settings.tcp_on_command_error,
+        )
+        self.metrics.tcp_clients.set_function(lambda: server.client_count)
+        self.metrics.tcp_lag_bytes.set_function(lambda: server.lag_bytes)
+        self._tcp_server = server
+
+    def _make_account(self) -> None:
+        self.account = NodeAccount(
+            self.settings,
+            self.metrics,
+            self._instance,
+            conductor=self.conductor,
+            ledger=self.ledger,
+            following=self.following,
+            keeper=self.keeper,
+            tcp_server=self._tcp_server,
+            subscribers=self.subscribe_service,
+            certificates=self._servers.certificates,
+        )
 
     async def _start_http(self) -> Address:
-        server = await start_http(self, self.settings.http_address)
+        server = await start_http(self.account, self.settings.http_address)
         self._cleanup.push_async_callback(server.close)
         return server.address
 
     async def _start_tcp(self) -> Address:
-        settings, address = self.settings, self.settings.tcp_address
-        server = StreamServer(
-            self.ledger.streamer,
-            address.host,
-            address.port,
-            limits=ServerLimits(
-                connections_max=settings.tcp_max_connections,
-                write_timeout_seconds=settings.tcp_write_timeout_seconds,
-                inactivity_timeout_seconds=settings.tcp_inactivity_timeout_seconds,
-            ),
-            on_command_error=settings.tcp_on_command_error,
-        )
+        address = self.settings.tcp_address
         try:
-            await server.start()
+            await self._tcp_server.start()
         except AddressUnavailable as error:
             raise not_free("tcp.address", address, error.os_error) from error
-        self._cleanup.push_async_callback(server.close)
-        self._tcp_server = server
-        self.metrics.tcp_clients.set_function(lambda: server.client_count)
-        self.metrics.tcp_lag_bytes.set_function(lambda: server.lag_bytes)
-        return Address(address.host, server.address[1])
+        self._cleanup.push_async_callback(self._tcp_server.close)
+        return Address(address.host, self._tcp_server.address[1])
 
-    async def _start_grpc(self) -> Address:
-        """Start the server for publishers, and the one for subscribers if it has an address of its own."""
-        settings = self.settings
-
-        def add_publishing(server: aio.Server) -> None:
-            admission = Admission(admission_limits(settings))
-            PublishService(self.conductor, settings.grpc_max_message_bytes, admission).add_to(server)
-            self._add_status(server)
-            if settings.subscriber_address is None:
-                self._add_reading(server)
-
-        def add_subscribing(server: aio.Server) -> None:
-            self._add_status(server)
-            self._add_reading(server)
-
+    async def _start_grpc(self) -> None:
+        """Listen for those who read and for publishers; from then on the node has started."""
+        settings, servers = self.settings, self._servers
+        status = BlockNodeService(self.ledger, first_number(settings), self.account.facts)
+        publishing = PublishService(
+            self.conductor, settings.grpc_max_message_bytes, Admission(admission_limits(settings))
+        )
+        self.block_access = BlockAccessService(self.ledger)
+        self._level_service = LevelService(self.ledger, self._instance)
+        reading = (self.block_access, self.subscribe_service, self._level_service)
         await self.keeper.start()  # a standby sends publishers elsewhere from the first one on
         # Undone from the last to the first: publishers are told, then subscribers, then the servers go.
-        if settings.subscriber_address is not None:
-            self.subscriber_address = await self._serve(
-                "subscriber", settings.subscriber_address, add_subscribing
-            )
-        address = await self._serve("grpc", settings.grpc_address, add_publishing)
-        self._starting = False
+        subscriber_address = await servers.start_reading(status, reading)
+        self.grpc_address = await servers.start_publishing(publishing, status, reading)
+        self.subscriber_address = subscriber_address or self.grpc_address
+        self.account.has_started(
+            self.grpc_address, self.subscriber_address, self.tcp_address, self.http_address
+        )
         self._cleanup.push_async_callback(self._end_subscribers)
         gate = self.conductor.acknowledging.gate
         if gate is not None:  # watched until the conductor has stopped, since its last blocks may wait
-            standbys = StandbyWatch(self.conductor, gate, self.ledger, self._peers, self._peer_tls())
+            standbys = StandbyWatch(self.conductor, gate, self.ledger, self._peers, peer_tls(settings))
             self._cleanup.push_async_callback(standbys.close)
         self._cleanup.push_async_callback(self.conductor.stop, settings.shutdown_grace_seconds)
         self._cleanup.push_async_callback(self.keeper.close)
-        if settings.subscriber_address is None:
-            self.subscriber_address = address
-        for watch in (self._watch(), watch_certificates(self._certificates, self.metrics)):
+        for watch in (
+            self.account.watch(servers.show_readiness),
+            watch_certificates(servers.certificates, self.metrics),
+        ):
             self._cleanup.callback(asyncio.ensure_future(watch).cancel)
-        return address
 
     async def _start_control(self) -> Address:
         """Start the server for those who operate the node, at an address of its own."""
-        service = ControlService(
-            self.keeper, self.ledger, self._control_facts, self.following.is_itself, self._instance
+        account, following = self.account, self.following
+        control = ControlService(
+            self.keeper, self.ledger, account.control_facts, following.is_itself, self._instance
         )
-
-        def add_control(server: aio.Server) -> None:
-            control_pb2_grpc.add_NodeControlServicer_to_server(service, server)
-
-        return await self._serve("control", self.settings.control_address, add_control)
-
-    def _control_facts(self) -> tuple[str, int, str, list[str]]:
-        advertised = self.settings.grpc_advertised_address
-        if advertised == self.settings.grpc_address:
-            advertised = self.grpc_address  # with the port that it has got
-        publishers = self.conductor.arbiter.publisher_count
-        return str(advertised), publishers, self.settings.verification_mode, self.readiness()
-
-    async def _serve(
-        self, section: str, address: Address, add_services: Callable[[aio.Server], None]
-    ) -> Address:
-        """Start one gRPC server with the TLS files of a section of the settings."""
-        settings = self.settings
-        certificate, key, client_ca = (
-            getattr(settings, f"{section}_{name}") for name in ("tls_certificate", "tls_key", "tls_client_ca")
-        )
-        tls = None
-        if certificate is not None:
-            tls = ServerTls(TlsFiles(certificate, key, client_ca), f"{section}.tls")
-            self._certificates.append(tls)
-        elif not address.is_loopback:
-            log.warning("gRPC is open to the network without TLS", extra=fields(setting=f"{section}.address"))
-        server, address = await start_server(
-            ServerPlan(
-                f"{section}.address",
-                address,
-                settings.grpc_max_message_bytes,
-                settings.grpc_keepalive_seconds,
-                settings.grpc_max_connections,
-                tls,
-            ),
-            add_services,
-        )
-        self._cleanup.push_async_callback(self._stop_server, server)
-        return address
-
-    def _add_status(self, server: aio.Server) -> None:
-        """Add what every server has: status, health, reflection."""
-        node_pb2_grpc.add_BlockNodeServiceServicer_to_server(
-            BlockNodeService(self.ledger, self._first_number(), self._facts), server
-        )
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
-        if self.settings.grpc_reflection:
-            names = (
-                *SERVICE_NAMES,
-                LEVEL_SERVICE_NAME,
-                health_pb2.DESCRIPTOR.services_by_name["Health"].full_name,
-            )
-            reflection.enable_server_reflection((*names, reflection.SERVICE_NAME), server)
-
-    def _facts(self) -> dict[str, object]:
-        """What `sluice status` shows beside the blocks."""
-        return {
-            INSTANCE_KEY: self._instance,
-            "role": self.keeper.phase.value,
-            "verification_mode": self.settings.verification_mode,
-            "ready": not self.readiness(),
-            "publishers": self.conductor.arbiter.publisher_count - self.conductor.arbiter.peer_count,
-            "subscribers": self.subscribe_service.stream_count,
-            "tcp_clients": self._tcp_server.client_count,
-            "missing_blocks": self.following.distance or 0,
-            "awaiting_standbys": self.conductor.acknowledging.awaiting_count,
-        }
-
-    def _add_reading(self, server: aio.Server) -> None:
-        """Add what gives blocks away."""
-        self.block_access = BlockAccessService(self.ledger)
-        self.block_access.add_to(server)
-        self._make_subscribe_service().add_to(server)
-        self._level_service = LevelService(self.ledger, self._instance)
-        self._level_service.add_to(server)
-
-    def _make_subscribe_service(self) -> SubscribeService:
-        settings = self.settings
-        limits = SubscribeLimits(
-            future_blocks_max=settings.subscriber_max_future_blocks,
-            streams_max=settings.subscriber_max_streams,
-            streams_per_address_max=settings.subscriber_max_streams_per_address,
-            write_timeout_seconds=settings.subscriber_write_timeout_seconds,
-            item_set_bytes=settings.subscriber_item_set_bytes,
-            message_bytes_max=settings.grpc_max_message_bytes,
-        )
-        self.subscribe_service = SubscribeService(self.ledger, self._first_number(), self.metrics, limits)
-        self.conductor.on_source_error(
-            lambda: self.subscribe_service.source_failed("the last publisher ended its stream with ERROR")
-        )
-        self.conductor.on_commit_failed(
-            lambda: self.subscribe_service.source_failed("blocks cannot be written")
-        )
-        self._cleanup.callback(self.subscribe_service.release)
-        return self.subscribe_service
+        return await self._servers.start_control(control)
 
     async def _end_subscribers(self) -> None:
         """Let subscribers have their blocks to the end; who is too slow is cut off with the servers."""
@@ -537,64 +383,3 @@ class Node:
     async def _stop_server(self, server: aio.Server) -> None:
         """Give calls what is left of the time that subscribers had."""
         await server.stop(max(0.0, self._cut_off_at - asyncio.get_running_loop().time()))
-
-    async def _watch(self) -> None:
-        """Keep the gRPC health service at what /readyz says, and count what the TCP server has sent."""
-        serving: bool | None = None
-        sent_bytes = 0
-        while True:
-            sent_before_bytes, sent_bytes = sent_bytes, self._tcp_server.bytes_sent
-            self.metrics.tcp_sent_bytes.inc(sent_bytes - sent_before_bytes)
-            self.metrics.show_role(self.keeper.phase.value)
-            ready = not any(finding.is_problem for finding in self._findings())
-            if ready != serving:
-                serving = ready
-                status = (
-                    health_pb2.HealthCheckResponse.SERVING
-                    if ready
-                    else health_pb2.HealthCheckResponse.NOT_SERVING
-                )
-                for name in ("", *SERVICE_NAMES):
-                    await self._health.set(name, status)
-            await asyncio.sleep(HEALTH_CHECK_SECONDS)
-
-
-def run_node(settings: Settings) -> int:
-    """Run one node until SIGINT, SIGTERM or SIGHUP; return the exit status of `sluice serve`.
-
-    Raises:
-        GatewayError: it cannot start.
-    """
-    sys.setswitchinterval(THREAD_SWITCH_SECONDS)
-    gc.set_threshold(GC_OBJECTS_MIN)
-    return uvloop.run(_run(settings))
-
-
-async def _run(settings: Settings) -> int:
-    node = Node(settings)
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for signal_number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(signal_number, stop.set)
-    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # nohup
-        loop.add_signal_handler(signal.SIGHUP, stop.set)
-    node.warm_up()
-    # What is there now stays. To walk it all in every full collection would hold the event loop for 30 ms.
-    gc.collect()
-    gc.freeze()
-    try:
-        await node.start()
-    except DatastreamError as error:
-        raise Fatal(
-            f"data_dir {settings.data_dir}", got=str(error), expected="a stream that can be opened"
-        ) from error
-    gc.freeze()  # as does what the start has made; blocks may be coming, so it is not searched for garbage
-    asked = asyncio.ensure_future(stop.wait())
-    waits: set[asyncio.Future[Any]] = {asked, node.broken}
-    await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-    broken = node.broken.exception() if node.broken.done() else None
-    if broken is not None:
-        log.critical("the node stops on an internal error", exc_info=broken)
-    asked.cancel()
-    await node.stop()
-    return 1 if broken is not None else 0

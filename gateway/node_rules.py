@@ -5,12 +5,44 @@ Pure. Seconds become nanoseconds here, and nothing is decided.
 
 from __future__ import annotations
 
+from datastream import ServerLimits
+from gateway.addresses import Address
 from gateway.admission import AdmissionLimits
 from gateway.catch_up import CatchUpRules
+from gateway.channels import ClientTls
 from gateway.race_facts import RaceRules
 from gateway.settings import Settings
+from gateway.subscribe_service import SubscribeLimits
 
-__all__ = ["admission_limits", "catch_up_rules", "race_rules"]
+__all__ = [
+    "admission_limits",
+    "catch_up_rules",
+    "first_number",
+    "own_addresses",
+    "peer_tls",
+    "race_rules",
+    "subscribe_limits",
+    "tcp_limits",
+]
+
+
+def first_number(settings: Settings) -> int | None:
+    """Give the block that an empty node begins with; None: with whatever comes."""
+    return None if settings.first_block == "any" else settings.first_block or 0
+
+
+def own_addresses(settings: Settings) -> set[Address]:
+    """Give the addresses under which others reach this node over gRPC."""
+    own = {settings.grpc_address, settings.grpc_advertised_address}
+    return own if settings.subscriber_address is None else own | {settings.subscriber_address}
+
+
+def peer_tls(settings: Settings) -> ClientTls | None:
+    """Give the certificates for connections to peers; None: they are made without TLS."""
+    files = (settings.catchup_tls_ca, settings.catchup_tls_certificate, settings.catchup_tls_key)
+    if settings.catchup_tls_ca is None:
+        return None
+    return ClientTls(*(None if file is None else str(file) for file in files))
 
 
 def race_rules(settings: Settings) -> RaceRules:
@@ -46,4 +78,25 @@ def admission_limits(settings: Settings) -> AdmissionLimits:
         settings.publish_max_streams_per_address,
         settings.publish_max_messages_per_second,
         settings.publish_max_messages_per_second_per_address,
+    )
+
+
+def subscribe_limits(settings: Settings) -> SubscribeLimits:
+    """Give the limits of subscribers."""
+    return SubscribeLimits(
+        future_blocks_max=settings.subscriber_max_future_blocks,
+        streams_max=settings.subscriber_max_streams,
+        streams_per_address_max=settings.subscriber_max_streams_per_address,
+        write_timeout_seconds=settings.subscriber_write_timeout_seconds,
+        item_set_bytes=settings.subscriber_item_set_bytes,
+        message_bytes_max=settings.grpc_max_message_bytes,
+    )
+
+
+def tcp_limits(settings: Settings) -> ServerLimits:
+    """Give the limits of data-streamer clients."""
+    return ServerLimits(
+        connections_max=settings.tcp_max_connections,
+        write_timeout_seconds=settings.tcp_write_timeout_seconds,
+        inactivity_timeout_seconds=settings.tcp_inactivity_timeout_seconds,
     )

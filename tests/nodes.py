@@ -10,6 +10,7 @@ from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from grpc import aio
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from datastream.layout import HEADER_PAGE_SIZE, PAGE_SIZE
 from gateway.addresses import Address
@@ -241,6 +242,12 @@ class Wire:
         """Ask getBlock."""
         stub = node_pb2_grpc.BlockAccessServiceStub(self.channel())
         return await stub.getBlock(node_pb2.BlockRequest(block_number=number), timeout=ANSWER_SECONDS)
+
+    async def health(self, service: str = "") -> str:
+        """Ask the gRPC health service."""
+        stub: Any = health_pb2_grpc.HealthStub(self.channel())
+        response = await stub.Check(health_pb2.HealthCheckRequest(service=service), timeout=ANSWER_SECONDS)
+        return health_pb2.HealthCheckResponse.ServingStatus.Name(response.status)
 
     async def close(self) -> None:
         """Close all channels."""

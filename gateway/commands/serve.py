@@ -67,7 +67,7 @@ def _run(config: Path | None, print_config: bool, **flags: Any) -> None:
     _log_start(resolved)
     raise_descriptors_max()
     use_poller(os.environ, version("grpcio"))
-    from gateway.node import run_node
+    from gateway.node_run import run_node
 
     click.get_current_context().exit(run_node(settings))
 

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import gc
 import logging
 import socket
-import sys
 import threading
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,28 +16,25 @@ import aiohttp
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from datastream import StreamClient
 from datastream.disk import RealDisk
 from gateway import conductor as conductor_module
-from gateway import node as node_module
-from gateway import publish_service
+from gateway import node_account, publish_service
 from gateway.addresses import Address
 from gateway.api import publish_pb2
 from gateway.block import Block
 from gateway.block_layout import BlockDecoder
-from gateway.errors import ChainMisuse, Fatal, LedgerKeyError
+from gateway.errors import Fatal, LedgerKeyError
 from gateway.ledger import Ledger, VerifiedBlock
-from gateway.limits import GC_OBJECTS_MIN, ITEM_OVERHEAD_BYTES, THREAD_SWITCH_SECONDS
-from gateway.node import Node, run_node
+from gateway.limits import ITEM_OVERHEAD_BYTES
+from gateway.node import Node
 from gateway.race_actions import Response
 from publishers.maker import BlockMaker, MakerOptions
 from tests.datastream.fake_disk import FailingDisk
 from tests.nodes import (
     ANSWER_SECONDS,
     KEY,
-    Publisher,
     Wire,
     make_blocks,
     node_settings,
@@ -95,13 +89,6 @@ async def get(node: Node, path: str) -> tuple[int, str]:
         session.get(f"http://{node.http_address}{path}") as response,
     ):
         return response.status, await response.text()
-
-
-async def health_of(wire: Wire, service: str = "") -> str:
-    """Ask the gRPC health service."""
-    stub: Any = health_pb2_grpc.HealthStub(wire.channel())
-    response = await stub.Check(health_pb2.HealthCheckRequest(service=service), timeout=ANSWER_SECONDS)
-    return health_pb2.HealthCheckResponse.ServingStatus.Name(response.status)
 
 
 async def blocks_over_tcp(node: Node, count: int) -> list[tuple[bytes, ...]]:
@@ -257,7 +244,7 @@ def test_a_disk_that_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fa
 
     monkeypatch.setattr(Ledger, "probe", probe_when_there_is_room)
     monkeypatch.setattr(conductor_module, "DISK_PROBE_SECONDS", 0.01)
-    monkeypatch.setattr(node_module, "HEALTH_CHECK_SECONDS", 0.01)
+    monkeypatch.setattr(node_account, "HEALTH_CHECK_SECONDS", 0.01)
 
     async def main() -> None:
         async with node_on(disk, tmp_path / "failing") as node, wire_to(node) as wire:
@@ -279,7 +266,7 @@ def test_a_disk_that_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fa
             async with asyncio.timeout(ANSWER_SECONDS):
                 while await get(node, "/readyz") != (200, "ready\n"):  # noqa: ASYNC110
                     await asyncio.sleep(0.01)
-                while await health_of(wire) != "SERVING":  # noqa: ASYNC110
+                while await wire.health() != "SERVING":  # noqa: ASYNC110
                     await asyncio.sleep(0.01)
             carol = await wire.publisher("carol")
             await carol.block(*BLOCKS[1:])
@@ -300,7 +287,7 @@ async def _expect_not_ready(node: Node, wire: Wire) -> None:
     assert (await wire.status()).last_available_block == 0
     assert not (await wire.get_block(1)).HasField("block")
     async with asyncio.timeout(ANSWER_SECONDS):
-        while await health_of(wire) != "NOT_SERVING":  # noqa: ASYNC110
+        while await wire.health() != "NOT_SERVING":  # noqa: ASYNC110
             await asyncio.sleep(0.01)
     async with StreamClient.connect(node.tcp_address.host, node.tcp_address.port) as client:
         header = await client.header()
@@ -422,7 +409,7 @@ def test_stopping_tells_everybody(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
                 assert (await watch.read()).status == serving.NOT_SERVING
                 watch.cancel()
                 await asyncio.wait_for(stopping, ANSWER_SECONDS)
-            assert node.readiness() == ["the node is stopping"]
+            assert node.account.readiness() == ["the node is stopping"]
             await stop()  # a second time does nothing
 
     asyncio.run(main())
@@ -435,61 +422,6 @@ async def wire_and_stopper(data_dir: Path) -> AsyncIterator[tuple[Node, Wire, An
     await node.start()
     async with wire_to(node) as wire:
         yield node, wire, node.stop
-
-
-# --- health, reflection, metrics ----------------------------------------------------------------------------
-
-SERVICES = [
-    "grpc.health.v1.Health",
-    "grpc.reflection.v1alpha.ServerReflection",
-    "org.hiero.block.api.BlockAccessService",
-    "org.hiero.block.api.BlockNodeService",
-    "org.hiero.block.api.BlockStreamPublishService",
-    "org.hiero.block.api.BlockStreamSubscribeService",
-]
-
-
-def test_health_and_reflection(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with running_node(tmp_path) as node, wire_to(node) as wire:
-            for service in ("", *SERVICES[2:]):
-                assert await health_of(wire, service) == "SERVING"
-            assert await services_of(wire) == [*SERVICES, "sluice.standby.NodeLevel"]
-        async with running_node(tmp_path, grpc_reflection=False) as node, wire_to(node) as wire:
-            with pytest.raises(grpc.aio.AioRpcError) as caught:
-                await services_of(wire)
-            assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
-
-    asyncio.run(main())
-
-
-async def services_of(wire: Wire) -> list[str]:
-    """Ask reflection for the names of all services."""
-    channel: Any = wire.channel()
-    stub: Any = reflection_pb2_grpc.ServerReflectionStub(channel)
-    call = stub.ServerReflectionInfo(
-        iter([reflection_pb2.ServerReflectionRequest(list_services="")]), timeout=ANSWER_SECONDS
-    )
-    response = await call.read()
-    return sorted(service.name for service in response.list_services_response.service)
-
-
-def test_bytes_sent_over_tcp_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(node_module, "HEALTH_CHECK_SECONDS", 0.01)
-
-    async def main() -> None:
-        async with running_node(tmp_path) as node, wire_to(node) as wire:
-            alice = await wire.publisher("alice")
-            await alice.block(*BLOCKS)
-            await alice.expect(*(f"ack {number}" for number in range(12)))
-            await blocks_over_tcp(node, 12)
-            total_bytes = sum(block.size_bytes for block in BLOCKS)
-            async with asyncio.timeout(ANSWER_SECONDS):
-                while _value(node, "sluice_tcp_sent_bytes_total") < total_bytes:  # noqa: ASYNC110
-                    await asyncio.sleep(0.01)
-            assert _value(node, "sluice_last_block") == 11
-
-    asyncio.run(main())
 
 
 def _value(node: Node, name: str, **labels: str) -> float:
@@ -547,54 +479,3 @@ def test_mode_hash_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> 
     assert "verification mode is hash: the signatures of block proofs are not checked" in [
         record.message for record in caplog.records if record.levelno == logging.WARNING
     ]
-
-
-# --- a bug --------------------------------------------------------------------------------------------------
-
-
-def test_a_bug_in_the_race_stops_the_node_with_status_1(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-    request: pytest.FixtureRequest,
-) -> None:
-    """The block that was being committed is on disk, so that the next start goes on behind it."""
-
-    def bug(ledger: Ledger, block: object) -> None:
-        raise ChainMisuse(7, 0)
-
-    monkeypatch.setattr(Ledger, "advance", bug)
-    publishing, heard = list[asyncio.Task[None]](), list[str]()
-
-    async def publish(node: Node) -> None:
-        async with wire_to(node) as wire:
-            alice: Publisher = await wire.publisher("alice")
-            await alice.block(BLOCKS[0])
-            try:
-                heard.append(await alice.answer())
-            except grpc.aio.AioRpcError as error:
-                heard.append(error.code().name)
-
-    class WatchedNode(Node):
-        async def start(self) -> None:
-            await super().start()
-            publishing.append(asyncio.ensure_future(publish(self)))
-
-        async def stop(self) -> None:
-            assert self.readiness()[-1] == "the publish race has stopped on an internal error, see the log"
-            await super().stop()
-            await asyncio.gather(*publishing)
-
-    monkeypatch.setattr(node_module, "Node", WatchedNode)
-    request.addfinalizer(partial(sys.setswitchinterval, sys.getswitchinterval()))
-    request.addfinalizer(partial(gc.set_threshold, *gc.get_threshold()))
-    assert run_node(node_settings(tmp_path, shutdown_grace_seconds=0.2)) == 1
-    assert sys.getswitchinterval() == pytest.approx(THREAD_SWITCH_SECONDS)
-    assert (gc.get_threshold()[0], gc.get_freeze_count() > 0) == (GC_OBJECTS_MIN, True)
-    gc.unfreeze()
-    assert "the node stops on an internal error" in [record.message for record in caplog.records]
-    assert heard[0] in ("CANCELLED", "UNAVAILABLE", "UNKNOWN")  # not an acknowledgement
-    monkeypatch.undo()
-    ledger = Ledger.open(tmp_path)
-    assert ledger.last_number == 0
-    ledger.close()

@@ -2,11 +2,26 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+from datastream import ServerLimits
+from gateway.addresses import Address
 from gateway.admission import AdmissionLimits
 from gateway.catch_up import CatchUpRules
-from gateway.node_rules import admission_limits, catch_up_rules, race_rules
+from gateway.channels import ClientTls
+from gateway.node_rules import (
+    admission_limits,
+    catch_up_rules,
+    first_number,
+    own_addresses,
+    peer_tls,
+    race_rules,
+    subscribe_limits,
+    tcp_limits,
+)
 from gateway.race_facts import RaceRules
 from gateway.settings import Settings
+from gateway.subscribe_service import SubscribeLimits
 
 
 def test_the_rules_of_the_race() -> None:
@@ -53,3 +68,43 @@ def test_the_limits_of_publishers() -> None:
         publish_max_messages_per_second_per_address=4,
     )
     assert admission_limits(settings) == AdmissionLimits(frozenset({"CN=a", "CN=b"}), 1, 2, 3, 4)
+
+
+def test_the_limits_of_subscribers() -> None:
+    settings = Settings(
+        subscriber_max_future_blocks=1,
+        subscriber_max_streams=2,
+        subscriber_max_streams_per_address=3,
+        subscriber_write_timeout_seconds=4.5,
+        subscriber_item_set_bytes=5,
+        grpc_max_message_bytes=6,
+    )
+    assert subscribe_limits(settings) == SubscribeLimits(1, 2, 3, 4.5, 5, 6)
+
+
+def test_the_limits_of_data_streamer_clients() -> None:
+    settings = Settings(
+        tcp_max_connections=1, tcp_write_timeout_seconds=2.5, tcp_inactivity_timeout_seconds=3.5
+    )
+    assert tcp_limits(settings) == ServerLimits(1, 2.5, 3.5)
+
+
+def test_where_an_empty_node_begins() -> None:
+    assert [first_number(Settings(first_block=block)) for block in (None, 0, 7, "any")] == [0, 0, 7, None]
+
+
+def test_the_addresses_of_a_node() -> None:
+    grpc, advertised, subscriber = (Address(name, 1) for name in ("grpc", "advertised", "subscriber"))
+    settings = Settings(grpc_address=grpc, grpc_advertised_address=advertised)
+    assert own_addresses(settings) == {grpc, advertised}
+    settings = Settings(grpc_address=grpc, grpc_advertised_address=advertised, subscriber_address=subscriber)
+    assert own_addresses(settings) == {grpc, advertised, subscriber}
+
+
+def test_the_certificates_for_peers() -> None:
+    assert peer_tls(Settings()) is None
+    assert peer_tls(Settings(catchup_tls_ca=Path("ca"))) == ClientTls("ca", None, None)
+    settings = Settings(
+        catchup_tls_ca=Path("ca"), catchup_tls_certificate=Path("cert"), catchup_tls_key=Path("key")
+    )
+    assert peer_tls(settings) == ClientTls("ca", "cert", "key")

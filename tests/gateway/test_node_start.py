@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gateway import grpc_server
+from gateway import grpc_server, node_servers
 from gateway import node as node_module
 from gateway.hash_process import HashProcess
 from gateway.node import Node
@@ -34,7 +34,7 @@ def test_publishers_are_taken_when_the_hash_process_is_ready(
         return await grpc_server.start_server(*arguments)
 
     monkeypatch.setattr(node_module, "HashProcess", WatchedProcess)
-    monkeypatch.setattr(node_module, "start_server", start_server)
+    monkeypatch.setattr(node_servers, "start_server", start_server)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
 
     async def main() -> None:
@@ -59,7 +59,7 @@ def test_a_node_is_not_ready_before_it_listens(tmp_path: Path, monkeypatch: pyte
         pages.extend([await asyncio.to_thread(answer_of, node, path) for path in ("/", "/status.json")])
         return await grpc_server.start_server(*arguments)
 
-    monkeypatch.setattr(node_module, "start_server", start_server)
+    monkeypatch.setattr(node_servers, "start_server", start_server)
 
     async def main() -> None:
         await node.start()

@@ -78,8 +78,8 @@ def test_a_standby_follows_and_sends_publishers_elsewhere(tmp_path: Path) -> Non
             await level(b, 4)
             elsewhere = await other.publisher("bob")
             await elsewhere.expect("end SUCCESS last 4 about 0", "closed")
-            assert b.publishers_sent_elsewhere() is not None
-            assert b.readiness() == []
+            assert b.account.publishers_sent_elsewhere() is not None
+            assert b.account.readiness() == []
             assert (await other.get_block(3)).block.items == list(BLOCKS[3].items)
             await publisher.block(BLOCKS[5])
             await publisher.expect("ack 5")

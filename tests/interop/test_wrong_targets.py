@@ -39,7 +39,7 @@ def test_a_block_in_the_far_future_does_not_keep_a_node_out_of_service(
             await until(lambda: node.following.problem is not None)
             assert (await asyncio.to_thread(readiness_of, node))[0] == 503
             await until(lambda: node.following.problem is None)
-            assert (node.readiness(), node.following.distance) == ([], 0)
+            assert (node.account.readiness(), node.following.distance) == ([], 0)
             assert node.conductor.catch_up_target is None
             assert "sluice_catch_up_targets_given_up_total 1.0" in node.metrics.exposition().decode()
             another = await wire.publisher()
@@ -73,7 +73,7 @@ def test_a_standby_that_is_led_back_to_itself_says_so(tmp_path: Path) -> None:
             settings = FAST | {"grpc_address": itself, "peers": (way,), "role": "standby"}
             node = await stack.enter_async_context(running_node(tmp_path, **settings))
             expected = f"the node has nobody to follow: {way} leads to the node itself"
-            await until(lambda: node.readiness() == [expected])
+            await until(lambda: node.account.readiness() == [expected])
             assert await node.following.is_itself(str(way))
             await link.close()
             assert not await node.following.is_itself(str(way))

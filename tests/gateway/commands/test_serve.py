@@ -34,10 +34,10 @@ def _quiet(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 class FakeNodeModule(types.ModuleType):
-    """Stands for `gateway.node`; remembers the settings it was run with."""
+    """Stands for `gateway.node_run`; remembers the settings it was run with."""
 
     def __init__(self, status: int) -> None:
-        super().__init__("gateway.node")
+        super().__init__("gateway.node_run")
         self.status = status
         self.ran_with: list[Settings] = []
 
@@ -49,7 +49,7 @@ class FakeNodeModule(types.ModuleType):
 @pytest.fixture
 def node(monkeypatch: pytest.MonkeyPatch) -> FakeNodeModule:
     made = FakeNodeModule(0)
-    monkeypatch.setitem(sys.modules, "gateway.node", made)
+    monkeypatch.setitem(sys.modules, "gateway.node_run", made)
     return made
 
 
@@ -175,9 +175,9 @@ def test_an_interrupt_ends_the_process_with_130_and_no_traceback() -> None:
     # A node that does nothing but wait stands for the real one.
     program = (
         "import sys, types, threading\n"
-        "node = types.ModuleType('gateway.node')\n"
+        "node = types.ModuleType('gateway.node_run')\n"
         "node.run_node = lambda settings: (print('up', flush=True), threading.Event().wait())\n"
-        "sys.modules['gateway.node'] = node\n"
+        "sys.modules['gateway.node_run'] = node\n"
         "from gateway.cli import main\n"
         "sys.exit(main(['serve']))\n"
     )
@@ -193,9 +193,9 @@ def test_an_interrupt_ends_the_process_with_130_and_no_traceback() -> None:
 def test_grpc_is_told_how_to_read_sockets_before_it_is_loaded() -> None:
     program = (
         "import os, sys, types\n"
-        "node = types.ModuleType('gateway.node')\n"
+        "node = types.ModuleType('gateway.node_run')\n"
         "node.run_node = lambda settings: print(os.environ['GRPC_EXPERIMENTS'], 'grpc' in sys.modules) or 0\n"
-        "sys.modules['gateway.node'] = node\n"
+        "sys.modules['gateway.node_run'] = node\n"
         "from gateway.cli import main\n"
         "sys.exit(main(['serve']))\n"
     )
@@ -207,9 +207,9 @@ def test_a_node_may_open_as_many_files_as_it_is_allowed_to() -> None:
     program = (
         "import resource, sys, types\n"
         "limit = resource.RLIMIT_NOFILE\n"
-        "node = types.ModuleType('gateway.node')\n"
+        "node = types.ModuleType('gateway.node_run')\n"
         "node.run_node = lambda settings: print(*resource.getrlimit(limit)) or 0\n"
-        "sys.modules['gateway.node'] = node\n"
+        "sys.modules['gateway.node_run'] = node\n"
         "from gateway.cli import main\n"
         "resource.setrlimit(limit, (100, 200))\n"
         "sys.exit(main(['serve']))\n"

@@ -1,0 +1,156 @@
+"""The gRPC servers of a node: which services are at which of its addresses, with which certificates.
+
+A shell around `gateway.grpc_server`. Every address has a server of its own:
+
+    grpc.address         publish, status, health, reflection; and what reads, unless subscriber.address is set
+    subscriber.address   subscribe, blocks, levels for standbys; status, health, reflection
+    control.address      what changes the role of the node, and nothing else
+
+Source: design.md "The node".
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack
+from typing import Protocol
+
+from grpc import aio
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from gateway.addresses import Address
+from gateway.api import control_pb2_grpc, node_pb2, node_pb2_grpc, publish_pb2, subscribe_pb2
+from gateway.control_service import ControlService
+from gateway.grpc_server import ServerPlan, start_server
+from gateway.level_service import SERVICE_NAME as LEVEL_SERVICE_NAME
+from gateway.logs import fields
+from gateway.node_service import BlockNodeService
+from gateway.settings import Settings
+from gateway.tls import ServerTls, TlsFiles
+
+__all__ = ["NodeServers", "Service"]
+
+log = logging.getLogger(__name__)
+
+PUBLISHING_NAME = publish_pb2.DESCRIPTOR.services_by_name["BlockStreamPublishService"].full_name
+STATUS_NAME = node_pb2.DESCRIPTOR.services_by_name["BlockNodeService"].full_name
+READING_NAMES = (
+    subscribe_pb2.DESCRIPTOR.services_by_name["BlockStreamSubscribeService"].full_name,
+    node_pb2.DESCRIPTOR.services_by_name["BlockAccessService"].full_name,
+    LEVEL_SERVICE_NAME,
+)
+HEALTH_NAME = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
+
+
+class Service(Protocol):
+    """A gRPC service that registers itself."""
+
+    def add_to(self, server: aio.Server) -> None:
+        """Register the service with a server that is not started."""
+
+
+class NodeServers:
+    """The gRPC servers of one node, and the health service that they share.
+
+    Args:
+        settings: addresses, TLS files and limits.
+        cleanup: what stops each server, once it is started.
+        stop: stops a server, in the time that the node has for it.
+    """
+
+    def __init__(
+        self, settings: Settings, cleanup: AsyncExitStack, stop: Callable[[aio.Server], Awaitable[None]]
+    ) -> None:
+        self.certificates: list[ServerTls] = []
+        """Of the servers that are started."""
+        self._settings = settings
+        self._cleanup = cleanup
+        self._stop = stop
+        self._health = health.aio.HealthServicer()
+        self._shown_ready: bool | None = None
+
+    async def start_reading(self, status: BlockNodeService, reading: Sequence[Service]) -> Address | None:
+        """Start the server for those who read, if it has an address of its own; give its address."""
+        address = self._settings.subscriber_address
+        if address is None:
+            return None
+
+        def add_services(server: aio.Server) -> None:
+            self._add_status(server, status, READING_NAMES)
+            for service in reading:
+                service.add_to(server)
+
+        return await self._serve("subscriber", address, add_services)
+
+    async def start_publishing(
+        self, publishing: Service, status: BlockNodeService, reading: Sequence[Service]
+    ) -> Address:
+        """Start the server for publishers, and for those who read if they have none; give its address."""
+
+        def add_services(server: aio.Server) -> None:
+            publishing.add_to(server)
+            here = reading if self._settings.subscriber_address is None else ()
+            self._add_status(server, status, (PUBLISHING_NAME, *(READING_NAMES if here else ())))
+            for service in here:
+                service.add_to(server)
+
+        return await self._serve("grpc", self._settings.grpc_address, add_services)
+
+    async def start_control(self, control: ControlService) -> Address:
+        """Start the server for those who operate the node; give its address."""
+
+        def add_services(server: aio.Server) -> None:
+            control_pb2_grpc.add_NodeControlServicer_to_server(control, server)
+
+        return await self._serve("control", self._settings.control_address, add_services)
+
+    async def show_readiness(self, ready: bool) -> None:
+        """Have the health service say whether the node is ready."""
+        if ready == self._shown_ready:
+            return
+        self._shown_ready = ready
+        status = health_pb2.HealthCheckResponse
+        for name in ("", PUBLISHING_NAME, STATUS_NAME, *READING_NAMES):
+            await self._health.set(name, status.SERVING if ready else status.NOT_SERVING)
+
+    async def show_stopping(self) -> None:
+        """Have the health service say "not serving" from now on."""
+        await self._health.enter_graceful_shutdown()
+
+    def _add_status(self, server: aio.Server, status: BlockNodeService, further_names: Sequence[str]) -> None:
+        """Add what every server but that for control has: status, health, reflection of all that it has."""
+        node_pb2_grpc.add_BlockNodeServiceServicer_to_server(status, server)
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
+        if self._settings.grpc_reflection:
+            names = (*further_names, STATUS_NAME, HEALTH_NAME, reflection.SERVICE_NAME)
+            reflection.enable_server_reflection(names, server)
+
+    async def _serve(
+        self, section: str, address: Address, add_services: Callable[[aio.Server], None]
+    ) -> Address:
+        """Start one gRPC server with the TLS files of a section of the settings."""
+        settings = self._settings
+        certificate, key, client_ca = (
+            getattr(settings, f"{section}_{name}") for name in ("tls_certificate", "tls_key", "tls_client_ca")
+        )
+        tls = None
+        if certificate is not None:
+            tls = ServerTls(TlsFiles(certificate, key, client_ca), f"{section}.tls")
+            self.certificates.append(tls)
+        elif not address.is_loopback:
+            log.warning("gRPC is open to the network without TLS", extra=fields(setting=f"{section}.address"))
+        server, address = await start_server(
+            ServerPlan(
+                f"{section}.address",
+                address,
+                settings.grpc_max_message_bytes,
+                settings.grpc_keepalive_seconds,
+                settings.grpc_max_connections,
+                tls,
+            ),
+            add_services,
+        )
+        self._cleanup.push_async_callback(self._stop, server)
+        return address

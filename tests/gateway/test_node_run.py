@@ -1,0 +1,73 @@
+"""Tests of `gateway.node_run`: the exit status of a node, and what is set for its process."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import sys
+from functools import partial
+from pathlib import Path
+
+import grpc
+import pytest
+
+from gateway import node_run
+from gateway.errors import ChainMisuse
+from gateway.ledger import Ledger
+from gateway.limits import GC_OBJECTS_MIN, THREAD_SWITCH_SECONDS
+from gateway.node import Node
+from gateway.node_run import run_node
+from tests.nodes import Publisher, make_blocks, node_settings, wire_to
+
+BLOCKS = make_blocks(1)
+
+
+def test_a_bug_in_the_race_stops_the_node_with_status_1(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    request: pytest.FixtureRequest,
+) -> None:
+    """The block that was being committed is on disk, so that the next start goes on behind it."""
+
+    def bug(ledger: Ledger, block: object) -> None:
+        raise ChainMisuse(7, 0)
+
+    monkeypatch.setattr(Ledger, "advance", bug)
+    publishing, heard = list[asyncio.Task[None]](), list[str]()
+
+    async def publish(node: Node) -> None:
+        async with wire_to(node) as wire:
+            alice: Publisher = await wire.publisher("alice")
+            await alice.block(BLOCKS[0])
+            try:
+                heard.append(await alice.answer())
+            except grpc.aio.AioRpcError as error:
+                heard.append(error.code().name)
+
+    class WatchedNode(Node):
+        async def start(self) -> None:
+            await super().start()
+            publishing.append(asyncio.ensure_future(publish(self)))
+
+        async def stop(self) -> None:
+            assert (
+                self.account.readiness()[-1]
+                == "the publish race has stopped on an internal error, see the log"
+            )
+            await super().stop()
+            await asyncio.gather(*publishing)
+
+    monkeypatch.setattr(node_run, "Node", WatchedNode)
+    request.addfinalizer(partial(sys.setswitchinterval, sys.getswitchinterval()))
+    request.addfinalizer(partial(gc.set_threshold, *gc.get_threshold()))
+    assert run_node(node_settings(tmp_path, shutdown_grace_seconds=0.2)) == 1
+    assert sys.getswitchinterval() == pytest.approx(THREAD_SWITCH_SECONDS)
+    assert (gc.get_threshold()[0], gc.get_freeze_count() > 0) == (GC_OBJECTS_MIN, True)
+    gc.unfreeze()
+    assert "the node stops on an internal error" in [record.message for record in caplog.records]
+    assert heard[0] in ("CANCELLED", "UNAVAILABLE", "UNKNOWN")  # not an acknowledgement
+    monkeypatch.undo()
+    ledger = Ledger.open(tmp_path)
+    assert ledger.last_number == 0
+    ledger.close()
