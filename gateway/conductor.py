@@ -25,7 +25,6 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from datastream.errors import CommitFailed
@@ -68,6 +67,7 @@ from gateway.race_facts import LIVE
 from gateway.root_hash import BlockHasher, BlockSummary
 from gateway.standby_gate import StandbyGate
 from gateway.turns import Turns
+from gateway.work_thread import WorkThread
 
 __all__ = ["Conductor"]
 
@@ -150,7 +150,7 @@ class Conductor:
         self._commit_queue: deque[_Attempt] = deque()
         self._commit_task: asyncio.Task[None] | None = None
         self._probe_task: asyncio.Task[None] | None = None
-        self._commit_thread = ThreadPoolExecutor(1, "commit")
+        self._commit_thread = WorkThread("commit")
         self._hashing = Hashing(hash_process, self.turns)
         metrics.inflight_bytes.set_function(lambda: arbiter.inflight_bytes)
         metrics.publishers.set_function(lambda: arbiter.publisher_count)
@@ -313,7 +313,7 @@ class Conductor:
                 task.cancel()
         if self._timer is not None:
             self._timer.cancel()
-        self._commit_thread.shutdown()
+        self._commit_thread.close()
         self._hashing.close()
         self._checks.close()
 
@@ -502,9 +502,8 @@ class Conductor:
             kinds = attempt.kinds if len(attempt.kinds) == len(attempt.items) else None
             blocks.append(VerifiedBlock(attempt.number, attempt.items, attempt.summary.root_hash, kinds))
         started_ns = self._now_ns()
-        loop = asyncio.get_running_loop()
         try:
-            await loop.run_in_executor(self._commit_thread, self._ledger.append, blocks)
+            await self._commit_thread.run(self._ledger.append, blocks)
         except Exception as error:  # the edge of a shell: whatever it was, nothing was committed
             self._commit_failed(group[0], error)
             return
@@ -523,7 +522,7 @@ class Conductor:
             )
         log.debug("blocks committed", extra=fields(first=blocks[0].number, last=blocks[-1].number))
         if self._ledger.snapshot_due:
-            await loop.run_in_executor(self._commit_thread, self._ledger.write_snapshot)
+            await self._commit_thread.run(self._ledger.write_snapshot)
 
     def _commit_failed(self, attempt: _Attempt, error: Exception) -> None:
         if isinstance(error, CommitFailed):
@@ -540,11 +539,10 @@ class Conductor:
 
     async def _await_disk(self) -> None:
         """Try the disk until it takes writes again."""
-        loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(DISK_PROBE_SECONDS)
             try:
-                await loop.run_in_executor(self._commit_thread, self._ledger.probe)
+                await self._commit_thread.run(self._ledger.probe)
             except (OSError, CommitFailed) as error:
                 log.warning("the disk still cannot be written", extra=fields(got=str(error)))
                 continue
