@@ -23,7 +23,7 @@ _STREAM_FILE_NAME = "datastream.bin"
 _MARKS = {Severity.DAMAGE: "damage ", Severity.FIXABLE: "fixable", Severity.NOTE: "note   "}
 
 
-@click.command("check")
+@click.command("check", short_help="Check a stream file: entries, pages, bookmarks, blocks.")
 @click.argument("path", type=click.Path(exists=True, path_type=Path), metavar="FILE|DIR")
 @click.option(
     "--repair",

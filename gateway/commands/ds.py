@@ -30,7 +30,7 @@ _REPORT_OPERATIONS = 100_000
 """Operations between two lines of the log."""
 
 
-@click.group("ds")
+@click.group("ds", short_help="Data streamer: serve a stream file, read one, relay one.")
 def command() -> None:
     """Data streamer: serve a stream file, read from a server, relay one.
 
@@ -146,7 +146,7 @@ def _add_operations(streamer: DataStreamer, count: int, sleep_seconds: float, st
     log.info("%d operations in %.1f s", done, time.monotonic() - begun)
 
 
-@command.command("relay")
+@command.command("relay", short_help="Keep the stream of a server in a file, and serve that.")
 @click.option(
     "--server",
     "servers",

@@ -81,7 +81,7 @@ def bookmarks_of(kind: str, number: int) -> list[bytes]:
     return [OriginalBookmark(original, number).encode(), Bookmark(network, number).encode()]
 
 
-@click.command("client")
+@click.command("client", short_help="Ask a server, or print the entries that it streams.")
 @click.option(
     "--server",
     "servers",

@@ -10,7 +10,7 @@ from gateway.key_files import create_private_key, public_key_hex
 __all__ = ["command"]
 
 
-@click.command("keygen")
+@click.command("keygen", short_help="Make a key for the blocks of your own network.")
 @click.option(
     "--out",
     "key_file",

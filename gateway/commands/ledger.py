@@ -32,7 +32,7 @@ def command() -> None:
     """Look at the ledger data that TSS block proofs are checked with."""
 
 
-@command.command("show")
+@command.command("show", short_help="Print the ledger id of a network, and its nodes.")
 @click.argument("source", metavar="FILE|DIR|HOST:PORT")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
 @tls_options

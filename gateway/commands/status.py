@@ -29,7 +29,7 @@ def _addresses(context: click.Context, parameter: click.Parameter, texts: tuple[
         raise click.BadParameter(str(error), context, parameter) from error
 
 
-@click.command("status")
+@click.command("status", short_help="Show what nodes hold, and whether they agree.")
 @click.argument("addresses", nargs=-1, required=True, callback=_addresses, metavar="HOST:PORT...")
 @click.option("--watch", is_flag=True, help="Ask again and again, until Ctrl-C.")
 @click.option(
@@ -50,7 +50,7 @@ def command(
     as_json: bool,
     tls: ClientTls | None,
 ) -> None:
-    """Show what nodes hold, and whether they agree; HOST:PORT is where a node answers status requests.
+    """Show what nodes hold, and whether they agree; HOST:PORT is a node's gRPC address.
 
     The root hash is that of the last block that all of them have. "behind" counts the blocks that another of
     the nodes has and this one has not, "missing" those that the node itself has heard of. The exit status is

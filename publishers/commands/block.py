@@ -42,7 +42,7 @@ def _number(context: click.Context, parameter: click.Parameter, text: str) -> in
     return int(text)
 
 
-@click.command("block")
+@click.command("block", short_help="Get one committed block of a node.")
 @click.argument("number", callback=_number, metavar="N|latest")
 @click.option(
     "--gateway",

@@ -31,7 +31,7 @@ class DemoFailed(PublisherError):
     """The demo came to its end, and something in its summary is not as it should be."""
 
 
-@click.command("demo")
+@click.command("demo", short_help="Run a node, racing publishers and a reader, and sum up.")
 @click.option(
     "--blocks",
     "block_count",

@@ -29,7 +29,7 @@ KEY_FILE_NAME = "signing-key.pem"
 _DEFAULTS = MakerOptions()
 
 
-@click.command("generate")
+@click.command("generate", short_help="Make a chain of realistic blocks, signed.")
 @click.option(
     "--blocks",
     "block_count",

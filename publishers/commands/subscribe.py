@@ -52,7 +52,7 @@ def _start(context: click.Context, parameter: click.Parameter, text: str) -> Sta
     return int(text)
 
 
-@click.command("subscribe")
+@click.command("subscribe", short_help="Follow a chain: every committed block once, in order.")
 @click.option(
     "--gateway",
     "addresses",

@@ -12,6 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from gateway.addresses import Address, parse_address
 from gateway.channels import ClientTls
+from gateway.commands.tls_options import tls_options
 from gateway.errors import AddressError, Fatal
 from gateway.ledger_keys import LedgerKeys, VerificationMode
 from gateway.root_hash import RootLayout
@@ -30,7 +31,7 @@ _HASH_DIGITS = 16
 _LAYOUTS: dict[str, RootLayout] = {"auto": "auto", "8": 8, "16": 16}
 
 
-@click.command("verify")
+@click.command("verify", short_help="Check block files, or the blocks that a node has.")
 @click.argument("sources", nargs=-1, required=True, metavar="FILES…|DIR|HOST:PORT")
 @click.option(
     "--ledger-key",
@@ -65,8 +66,17 @@ _LAYOUTS: dict[str, RootLayout] = {"auto": "auto", "8": 8, "16": 16}
     metavar="NODES",
     help="Nodes of the address book that must have signed a record file; 0 means more than a third.",
 )
-@click.option("--from", "first", type=click.IntRange(0, _NUMBER_MAX), default=0, metavar="N")
-@click.option("--to", "last", type=click.IntRange(0, _NUMBER_MAX), metavar="M", help="Only blocks N to M.")
+@click.option(
+    "--from",
+    "first",
+    type=click.IntRange(0, _NUMBER_MAX),
+    default=0,
+    metavar="N",
+    help="The first block to check.",
+)
+@click.option(
+    "--to", "last", type=click.IntRange(0, _NUMBER_MAX), metavar="M", help="The last block to check."
+)
 @click.option(
     "--no-gaps", is_flag=True, help="Exit status 1, too, if a number between two blocks is missing."
 )
@@ -87,9 +97,7 @@ _LAYOUTS: dict[str, RootLayout] = {"auto": "auto", "8": 8, "16": 16}
     help=f"List each block, even if there are over {VERIFY_TABLE_ROWS_MAX}.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
-@click.option("--tls-ca", metavar="FILE", help="TLS: PEM file of the authorities of the node's certificate.")
-@click.option("--tls-cert", metavar="FILE", help="TLS: PEM file of a certificate of your own.")
-@click.option("--tls-key", metavar="FILE", help="TLS: PEM file of its private key.")
+@tls_options
 def command(
     sources: tuple[str, ...],
     key_texts: tuple[str, ...],
@@ -103,9 +111,7 @@ def command(
     workers_count: int,
     show_all: bool,
     as_json: bool,
-    tls_ca: str | None,
-    tls_cert: str | None,
-    tls_key: str | None,
+    tls: ClientTls | None,
 ) -> None:
     """Check block files, the block files in a folder, or the blocks that a node has: in its data folder (DIR,
     or the stream file in it; the node may be running), or asked for at HOST:PORT.
@@ -118,7 +124,6 @@ def command(
     if last is not None and last < first:
         raise click.UsageError(f"--to {last} is before --from {first}")
     keys = LedgerKeys.parse(key_texts)
-    tls = ClientTls(tls_ca, tls_cert, tls_key) if tls_ca or tls_cert or tls_key else None
     numbers = NumberRange(first, None if last is None else last + 1)
     verifier = make_verifier(keys, mode, _LAYOUTS[layout], rsa_threshold)
     run = VerifyRun(_source(sources, numbers, tls, tcp=tcp), verifier, workers_count)
@@ -144,7 +149,7 @@ def _source(texts: tuple[str, ...], numbers: NumberRange, tls: ClientTls | None,
         if tcp:
             raise click.UsageError("--tcp is for HOST:PORT, not for files")
         if tls is not None:
-            raise click.UsageError("--tls-… is for HOST:PORT, not for files")
+            raise click.UsageError("--tls and --tls-… are for HOST:PORT, not for files")
         streams = [text for text, path in zip(texts, paths, strict=True) if holds_stream(path)]
         if not streams:
             return FileSource(paths, numbers)

@@ -205,6 +205,9 @@ def test_the_installed_command() -> None:
     assert (status, errors) == (0, "")
     for command in ("demo", "generate", "keygen", "publish", "serve"):
         assert f"\n  {command} " in output
+    for words in ((), ("ds",), ("ledger",)):  # each command has a line of its own, which is not cut
+        output = run(*words, "--help")[1]
+        assert "..." not in output.partition("Commands:\n")[2]
     status, output, errors = run("--wrong")
     assert (status, output) == (2, "")
     assert re.fullmatch(r"sluice: No such option.*--wrong.* \(see: sluice --help\)\n", errors)

@@ -137,6 +137,8 @@ def test_a_node_that_is_asked_with_tls(tmp_path: Path, mutual: bool) -> None:
     with node_thread(tmp_path / "node", **serving) as node:
         status, found = run_json(node.grpc_address, *KEY, *options)
         assert (status, found["accepted"]) == (0, 4)
+        misnamed = run(node.grpc_address, *KEY, *options, "--tls-server-name", "node.example")
+        assert isinstance(misnamed.exception, SourceUnreachable)
         without = run(node.grpc_address, *KEY, *(options[:2] if mutual else ()))
         assert isinstance(without.exception, SourceUnreachable)
 
@@ -197,8 +199,11 @@ def test_errors_are_one_line(folder: Path, node: Node, capsys: pytest.CaptureFix
         (str(folder), address): (1, f"sluice: {address}: got nothing of that name, expected block files or"),
         (str(folder), "--tcp"): (2, "sluice verify: --tcp is for HOST:PORT, not for files"),
         (address, "--tcp", "--tls-ca", "x"): (2, "sluice verify: --tcp and TLS do not go together"),
-        (str(folder), "--tls-ca", "x"): (2, "sluice verify: --tls-… is for HOST:PORT, not for files"),
-        (address, "--tls-ca", "none.pem"): (2, "sluice: CA file: got none.pem (No such file or directory)"),
+        (str(folder), "--tls-ca", "x"): (
+            2,
+            "sluice verify: --tls and --tls-… are for HOST:PORT, not for files",
+        ),
+        (address, "--tls-ca", "/none.pem"): (2, "sluice: CA file: got /none.pem (No such file or directory)"),
         (str(stream), str(folder)): (1, f"sluice: {stream}: got a stream among other files, expected a node"),
         (str(both),): (1, f"sluice: {both}: got a stream file and block files, expected the one or the"),
         (str(folder), "--from", "3", "--to", "2"): (2, "sluice verify: --to 2 is before --from 3"),
