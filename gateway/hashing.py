@@ -101,7 +101,7 @@ def _next_batch(waiting: deque[Append]) -> Append:
     first = waiting.popleft()
     if not waiting or first.kinds is None:
         return first
-    items, kinds, size_bytes = list(first.items), list(first.kinds), _size_bytes_of(first)
+    items, kinds, size_bytes = list(first.items), list(first.kinds), first.size_bytes
     while (
         waiting
         and size_bytes < HASH_BATCH_BYTES
@@ -111,9 +111,5 @@ def _next_batch(waiting: deque[Append]) -> Append:
         further = waiting.popleft()
         items.extend(further.items)
         kinds.extend(further_kinds)
-        size_bytes += _size_bytes_of(further)
+        size_bytes += further.size_bytes
     return Append(first.attempt_id, items, kinds, size_bytes)
-
-
-def _size_bytes_of(action: Append) -> int:
-    return sum(map(len, action.items)) if action.size_bytes is None else action.size_bytes

@@ -119,10 +119,10 @@ class Append:
 
     attempt_id: AttemptId
     items: Sequence[bytes]
-    kinds: Sequence[int] | None = None
+    kinds: Sequence[int] | None
     """Field numbers of the items, where the event told them."""
-    size_bytes: int | None = None
-    """Sum of the sizes of the items, where it is known."""
+    size_bytes: int
+    """Sum of the sizes of the items."""
 
 
 @dataclass(frozen=True, slots=True)

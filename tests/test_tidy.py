@@ -313,6 +313,19 @@ def test_every_module_has_its_test_module() -> None:
     )
 
 
+def test_every_module_is_in_the_table_of_its_package() -> None:
+    """A newcomer finds each module in the package's README, a sub-package at least by its name."""
+    findings = []
+    for path in python_files(*PACKAGES):
+        package, *folders, file = path.split("/")
+        name = "/".join([*folders, file.removesuffix(".py")])
+        known = {name, f"{name}.py", *(f"{folder}/" for folder in folders)}
+        readme = (ROOT / package / "README.md").read_text(encoding="utf-8")
+        if not file.startswith("__") and not any(f"`{one}`" in readme for one in known):
+            findings.append(f"{path}:1: is in no table of {package}/README.md")
+    expect_none(findings)
+
+
 def test_every_test_module_has_its_module() -> None:
     modules = set(python_files(*PACKAGES)) | {f"{GENERATED}__init__.py"}
     homes = tuple(home.removesuffix(".py") for path in modules for home in homes_of_tests(path))

@@ -43,7 +43,7 @@ def item_of(size: int) -> bytes:
 
 
 def queue_of(*sets: list[bytes]) -> deque[Append]:
-    return deque(Append(AttemptId(1), items, kinds_of(items)) for items in sets)
+    return deque(Append(AttemptId(1), items, kinds_of(items), sum(map(len, items))) for items in sets)
 
 
 def roots_of(*sets: list[bytes]) -> list[bytes]:

@@ -468,10 +468,20 @@ def test_only_a_higher_target_of_catch_up_is_told() -> None:
     race.connect("Alice", "Bob")
     for number in (20, 15, 20, 21):
         race.header("Alice", number)
-    race.end_stream("Bob", latest=8)  # nothing that this node lacks
+    race.end_stream("Bob", latest=15)
     assert race.targets == [20, 21]
     race.end_stream("Bob", latest=99)  # it has gone
     assert race.arbiter.catch_up_target == 21
+
+
+@pytest.mark.parametrize(("latest", "targets"), [(8, []), (9, [9])])
+def test_what_too_far_behind_names_is_a_target_where_the_node_lacks_it(
+    latest: int, targets: list[int]
+) -> None:
+    race = Race(8)
+    race.connect("Alice")
+    race.end_stream("Alice", latest=latest)
+    assert race.targets == targets
 
 
 def test_the_error_of_the_last_publisher_is_told_to_subscribers() -> None:

@@ -40,7 +40,7 @@ def test_an_action_is_a_value(kind: type) -> None:
 
 def test_actions_compare_by_what_they_say() -> None:
     assert Acknowledgement(3) == Acknowledgement(3) != Acknowledgement(4)
-    assert Append(AttemptId(1), [b"a"]) != Append(AttemptId(2), [b"a"])
+    assert Append(AttemptId(1), [b"a"], [4], 1) != Append(AttemptId(2), [b"a"], [4], 1)
     with pytest.raises(dataclasses.FrozenInstanceError):
         Acknowledgement(3).block_number = 4  # type: ignore[misc]
     assert {field.name for field in dataclasses.fields(Send)} == {"publisher_id", "response"}

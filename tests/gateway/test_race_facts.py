@@ -292,10 +292,13 @@ def test_the_time_limit_of_each_state(state: StreamState) -> None:
 
 def test_a_limit_of_0_is_none() -> None:
     facts = facts_with(
-        BlockFacts(9, BlockState.STREAMING), rules=RaceRules(block_timeout_ns=0, idle_timeout_ns=0)
+        BlockFacts(9, BlockState.STREAMING, timed_from_ns=7),
+        rules=RaceRules(block_timeout_ns=0, idle_timeout_ns=0),
     )
-    connect(facts, "fresh", StreamState.FRESH)
-    connect(facts, "finished", StreamState.FINISHED)
+    for state in (StreamState.FRESH, StreamState.FINISHED):
+        stream = connect(facts, state.name, state)
+        stream.since_ns = 7
+        assert facts.stream_deadline(stream) is None
     assert facts.next_deadline_ns() is None
 
 
