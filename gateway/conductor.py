@@ -111,6 +111,7 @@ class Conductor:
         group_blocks_max: most blocks that share one pair of flushes.
         hash_process: hashes what takes long; closed with the conductor.
         standbys: knows which blocks other nodes have; None: acknowledgements do not wait for that.
+        commit_thread: where blocks are committed, closed with the conductor; None: in a thread of its own.
     """
 
     def __init__(
@@ -125,6 +126,7 @@ class Conductor:
         group_blocks_max: int = 64,
         hash_process: HashProcess | None = None,
         standbys: StandbyGate | None = None,
+        commit_thread: WorkThread | None = None,
     ) -> None:
         self.arbiter = arbiter
         self.idle = asyncio.Event()
@@ -150,12 +152,12 @@ class Conductor:
         self._commit_queue: deque[_Attempt] = deque()
         self._commit_task: asyncio.Task[None] | None = None
         self._probe_task: asyncio.Task[None] | None = None
-        self._commit_thread = WorkThread("commit")
+        self._commit_thread = commit_thread or WorkThread("commit")
         self._hashing = Hashing(hash_process, self.turns)
         metrics.inflight_bytes.set_function(lambda: arbiter.inflight_bytes)
         metrics.publishers.set_function(lambda: arbiter.publisher_count)
         self._room = asyncio.Event()
-        self._publisher_count = 0
+        self._stream_count = 0
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at_ns = 0
 
@@ -169,8 +171,8 @@ class Conductor:
             address: the network address that it comes from.
             is_peer: it is this node's own subscription to another node.
         """
-        self._publisher_count += 1
-        outbox = Outbox(PublisherId(self._publisher_count), name, self._responses_max)
+        self._stream_count += 1
+        outbox = Outbox(PublisherId(self._stream_count), name, self._responses_max)
         self._outboxes[outbox.publisher_id] = outbox
         log.info("publisher connected", extra=fields(publisher=name, stream=outbox.publisher_id))
         arbiter, now_ns = self.arbiter, self._now_ns()

@@ -152,7 +152,7 @@ class Facts:
     takes_publishers: bool
     """It is active."""
     publisher_count: int
-    """Publishers connected, without the node's own subscriptions."""
+    """Publishers connected."""
     quiet_seconds: float
     """Since a block was acknowledged, or since the node started."""
     block_time_seconds: float

@@ -119,7 +119,7 @@ class NodeAccount:
             "role": self._keeper.phase.value,
             "verification_mode": self._settings.verification_mode,
             "ready": not self.readiness(),
-            "publishers": self._publisher_count,
+            "publishers": self._conductor.arbiter.publisher_count,
             "subscribers": self._subscribers.stream_count,
             "tcp_clients": self._tcp_server.client_count,
             "missing_blocks": self._following.distance or 0,
@@ -147,11 +147,6 @@ class NodeAccount:
             await show_readiness(not any(finding.is_problem for finding in self._findings()))
             await asyncio.sleep(HEALTH_CHECK_SECONDS)
 
-    @property
-    def _publisher_count(self) -> int:
-        """Publishers connected, without the node's own subscriptions."""
-        return self._conductor.arbiter.publisher_count - self._conductor.arbiter.peer_count
-
     def _findings(self) -> tuple[Finding, ...]:
         """Say what is wrong, and since when."""
         return self._finding_book.note(look(self._look_facts()), time.time())
@@ -167,7 +162,7 @@ class NodeAccount:
             catch_up_problem=self._following.problem,
             given_up_target=self._following.given_up_target,
             takes_publishers=arbiter.retired is None,
-            publisher_count=self._publisher_count,
+            publisher_count=arbiter.publisher_count,
             quiet_seconds=time.monotonic() - quiet_since,
             block_time_seconds=self._settings.block_time_seconds,
             certificates=certificate_notes(self._certificates),

@@ -145,7 +145,7 @@ class Arbiter(RaceSteps):
         if stream.state not in GONE:
             if latest is not None and latest >= self.next_number:
                 self._offered_ahead(latest)
-            if is_error and self.publisher_count == 1:
+            if is_error and self.source_count == 1:
                 self._actions.append(SourceError(publisher_id))
         said = Said(now_ns, reason, closes_at_ns=now_ns + self.rules.goodbye_ns)
         return self._react(stream, StreamEvent.GOODBYE, said)

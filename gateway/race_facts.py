@@ -174,14 +174,14 @@ class RaceFacts:
         return self.shutting_down or (self.retired is not None and not self.idle)
 
     @property
-    def publisher_count(self) -> int:
-        """How many streams are connected and not ended."""
+    def source_count(self) -> int:
+        """How many streams are connected and not ended: publishers, and this node's own subscriptions."""
         return sum(stream.state not in GONE for stream in self.streams.values())
 
     @property
-    def peer_count(self) -> int:
-        """How many of these are this node's own subscriptions to other nodes."""
-        return sum(stream.is_peer and stream.state not in GONE for stream in self.streams.values())
+    def publisher_count(self) -> int:
+        """How many of these are publishers."""
+        return sum(not stream.is_peer and stream.state not in GONE for stream in self.streams.values())
 
     @property
     def next_number(self) -> int:

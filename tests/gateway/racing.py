@@ -6,6 +6,7 @@ The verdicts of the node (verified, linked, committed) come by themselves, unles
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from gateway.race import Arbiter
 from gateway.race_actions import (
@@ -210,3 +211,10 @@ class Race:
             case _:
                 pass
         return ()
+
+
+def race_of_three(last: int | None = 8, **options: Any) -> Race:
+    """A race of Alice, Bob and Carol, who are connected."""
+    race = Race(last, **options)
+    race.connect("Alice", "Bob", "Carol")
+    return race

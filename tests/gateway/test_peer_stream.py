@@ -44,7 +44,7 @@ async def attempt(tmp_path: Path, begun: int, plan: Range, *sent: int) -> tuple[
         stream = PeerStream(node.conductor, peer.address, plan, 5.0)
         ending = await stream.run(channel, None)
         await channel.close()
-        assert node.conductor.arbiter.publisher_count == (1 if begun else 0), "it has left the race"
+        assert node.conductor.arbiter.source_count == (1 if begun else 0), "it has left the race"
         return *ending, node.ledger.last_number
 
 

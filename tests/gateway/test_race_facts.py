@@ -190,7 +190,7 @@ def test_publishers_that_have_gone_do_not_count() -> None:
     facts = facts_with()
     for state in StreamState:
         connect(facts, state.name, state)
-    assert facts.publisher_count == len(StreamState) - 2
+    assert facts.publisher_count == facts.source_count == len(StreamState) - 2
 
 
 # --- pushing back -------------------------------------------------------------------------------------------

@@ -7,8 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from gateway.race_facts import RaceRules
-from tests.gateway.racing import ITEM, PROOF, Race
-from tests.gateway.test_race import race_of_three
+from tests.gateway.racing import ITEM, PROOF, Race, race_of_three
 
 
 def test_alone_the_loser_of_a_block_may_send_it_again() -> None:

@@ -134,7 +134,7 @@ def test_a_peer_that_goes_on_sending_has_its_time() -> None:
     race = Race(8)
     race.connect("Peer", is_peer=True)
     race.connect("Alice")
-    assert (race.arbiter.publisher_count, race.arbiter.peer_count) == (2, 1)
+    assert (race.arbiter.source_count, race.arbiter.publisher_count) == (2, 1)
     race.header("Alice", 30)
     race.expect("Alice", "behind 8")
     race.header("Peer", 9)

@@ -10,8 +10,7 @@ from gateway.limits import ITEM_OVERHEAD_BYTES
 from gateway.race_actions import Action, AttemptId, PublisherId, Resend, Send
 from gateway.race_facts import RaceError, RaceRules
 from gateway.race_tables import BlockState, Failure
-from tests.gateway.racing import HEADER, ITEM, Race
-from tests.gateway.test_race import race_of_three
+from tests.gateway.racing import HEADER, ITEM, Race, race_of_three
 
 # --- memory -------------------------------------------------------------------------------------------------
 

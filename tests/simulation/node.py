@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar, TypeVarTuple
 
 from gateway.conductor import Conductor
 from gateway.following import Following
@@ -24,6 +24,7 @@ from gateway.root_hash import BlockHasher, BlockSummary
 from gateway.standby_gate import StandbyGate
 from gateway.standby_watch import StandbyWatch
 from gateway.verification import BlockVerifier, Verdict
+from gateway.work_thread import WorkThread
 from tests.nodes import ledger_key
 from tests.simulation.conductor_checks import ConductorChecks, WatchedHasher
 from tests.simulation.coverage import Coverage
@@ -36,6 +37,9 @@ from tests.simulation.standbys import Standbys
 from tests.simulation.storage import Storage
 from tests.simulation.watched import WatchedArbiter
 from tests.simulation.world import SECOND_NS, SimLoop, World
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 
 
 @functools.cache
@@ -81,6 +85,14 @@ class SimChecks(ProofChecks):
         """See `ProofChecks.check`."""
         await asyncio.sleep(self._world.between(*self._options.job_ns) / 1e9)
         return Verdict(self.check_now(summary), None)
+
+
+class SimThread(WorkThread):
+    """A thread whose calls are made, and reported, when the simulated event loop says so."""
+
+    def run(self, function: Callable[[*Ts], T], *arguments: *Ts) -> asyncio.Future[T]:
+        """See `WorkThread.run`."""
+        return asyncio.get_running_loop().run_in_executor(self, function, *arguments)  # type: ignore[arg-type]
 
 
 class SimService(PublishService):
@@ -188,6 +200,7 @@ class SimNode:
             responses_max=options.responses_max,
             group_blocks_max=options.group_blocks_max,
             standbys=gate,
+            commit_thread=SimThread("commit"),
         )
 
     def _lose_power(self) -> None:
