@@ -316,6 +316,14 @@ def test_the_parts_of_a_publication() -> None:
     assert (node.node_id, node.weight) == (5, 3)
 
 
+def test_the_largest_weight() -> None:
+    """One more is refused, as below."""
+    weight = (1 << 63) - 1
+    parts = b"\x10" + varint(weight) + b"\x1a\xc0\x01" + KEYS[0]
+    [node] = read_publication(spoiled(node=b"\x1a" + varint(len(parts)) + parts)).nodes
+    assert (node.node_id, node.weight) == (0, weight)
+
+
 @pytest.mark.parametrize(
     ("publication", "message"),
     [

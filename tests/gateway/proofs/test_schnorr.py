@@ -5,12 +5,13 @@ from __future__ import annotations
 import pytest
 
 from gateway.errors import ProofDataError
-from gateway.proofs.baby_jubjub import BASE, SUBGROUP_ORDER, add, multiply, point_bytes
+from gateway.proofs.baby_jubjub import BASE, SUBGROUP_ORDER, add, multiply, point_bytes, weighted_sum
 from gateway.proofs.encoding import scalar_bytes
 from gateway.proofs.poseidon import hash_array
 from gateway.proofs.schnorr import (
     MEMBERS_MAX,
     SIGNATURE_SIZE,
+    AttestedKey,
     Member,
     check,
     knows_secret,
@@ -166,6 +167,15 @@ def test_a_key_is_taken_with_a_proof_of_its_secret_only() -> None:
         changed = bytearray(encoded)
         changed[at] ^= 1
         assert not knows_secret(read_attested_key(bytes(changed), "key"))
+
+
+def test_who_chooses_the_challenge_proves_nothing() -> None:
+    """The equation of 5.1 holds for any key then: R = z*G - c*Y. The challenge has to be the hash."""
+    Y, c, z = multiply(777, BASE), 13, 17
+    R = weighted_sum([(z, BASE), (SUBGROUP_ORDER - c, Y)])
+    key = AttestedKey(Y, R, c, z)
+    assert multiply(z, BASE) == weighted_sum([(1, R), (c, Y)])
+    assert not knows_secret(key)
 
 
 def test_what_is_no_attested_key_is_refused() -> None:

@@ -12,7 +12,7 @@ import pytest
 from gateway import limits
 from gateway.errors import ProofDataError
 from gateway.items import proof_of
-from gateway.merkle import inner_hash, leaf_hash, tree_root
+from gateway.merkle import inner_hash, leaf_hash, tree_root, unary_hash
 from gateway.proofs.state_proof import StateProofCheck, read_state_proof
 from gateway.proofs.tss import TssCheck
 from gateway.root_hash import BlockSummary
@@ -115,6 +115,18 @@ def test_form_a_with_a_sibling_on_the_other_side_or_gone(at: int) -> None:
     for siblings in (spoiled, without, [*right[:at], *right[at + 1 :]], [*right, h("more")]):
         paths = [times, path((3, B_CHAIN[4].previous_root), siblings, 2), end]
         assert check(B_CHAIN, 4, paths) is not None
+
+
+def test_form_a_ends_below_the_time_of_the_signed_block() -> None:
+    """A further time on top leads to another value; that is no root, whoever signs it."""
+    times, _, end = form_a_paths(B_CHAIN, 4)
+    last = B_CHAIN[5]
+    siblings: list[Sibling] = [*B_CHAIN[4].right, (leaf_hash(B_CHAIN[4].time),), *last.right]
+    above = inner_hash(leaf_hash(last.time), unary_hash(last.root))
+    paths = [times, path((3, B_CHAIN[4].previous_root), [*siblings, (leaf_hash(last.time),)], 2), end]
+    assert signs(above).check(proof(paths), B_CHAIN[4].summary) == Refusal(
+        RefusalKind.BAD_PROOF, "state proof: form A", "8 siblings", "four a block, three for the last"
+    )
 
 
 def test_a_proof_by_way_of_the_tree_of_all_blocks() -> None:
