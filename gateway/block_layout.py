@@ -22,15 +22,18 @@ Invariants
 Source: design.md, "From block to stream"; bookmark forms: wire.md section 5.
 """
 
-from collections.abc import Sequence
+import sys
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Final
+from itertools import accumulate
+from typing import Final, NamedTuple
 
 from datastream.layout import BOOKMARK_TYPE, DATA_SIZE_MAX
 from gateway.errors import ItemError, LayoutError
 from gateway.items import VARINT_SIZE_MAX, kind_of, kinds_of, varint
-from gateway.limits import STORED_BLOCK_BYTES_MAX
+from gateway.limits import RUN_ITEMS_MAX, STORED_BLOCK_BYTES_MAX
 from gateway.merkle import HASH_SIZE
 
 __all__ = [
@@ -38,10 +41,11 @@ __all__ = [
     "BOOKMARK_COUNT",
     "CONTINUED",
     "BlockDecoder",
+    "Run",
     "StoredBlock",
     "bookmark_of",
     "encode",
-    "encode_columns",
+    "encode_runs",
     "legacy_bookmark_of",
 ]
 
@@ -73,54 +77,88 @@ def legacy_bookmark_of(block_number: int) -> bytes:
     return _LEGACY_BOOKMARK_HEAD + block_number.to_bytes(_NUMBER_SIZE, "big")
 
 
+class Run(NamedTuple):
+    """Entries of a block that follow one another."""
+
+    entry_types: list[int]
+    """One for each of `data`."""
+    data: list[bytes]
+    """Of each entry."""
+    size_bytes: int
+    """Of the items in it."""
+
+
 def encode(block_number: int, items: Sequence[bytes], root_hash: bytes) -> list[tuple[int, bytes]]:
     """Return the entries of a block as (entry type, data), bookmarks included, in order.
 
     Raises:
-        ItemError, LayoutError: as `encode_columns`.
+        ItemError, LayoutError: as `encode_runs`.
     """
-    return list(zip(*encode_columns(block_number, items, root_hash), strict=True))
+    bookmarks = [(BOOKMARK_TYPE, mark(block_number)) for mark in (bookmark_of, legacy_bookmark_of)]
+    runs = encode_runs(block_number, items, root_hash)
+    return bookmarks + [entry for run in runs for entry in zip(run.entry_types, run.data, strict=True)]
 
 
-def encode_columns(
-    block_number: int, items: Sequence[bytes], root_hash: bytes, kinds: Sequence[int] | None = None
-) -> tuple[list[int], list[bytes]]:
-    """Return the types and the data of a block's entries, bookmarks included, in order.
+def encode_runs(
+    block_number: int,
+    items: Sequence[bytes],
+    root_hash: bytes,
+    kinds: Sequence[int] | None = None,
+    *,
+    items_max: int = RUN_ITEMS_MAX,
+    bytes_max: int = sys.maxsize,
+) -> Iterator[Run]:
+    """Give the entries of a block behind its bookmarks, in order, some at a time.
+
+    A run has `items_max` entries at most, and `bytes_max` bytes of items or a single entry; the block end is
+    not counted.
 
     Args:
         block_number: 0 to 2^64 - 1.
         items: serialized items, in block order; at least one.
         root_hash: the block's root, 48 bytes.
         kinds: `kinds_of(items)`, from a caller that has them already.
+        items_max: 1 or more.
+        bytes_max: 1 or more.
 
     Raises:
         ItemError: an item is not exactly one length-delimited field.
         LayoutError: there is no item, or one whose field number is a mark's entry type.
     """
     assert len(root_hash) == HASH_SIZE
-    if kinds is None:
-        kinds = kinds_of(items)
-    if not kinds:
+    if not items:
         raise LayoutError(f"block {block_number}", "no items", "at least one")
-    if not _MARK_TYPES.isdisjoint(kinds):
-        got = f"item field {next(kind for kind in kinds if kind in _MARK_TYPES)}"
-        raise LayoutError(f"block {block_number}", got, "no field number that is the entry type of a mark")
-    entry_types = [BOOKMARK_TYPE] * BOOKMARK_COUNT
-    data = [bookmark_of(block_number), legacy_bookmark_of(block_number)]
-    if max(map(len, items)) <= DATA_SIZE_MAX:
-        entry_types.extend(kinds)
-        data.extend(items)
-    else:
-        for kind, item in zip(kinds, items, strict=True):
-            last_at = (len(item) - 1) // DATA_SIZE_MAX * DATA_SIZE_MAX
-            for offset in range(0, last_at, DATA_SIZE_MAX):
-                entry_types.append(CONTINUED | kind)
-                data.append(item[offset : offset + DATA_SIZE_MAX])
-            entry_types.append(kind)
-            data.append(item[last_at:])
-    entry_types.append(BLOCK_END_TYPE)
-    data.append(block_number.to_bytes(_NUMBER_SIZE, "big") + root_hash)
-    return entry_types, data
+    start = 0
+    while start < len(items):
+        data = list(items[start : start + items_max])
+        size_bytes = sum(map(len, data))
+        if size_bytes > bytes_max or (size_bytes > DATA_SIZE_MAX < max(map(len, data))):
+            fitting = bisect_right(list(accumulate(map(len, data))), min(bytes_max, DATA_SIZE_MAX))
+            del data[max(1, fitting) :]  # so that an item that has to be cut is alone
+            size_bytes = sum(map(len, data))
+        stop = start + len(data)
+        entry_types = kinds_of(data, start) if kinds is None else list(kinds[start:stop])
+        if not _MARK_TYPES.isdisjoint(entry_types):
+            got = f"item field {next(kind for kind in entry_types if kind in _MARK_TYPES)}"
+            expected = "no field number that is the entry type of a mark"
+            raise LayoutError(f"block {block_number}", got, expected)
+        if len(data) == 1 and size_bytes > DATA_SIZE_MAX:
+            *before, last = _pieces(entry_types[0], data[0])
+            yield from before
+            entry_types, data, size_bytes = last
+        if stop == len(items):
+            entry_types.append(BLOCK_END_TYPE)
+            data.append(block_number.to_bytes(_NUMBER_SIZE, "big") + root_hash)
+        yield Run(entry_types, data, size_bytes)
+        start = stop
+
+
+def _pieces(kind: int, item: bytes) -> Iterator[Run]:
+    """Cut an item into the entries that it needs, each a run."""
+    last_at = (len(item) - 1) // DATA_SIZE_MAX * DATA_SIZE_MAX
+    for offset in range(0, last_at, DATA_SIZE_MAX):
+        yield Run([CONTINUED | kind], [item[offset : offset + DATA_SIZE_MAX]], DATA_SIZE_MAX)
+    yield Run([kind], [item[last_at:]], len(item) - last_at)
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,6 +31,7 @@ from datastream.errors import CommitFailed
 from gateway.acknowledging import Acknowledging, StoredBlock
 from gateway.begun import Begun
 from gateway.chain import Chain
+from gateway.committing import commit
 from gateway.conductor_notes import note_answer, note_drop, note_refusal
 from gateway.errors import BlockRefused
 from gateway.hash_process import HashProcess
@@ -498,14 +499,15 @@ class Conductor:
         return group
 
     async def _commit_group(self, group: list[_Attempt]) -> None:
-        blocks = []
+        blocks, size_bytes = [], 0
         for attempt in group:
             assert attempt.summary is not None
+            size_bytes += attempt.summary.size_bytes
             kinds = attempt.kinds if len(attempt.kinds) == len(attempt.items) else None
             blocks.append(VerifiedBlock(attempt.number, attempt.items, attempt.summary.root_hash, kinds))
         started_ns = self._now_ns()
         try:
-            await self._commit_thread.run(self._ledger.append, blocks)
+            await commit(self._ledger, blocks, size_bytes, self._commit_thread, self.turns)
         except Exception as error:  # the edge of a shell: whatever it was, nothing was committed
             self._commit_failed(group[0], error)
             return

@@ -76,6 +76,11 @@ __all__ = [
     "RELEASE_REST_SECONDS",
     "RESOLVE_SECONDS_MAX",
     "ROLL_FORWARD_LOG_BLOCKS",
+    "RUN_ITEMS_MAX",
+    "STAGE_BLOCK_ITEMS_MIN",
+    "STAGE_BYTES_MAX",
+    "STAGE_ITEMS_MAX",
+    "STAGE_ITEM_BYTES_MAX",
     "STANDBY_ASK_SECONDS",
     "STANDBY_RETRY_SECONDS",
     "STANDBY_RETRY_SECONDS_MAX",
@@ -420,6 +425,23 @@ ROLL_FORWARD_LOG_BLOCKS: Final = 100_000
 COMMIT_GROUP_BYTES_MAX: Final = 64 * 1024 * 1024
 """Bytes of items beyond which no further block joins a commit: two flushes are nothing beside writing so
 much, and a group is built in memory, where the data streamer takes 1 GiB at most."""
+
+RUN_ITEMS_MAX: Final = 8_192
+"""Items of a block that are laid out for the stream in one go, in a thread."""
+
+STAGE_BLOCK_ITEMS_MIN: Final = 1_024
+"""Items that a block has, on average of those that are committed together, from which on they are laid out in
+turns of the event loop: that takes 0.25 ms for so many..."""
+
+STAGE_ITEM_BYTES_MAX: Final = 512
+"""...if its items have no more bytes on average. To copy longer ones takes longer than all the rest, and a
+loop that takes in many bytes has few turns."""
+
+STAGE_ITEMS_MAX: Final = 1_024
+"""Items that are laid out in one turn."""
+
+STAGE_BYTES_MAX: Final = 256 * 1024
+"""Bytes of items that are laid out in one turn, unless a single entry has more: 0.2 ms."""
 
 DISK_PROBE_SECONDS: Final = 0.5
 """Time between two attempts to write after the disk refused a commit."""

@@ -14,10 +14,12 @@ from gateway.block_layout import (
     StoredBlock,
     bookmark_of,
     encode,
+    encode_runs,
     legacy_bookmark_of,
 )
 from gateway.errors import ItemError, LayoutError
-from gateway.items import field_item
+from gateway.items import field_item, kinds_of
+from gateway.limits import RUN_ITEMS_MAX
 from tests.gateway.blocks import block_items
 
 ROOT_HASH = bytes(range(48))
@@ -82,6 +84,49 @@ def test_long_items_are_cut(size: int, pieces: list[int]) -> None:
     assert [len(data) for _, data in entries[3:-2]] == pieces
     assert [kind for kind, _ in entries[3:-2]] == [*[0x8000_0007] * (len(pieces) - 1), 7]
     assert decoded(entries) == [StoredBlock(5, tuple(items), ROOT_HASH)]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "runs"),
+    [
+        ([10], [1]),
+        ([10] * 16, [16]),
+        ([10] * 33, [16, 16, 1]),
+        ([10, 990, 10], [2, 1]),
+        ([10, 991, 10], [1, 1, 1]),
+        ([10, 10, 5_000, 10], [2, 1, 1]),
+        ([10, 2 * DATA_SIZE_MAX + 10, 10], [1, 1, 1, 1, 1]),
+        ([DATA_SIZE_MAX + 10], [1, 1]),
+    ],
+)
+def test_entries_come_in_runs_of_limited_size(sizes: list[int], runs: list[int]) -> None:
+    items = [item_of_size(4 + index % 3, size) for index, size in enumerate(sizes)]
+    for kinds in (None, kinds_of(items)):
+        made = list(encode_runs(5, items, ROOT_HASH, kinds, items_max=16, bytes_max=1_000))
+        assert [len(run.data) for run in made] == [*runs[:-1], runs[-1] + 1]  # and the block end
+        assert sum(run.size_bytes for run in made) == sum(sizes)
+        entries = [entry for run in made for entry in zip(run.entry_types, run.data, strict=True)]
+        assert entries == encode(5, items, ROOT_HASH)[2:]
+
+
+def test_without_a_limit_of_bytes_only_an_item_that_is_cut_is_alone() -> None:
+    sizes = [DATA_SIZE_MAX] * 3 + [DATA_SIZE_MAX + 10] + [10] * 2
+    items = [item_of_size(4, size) for size in sizes]
+    assert [len(run.data) for run in encode_runs(5, items[:3], ROOT_HASH)] == [3 + 1]
+    made = list(encode_runs(5, items, ROOT_HASH))
+    assert [len(run.data) for run in made] == [1, 1, 1, 1, 1, 2 + 1]
+    entries = [entry for run in made for entry in zip(run.entry_types, run.data, strict=True)]
+    assert decoded([*encode(5, items[:1], ROOT_HASH)[:2], *entries]) == [
+        StoredBlock(5, tuple(items), ROOT_HASH)
+    ]
+
+
+def test_the_refused_item_is_told_by_its_place_in_the_block() -> None:
+    items = [field_item(4, b"")] * RUN_ITEMS_MAX + [b"\x0a"]
+    runs = encode_runs(5, items, ROOT_HASH)
+    assert len(next(runs).data) == RUN_ITEMS_MAX
+    with pytest.raises(ItemError, match=f"^item {RUN_ITEMS_MAX}: "):
+        next(runs)
 
 
 def test_what_cannot_be_laid_out_is_refused() -> None:
