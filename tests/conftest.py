@@ -16,6 +16,13 @@ from publishers.errors import SparkUnavailable
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+# Their assertions say what was got, as those of test modules do.
+HELPERS = (
+    "nodes serving deaf_client datastream.serving gateway.conducting gateway.racing interop.foreign "
+    "interop.sinking publishers.fake_node"
+)
+pytest.register_assert_rewrite(*(f"tests.{name}" for name in HELPERS.split()))
+
 # As `sluice` has it: the JVM of the session below is forked from a process in which gRPC has run.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 

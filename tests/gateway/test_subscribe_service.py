@@ -222,6 +222,10 @@ def test_a_subscriber_that_takes_nothing_does_not_keep_a_node_from_stopping(
             await commit_to(node.ledger, *[big_block(number, *[100_000] * 30) for number in range(12)])
             reader = await wire.subscribe(0)
             assert await reader.next() == big_block(0, *[100_000] * 30)
+            [stream] = node.subscribe_service._streams
+            async with asyncio.timeout(ANSWER_SECONDS):  # what is being written of block 1 fits no window
+                while stream.blocks_sent == 0 or stream.writing_since is None:  # noqa: ASYNC110
+                    await asyncio.sleep(0.005)
             await node.stop()
             with pytest.raises(aio.AioRpcError) as caught:
                 await reader.rest()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import secrets
 import subprocess
 import sys
@@ -20,7 +21,9 @@ from tests.simulation.world import Violation
 
 GROUP = 20
 FIXED = range(0, 10_000 if os.environ.get("SLUICE_LONG") else 160, GROUP)
-FRESH = sorted(secrets.randbelow(1 << 40) for _ in range(20))
+DRAW = random.Random(os.environ.get("PYTEST_XDIST_TESTRUNUID") or secrets.token_hex())
+"""Every process of one run of the tests has to draw the same numbers, since they are in the names."""
+FRESH = sorted(DRAW.randrange(1 << 40) for _ in range(20))
 
 
 @pytest.fixture(scope="module")
