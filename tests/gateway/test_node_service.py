@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,10 @@ import gateway
 from gateway import node_service
 from gateway.api import node_pb2, node_pb2_grpc
 from gateway.block import Block
+from gateway.block_layout import StoredBlock
 from gateway.errors import LayoutError
 from gateway.ledger import Ledger
+from gateway.limits import ACCESS_READS_MAX
 from gateway.node_service import ACCESS_SERVICE_NAME, STATUS_KEY
 from publishers.maker import BlockMaker, MakerOptions
 from tests.deaf_client import DeafClient
@@ -148,6 +151,29 @@ def test_a_block_longer_than_any_message_comes_back_whole(tmp_path: Path) -> Non
         assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
 
     with_blocks(tmp_path, [], scenario)
+
+
+def test_few_blocks_are_read_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    go_on, begun = threading.Event(), list[int]()
+    read_block = Ledger.read_block
+
+    def held(ledger: Ledger, number: int) -> StoredBlock | None:
+        begun.append(number)
+        assert go_on.wait(ANSWER_SECONDS)
+        return read_block(ledger, number)
+
+    async def scenario(wire: Wire) -> None:
+        monkeypatch.setattr(Ledger, "read_block", held)
+        asked = [asyncio.ensure_future(ask(wire, LATEST)) for _ in range(ACCESS_READS_MAX + 1)]
+        waiting = wire.node.block_access._reading
+        async with asyncio.timeout(ANSWER_SECONDS):
+            while len(begun) < ACCESS_READS_MAX or not waiting._waiters:  # noqa: ASYNC110
+                await asyncio.sleep(0.002)
+        assert len(begun) == ACCESS_READS_MAX
+        go_on.set()
+        assert {(await answer).status for answer in asked} == {Code.SUCCESS}
+
+    with_blocks(tmp_path, BLOCKS[:1], scenario)
 
 
 def test_a_block_that_cannot_be_read_is_an_error_and_not_missing(

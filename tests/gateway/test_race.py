@@ -287,6 +287,21 @@ def test_a_refused_block_is_sent_by_another() -> None:
     race.expect("Carol", "ack 9")
 
 
+def test_a_refused_block_leaves_the_complete_ones_above_it() -> None:
+    race = race_of_three(hold="verified")
+    race.block("Alice", 9)
+    race.block("Bob", 10)
+    race.header("Carol", 11)
+    race.refused(9)
+    assert race.dropped == [(9, "REFUSED")]
+    race.expect("Bob", "resend 9")
+    race.block("Bob", 9, 10)
+    race.expect("Bob", "skip 10")
+    for number in (10, 9):
+        race.verified(number)
+    race.expect("Bob", "ack 9", "ack 10")
+
+
 def test_a_winner_that_leaves_in_mid_block_opens_it() -> None:
     race = race_of_three()
     race.header("Alice", 9)

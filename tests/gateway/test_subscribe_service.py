@@ -17,8 +17,9 @@ from datastream.layout import DATA_SIZE_MAX
 from gateway.addresses import Address
 from gateway.api import subscribe_pb2, subscribe_pb2_grpc
 from gateway.block import Block
-from gateway.items import ItemKind, field_item
+from gateway.items import ItemKind, field_item, varint
 from gateway.ledger import Ledger, VerifiedBlock
+from gateway.limits import SUBSCRIBE_REQUEST_BYTES_MAX
 from gateway.metrics import Metrics
 from gateway.subscribe_service import SubscribeLimits, SubscribeService
 from gateway.subscription import U64_MAX
@@ -101,7 +102,16 @@ def test_the_answer_to_each_request(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
-@pytest.mark.parametrize("message", [b"\x08", b"\x0a\x01", b"\x1a\xff" + bytes(10), bytes(5_000)])
+def request_of(size_bytes: int) -> bytes:
+    """A request for block 0, with a field of a later version that makes it so long."""
+    start_and_end, tag = b"\x08\x00\x10\x00", b"\x7a"
+    field_bytes = size_bytes - len(start_and_end) - len(tag) - 2  # its length takes two bytes
+    return start_and_end + tag + varint(field_bytes) + bytes(field_bytes)
+
+
+@pytest.mark.parametrize(
+    "message", [b"\x08", b"\x0a\x01", b"\x1a\xff" + bytes(10), request_of(SUBSCRIBE_REQUEST_BYTES_MAX + 1)]
+)
 def test_a_request_that_does_not_parse(tmp_path: Path, message: bytes) -> None:
     async def scenario() -> None:
         async with serving(tmp_path) as node:
@@ -111,6 +121,9 @@ def test_a_request_that_does_not_parse(tmp_path: Path, message: bytes) -> None:
                 response_deserializer=subscribe_pb2.SubscribeStreamResponse.FromString,
             )
             assert await Reader(method(message), U64_MAX, U64_MAX).rest() == ["INVALID_REQUEST"]
+            await node.commit(BLOCKS[0])
+            longest = request_of(SUBSCRIBE_REQUEST_BYTES_MAX)
+            assert await Reader(method(longest), 0, 0).numbers() == [0, "SUCCESS"]
 
     asyncio.run(scenario())
 
