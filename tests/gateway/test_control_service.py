@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from grpc import aio
 
-from gateway.api import control_pb2, control_pb2_grpc
+from gateway.api import control_pb2_grpc
 from gateway.control_client import ControlClient
 from gateway.control_service import ControlService
 from gateway.errors import NodeCallFailed
@@ -76,10 +76,12 @@ def test_control_calls_change_the_role_and_refusals_say_why(tmp_path: Path) -> N
             assert (await client.drain(30, PEER)).phase is Phase.DRAINED
             with pytest.raises(NodeCallFailed, match="INVALID_ARGUMENT: followed: address: got 'nowhere'"):
                 await client.stand_by("nowhere")
-            with pytest.raises(
-                NodeCallFailed, match="hold_seconds: got 0, expected above 0 and at most 3600"
-            ):
-                await client._answer(client._stub.drain(control_pb2.DrainRequest()))
+            for hold_seconds, got in ((0, "0"), (3600.5, "3600.5")):
+                with pytest.raises(NodeCallFailed) as caught:
+                    await client.drain(hold_seconds, PEER)
+                assert caught.value.reason == (
+                    f"INVALID_ARGUMENT: hold_seconds: got {got}, expected above 0 and at most 3600"
+                )
             status = await client.stand_by(PEER)
             assert (status.phase, status.followed) == (Phase.STANDBY, PEER)
             assert (await client.activate()).phase is Phase.ACTIVE
