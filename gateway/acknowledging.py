@@ -25,7 +25,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from gateway.limits import RELEASE_REST_SECONDS, RELEASED_BLOCKS_MAX
 from gateway.logs import fields
@@ -40,8 +40,7 @@ __all__ = ["Acknowledging", "StoredBlock"]
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class StoredBlock:
+class StoredBlock(NamedTuple):
     """A block that is on disk here, and not acknowledged yet."""
 
     attempt_id: AttemptId

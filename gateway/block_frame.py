@@ -12,9 +12,9 @@ refused: a field that is there twice, a timestamp or a footer in another encodin
 Source: wire.md section 6, proofs.md sections 2, 3.1 and 6.3.
 """
 
+import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from gateway.api import block_pb2
 from gateway.errors import BlockRefused, ItemError
@@ -47,10 +47,12 @@ _FOOTER_FIELDS: Final = {
     2: ("root_hash_of_all_block_hashes_tree", WireType.LEN),
     3: ("start_of_block_state_root_hash", WireType.LEN),
 }
+# The only way to write a footer: tag, length 48 and hash of fields 1, 2, and 3 where it is there.
+_FOOTER: Final = re.compile(rb"\x0a\x30(.{48})\x12\x30(.{48})(?:\x1a\x30(.{48}))?", re.DOTALL)
+assert HASH_SIZE == 0x30 == 48
 
 
-@dataclass(frozen=True, slots=True)
-class Header:
+class Header(NamedTuple):
     """A block header that was checked."""
 
     item: bytes
@@ -67,8 +69,7 @@ class Header:
     """Minor number of `hapi_proto_version`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Footer:
+class Footer(NamedTuple):
     """A block footer that was checked."""
 
     item: bytes
@@ -123,29 +124,33 @@ def read_footer(item: bytes) -> Footer:
     Raises:
         BlockRefused: a hash is missing or has another size, or there is anything beside the three.
     """
-    hashes = {1: b"", 2: b"", 3: b""}
-    number_before = 0
     try:
-        for number, _, value in _checked("block footer", item, _FOOTER_FIELDS):
-            what = _field_name("block footer", number, _FOOTER_FIELDS)
-            if number not in _FOOTER_FIELDS:
-                raise refused(RefusalKind.UNSUPPORTED, what, "it", "only fields that the root hash covers")
-            if number < number_before:
-                raise refused(
-                    RefusalKind.CANNOT_PARSE, what, f"it after field {number_before}", "rising numbers"
-                )
-            assert isinstance(value, bytes)
-            if len(value) != HASH_SIZE:
-                raise refused(RefusalKind.CANNOT_PARSE, what, f"{len(value)} bytes", f"{HASH_SIZE} bytes")
-            hashes[number] = value
-            number_before = number
+        footer = _FOOTER.fullmatch(payload_of(item))
+        if footer is None:
+            raise _refused_footer(item)
     except ItemError as error:
         raise cannot_parse(error) from error
-    for number in (1, 2):
-        if not hashes[number]:
-            what = _field_name("block footer", number, _FOOTER_FIELDS)
-            raise refused(RefusalKind.MISSING_FIELD, what, "nothing", f"{HASH_SIZE} bytes")
-    return Footer(item, hashes[1], hashes[2], hashes[3])
+    return Footer(item, *footer.groups(b""))
+
+
+def _refused_footer(item: bytes) -> BlockRefused:
+    """Find out why a footer is not `_FOOTER`; what is wrong with a field in itself is raised."""
+    number_before, numbers = 0, set()
+    for number, _, value in _checked("block footer", item, _FOOTER_FIELDS):
+        what = _field_name("block footer", number, _FOOTER_FIELDS)
+        if number not in _FOOTER_FIELDS:
+            return refused(RefusalKind.UNSUPPORTED, what, "it", "only fields that the root hash covers")
+        if number < number_before:
+            return refused(
+                RefusalKind.CANNOT_PARSE, what, f"it after field {number_before}", "rising numbers"
+            )
+        assert isinstance(value, bytes)
+        if len(value) != HASH_SIZE:
+            return refused(RefusalKind.CANNOT_PARSE, what, f"{len(value)} bytes", f"{HASH_SIZE} bytes")
+        numbers.add(number)
+        number_before = number
+    what = _field_name("block footer", 2 if 1 in numbers else 1, _FOOTER_FIELDS)
+    return refused(RefusalKind.MISSING_FIELD, what, "nothing", f"{HASH_SIZE} bytes")
 
 
 def check_proof(item: bytes, block_number: int) -> None:

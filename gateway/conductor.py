@@ -383,7 +383,7 @@ class Conductor:
         attempt.kinds.extend(action.kinds or ())
         if attempt.hashing is None and self._hashing.is_quick(action.items):
             try:
-                attempt.hasher.add(action.items, action.kinds)
+                attempt.hasher.add(action.items, action.kinds, action.size_bytes)
             except BlockRefused as refused:
                 return self._refused(attempt, refused)
             return ()

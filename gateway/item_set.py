@@ -10,7 +10,7 @@ Source: wire.md section 6; publish-block-stream.md "Base Protocol".
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from gateway.errors import ItemError
 from gateway.items import ItemKind, block_number_of, kinds_of
@@ -21,8 +21,7 @@ _HEADER = int(ItemKind.BLOCK_HEADER)
 _PROOF = int(ItemKind.BLOCK_PROOF)
 
 
-@dataclass(frozen=True, slots=True)
-class ItemSet:
+class ItemSet(NamedTuple):
     """An item set that has the form."""
 
     items: Sequence[bytes]

@@ -27,8 +27,8 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from datastream import DataStreamer, Entry
 from datastream.bookmarks import OpenDatabase, bookmarks_folder
@@ -64,8 +64,7 @@ STREAM_FILE_NAME = "datastream.bin"
 SNAPSHOT_NAME = "chain.json"
 
 
-@dataclass(frozen=True, slots=True)
-class VerifiedBlock:
+class VerifiedBlock(NamedTuple):
     """A block that has passed verification and its link check."""
 
     number: int

@@ -92,7 +92,7 @@ class Metrics:
         """
         self.registry = registry = CollectorRegistry(auto_describe=True)
         ProcessCollector(registry=registry)
-        self._publishers_named: set[str] = set()
+        self._won_by: dict[str, Counter] = {}  # to find a label's counter takes longer than to count
         self._roles_shown: set[str] = set()
 
         self.blocks_received = Counter(
@@ -237,12 +237,13 @@ class Metrics:
 
     def count_won(self, publisher: str) -> None:
         """Count a block for the publisher that sent it; publishers beyond the limit share one label."""
-        if publisher not in self._publishers_named:
-            if len(self._publishers_named) >= METRIC_PUBLISHERS_MAX:
-                publisher = OTHER_PUBLISHERS
-            else:
-                self._publishers_named.add(publisher)
-        self.blocks_won.labels(publisher=publisher).inc()
+        won = self._won_by.get(publisher)
+        if won is None:
+            if len(self._won_by) >= METRIC_PUBLISHERS_MAX:
+                self.blocks_won.labels(publisher=OTHER_PUBLISHERS).inc()
+                return
+            won = self._won_by[publisher] = self.blocks_won.labels(publisher=publisher)
+        won.inc()
 
     def exposition(self) -> bytes:
         """Write all metrics in the Prometheus text format, UTF-8."""

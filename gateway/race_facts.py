@@ -254,16 +254,12 @@ class RaceFacts:
 
     def next_deadline_ns(self) -> int | None:
         """When `tick` has something to do at the latest; None: no time limit is running."""
-        # Asked after every event, of every stream: most have no time limit of their own.
-        deadlines = [
-            at
-            for stream in self.streams.values()
-            if stream.state in _TIMED or stream.owed_since_ns is not None
-            for at in (self.stream_deadline(stream), self.owed_deadline(stream))
-            if at
-        ]
-        deadlines += [at for at in (self.block_deadline(self.lowest_sent()), self.pardon_deadline()) if at]
-        return min(deadlines, default=None)
+        deadlines = [self.block_deadline(self.lowest_sent()), self.pardon_deadline()]
+        for stream in self.streams.values():
+            # Asked after every event, of every stream: most have no time limit of their own.
+            if stream.state in _TIMED or stream.owed_since_ns is not None:
+                deadlines += (self.stream_deadline(stream), self.owed_deadline(stream))
+        return min(filter(None, deadlines), default=None)
 
     def standing_of(self, number: int, name: str) -> Standing:
         """Where block `number` stands for the publisher called `name`."""

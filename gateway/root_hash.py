@@ -32,8 +32,7 @@ Source: wire.md section 7, proofs.md sections 3.1 to 3.4.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 from gateway.block_frame import (
     Footer,
@@ -102,6 +101,9 @@ _SUBTREE_OF_REMAINDER: Final[Mapping[int, int]] = {
     **{8 + number: EXTENSION_0 + number for number in range(8)},
     19: NOT_HASHED,
 }
+# To find a member in its class takes longer than to find a name.
+_FOOTER: Final = ItemKind.BLOCK_FOOTER
+_PROOF: Final = ItemKind.BLOCK_PROOF
 # Kinds that may stand between header and footer, again and again; the usual case needs no other question.
 _BODY_KINDS: Final = frozenset(_SUBTREE_OF_KIND) - {ItemKind.BLOCK_HEADER, ItemKind.RECORD_FILE}
 # Below this count of items in one call, pushing leaves one by one is faster than gathering them by subtree.
@@ -119,8 +121,7 @@ def subtree_of(kind: int) -> int | None:
     return _SUBTREE_OF_REMAINDER.get(kind % 20)
 
 
-@dataclass(frozen=True, slots=True)
-class BlockSummary:
+class BlockSummary(NamedTuple):
     """What a whole block comes to: all that links, proofs, acknowledgements and status need of it."""
 
     number: int
@@ -158,16 +159,14 @@ class BlockSummary:
         """Return the same block with the root of the other layout, or None where there is no other root."""
         if self.root_hash_other_layout is None:
             return None
-        return replace(
-            self,
+        return self._replace(
             root_layout=8 if self.root_layout == 16 else 16,
             root_hash=self.root_hash_other_layout,
             root_hash_other_layout=self.root_hash,
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Leaves:
+class Leaves(NamedTuple):
     """Items whose leaves belong to the subtrees, and the subtree of each."""
 
     subtree_of_kind: Mapping[int, int]
@@ -178,8 +177,7 @@ class Leaves:
     """The field number of each."""
 
 
-@dataclass(frozen=True, slots=True)
-class Looked:
+class Looked(NamedTuple):
     """The next items of a block, which may be taken: what the hasher knows when they are."""
 
     leaves: Leaves
@@ -225,17 +223,15 @@ class BlockHasher:
         """Sum of the sizes of the items taken so far."""
         return self._size_bytes
 
-    def add(self, items: Sequence[bytes], kinds: Sequence[int] | None = None) -> None:
-        """Take the next items of the block, as many as there are at hand.
-
-        Args:
-            items: serialized items, in order.
-            kinds: `kinds_of(items)`, from a caller that has them already.
+    def add(
+        self, items: Sequence[bytes], kinds: Sequence[int] | None = None, size_bytes: int | None = None
+    ) -> None:
+        """Take the next items of the block, as many as there are at hand; arguments as for `look`.
 
         Raises:
             BlockRefused: as `look`. Nothing of `items` was taken then.
         """
-        looked = self.look(items, kinds)
+        looked = self.look(items, kinds, size_bytes)
         if looked is not None:
             self.take(looked)
 
@@ -268,8 +264,8 @@ class BlockHasher:
         if footer is not None:
             body_end = 0
             proofs = self._with_proofs(items, kinds, 0, header.number)
-        elif ItemKind.BLOCK_FOOTER in present:
-            body_end = kinds.index(ItemKind.BLOCK_FOOTER)
+        elif _FOOTER in present:
+            body_end = kinds.index(_FOOTER)
             footer = read_footer(items[body_end])
             proofs = self._with_proofs(items, kinds, body_end + 1, header.number)
         record_file, subtree_of_kind = self._record_file, _SUBTREE_OF_KIND
@@ -386,7 +382,7 @@ class BlockHasher:
         proofs = self._proofs
         for index in range(start, len(items)):
             what = f"item {self._item_count + index}"
-            if kinds[index] != ItemKind.BLOCK_PROOF:
+            if kinds[index] != _PROOF:
                 raise refused(
                     RefusalKind.CANNOT_PARSE,
                     what,

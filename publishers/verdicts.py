@@ -21,7 +21,7 @@ Source: proofs.md sections 3.5, 4 and 7.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final
 
 from gateway.block import Block
@@ -119,7 +119,7 @@ def check_block(verifier: BlockVerifier, block: Block) -> CheckedBlock:
         return CheckedBlock(block.number, kinds, _light(summary), refused.refusal)
     summary = verdict.summary
     if verifier.proofs.mode == "full" and not _SIGN_THE_ROOT.isdisjoint(kinds):
-        summary = replace(summary, root_hash_other_layout=None)
+        summary = summary._replace(root_hash_other_layout=None)
     return CheckedBlock(block.number, kinds, _light(summary), None, verdict.published)
 
 
@@ -139,7 +139,7 @@ def _kinds(summary: BlockSummary) -> tuple[str, ...]:
 
 def _light(summary: BlockSummary) -> BlockSummary:
     """Leave out the items, which may have megabytes: the summary goes from process to process."""
-    return replace(summary, proofs=(), record_file=None, header=b"", footer=b"")
+    return summary._replace(proofs=(), record_file=None, header=b"", footer=b"")
 
 
 class ChainChecker:

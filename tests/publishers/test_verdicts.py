@@ -83,9 +83,7 @@ def test_a_block_of_another_chain_breaks_its_own_links_only() -> None:
 def test_the_root_of_the_missing_block_is_held_against_the_tree() -> None:
     summary = checked(5).summary
     assert summary is not None
-    false = dataclasses.replace(
-        checked(5), summary=dataclasses.replace(summary, previous_root_hash=bytes(48))
-    )
+    false = dataclasses.replace(checked(5), summary=summary._replace(previous_root_hash=bytes(48)))
     found, gaps = verdicts([checked(0), checked(1), checked(2), checked(3), false])
     assert gaps == [(4, 4)]
     assert found[-1].refusal is not None

@@ -24,10 +24,12 @@ class WatchedHasher(BlockHasher):
 
     refused = False
 
-    def add(self, items: Sequence[bytes], kinds: Sequence[int] | None = None) -> None:
+    def add(
+        self, items: Sequence[bytes], kinds: Sequence[int] | None = None, size_bytes: int | None = None
+    ) -> None:
         """See `BlockHasher.add`."""
         try:
-            super().add(items, kinds)
+            super().add(items, kinds, size_bytes)
         except BlockRefused:
             self.refused = True
             raise

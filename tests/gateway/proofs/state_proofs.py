@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 from gateway.api import block_pb2
@@ -95,8 +95,7 @@ class FakeBlock:
     @property
     def summary(self) -> BlockSummary:
         """As much of a summary as a state proof is checked against."""
-        return replace(
-            _SUMMARY,
+        return _SUMMARY._replace(
             number=self.number,
             root_layout=self.layout,
             root_hash=self.root,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-from dataclasses import replace
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -31,7 +30,7 @@ NO_LEDGER = Refusal(
 
 def with_proofs(*proofs: bytes) -> BlockSummary:
     """A valid block whose proofs are others."""
-    return replace(summary_of(block_items(3)), proofs=proofs)
+    return summary_of(block_items(3))._replace(proofs=proofs)
 
 
 def good_proof() -> bytes:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 import random
-from dataclasses import replace
 from fractions import Fraction
 
 import pytest
@@ -153,7 +152,7 @@ def test_no_keys() -> None:
 
 def test_a_block_without_a_record_file() -> None:
     proof, summary = signed([0, 1])
-    assert CHECK.check(proof, replace(summary, record_file=None)) == Refusal(
+    assert CHECK.check(proof, summary._replace(record_file=None)) == Refusal(
         RefusalKind.MISSING_ITEM, "record-file proof", "no record file", "one in the block"
     )
 
