@@ -201,7 +201,7 @@ def test_refused_entries(entry_type: int, data: bytes, error: type[Exception], m
 def test_refused_bookmarks(size: int) -> None:
     group = OperationGroup(NEW)
     group.begin()
-    with pytest.raises(errors.BookmarkSizeWrong, match=f"bookmark: got {size} bytes, expected 1 to 16"):
+    with pytest.raises(errors.BookmarkSizeWrong, match=rf"bookmark: got {size} bytes, expected 1 to 16$"):
         group.add_bookmark(bytes(size))
     assert group.end == NEW
     assert group.add_bookmark(bytes(16)) == 0

@@ -126,7 +126,7 @@ def test_a_block_is_awaited_with_its_root_hash(tmp_path: Path) -> None:
             )
             with pytest.raises(NodeCallFailed, match="DEADLINE_EXCEEDED: await block 1: got block 0 in the"):
                 await client.await_block(1, root_hash, 0.05)
-            with pytest.raises(NodeCallFailed, match="root_hash: got 3 bytes, expected 48"):
+            with pytest.raises(NodeCallFailed, match=r"root_hash: got 3 bytes, expected 48$"):
                 await client.await_block(0, b"123", 1)
             waiting = asyncio.ensure_future(client.await_block(1, bytes(48), 20))
             alice.block(BLOCKS[1])

@@ -192,5 +192,5 @@ def test_what_is_refused_before_a_job(spark: SparkSession, tmp_path: Path) -> No
     stream = spark.readStream.format("blockfiles").load(str(tmp_path))
     with pytest.raises(PrepareError, match=r"a stream has no last block to link from; link each batch"):
         link_blocks(stream)
-    with pytest.raises(OptionError, match="option 'root_layout': got 9, expected auto, 8 or 16"):
+    with pytest.raises(OptionError, match=r"option 'root_layout': got 9, expected auto, 8 or 16$"):
         link_blocks(frame_of(spark, BLOCKS), root_layout=9)  # type: ignore[arg-type]

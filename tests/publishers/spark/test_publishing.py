@@ -97,7 +97,7 @@ def test_nothing_wrong_columns_and_wrong_options(spark: SparkSession) -> None:
         "the DataFrame is a stream, which has no last block; "
         'write it with blocks.writeStream.format("blockstream")'
     )
-    with pytest.raises(OptionError, match="option 'shards': got 0, expected at least 1"):
+    with pytest.raises(OptionError, match=r"option 'shards': got 0, expected at least 1$"):
         publish(frame_of(spark, BLOCKS), "127.0.0.1:1", shards=0)
     with pytest.raises(OptionError, match="option 'racers': got an unknown option"):
         publish(frame_of(spark, BLOCKS), "127.0.0.1:1", racers=2)
