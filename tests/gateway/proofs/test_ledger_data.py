@@ -233,6 +233,18 @@ def test_publications_of_other_ids_are_not_decoded(monkeypatch: pytest.MonkeyPat
     assert decoded == [NETWORK.publication]
 
 
+def test_of_two_publications_only_who_knows_the_id_takes_one() -> None:
+    """Both would be believed: that one of them came first in the block says nothing."""
+    other = TssNetwork((1, 1))
+    assert refusal_of(other.ledger) is None
+    items = [transaction(body(NETWORK.publication)), transaction(body(other.publication))]
+    with pytest.raises(BlockRefused) as caught:
+        published_ledger(items)
+    assert str(caught.value.refusal) == f"bad proof: {WHAT} in block 0: got 2 that differ, expected one"
+    for ledger in (NETWORK.ledger, other.ledger):
+        assert published_ledger(items, ledger.ledger_id) == ledger
+
+
 # --- what a publication must be -----------------------------------------------------------------------------
 
 
