@@ -14,7 +14,7 @@ What is on disk then is the same.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from gateway.ledger import Ledger, VerifiedBlock
 from gateway.limits import STAGE_BLOCK_ITEMS_MIN, STAGE_ITEM_BYTES_MAX
@@ -25,8 +25,13 @@ __all__ = ["commit"]
 
 
 async def commit(
-    ledger: Ledger, blocks: Sequence[VerifiedBlock], size_bytes: int, thread: WorkThread, turns: Turns
-) -> None:
+    ledger: Ledger,
+    blocks: Sequence[VerifiedBlock],
+    size_bytes: int,
+    thread: WorkThread,
+    turns: Turns,
+    now_ns: Callable[[], int],
+) -> int:
     """Commit blocks, one at least, as `Ledger.append` does; return when they are on disk.
 
     Args:
@@ -35,15 +40,22 @@ async def commit(
         size_bytes: of their items.
         thread: in which the ledger is written.
         turns: of the event loop.
+        now_ns: monotonic time in nanoseconds.
+
+    Returns:
+        Nanoseconds from when the thread was asked; turns that were waited for are not in it.
 
     Raises:
         As `Ledger.append`; none of the blocks can be seen then.
     """
     item_count = sum(len(block.items) for block in blocks)
     if item_count < STAGE_BLOCK_ITEMS_MIN * len(blocks) or size_bytes > STAGE_ITEM_BYTES_MAX * item_count:
+        started_ns = now_ns()
         await thread.run(ledger.append, blocks)
-        return
-    await turns.take()
-    for _ in ledger.stage(blocks):
+    else:
         await turns.take()
-    await thread.run(ledger.commit_staged)
+        for _ in ledger.stage(blocks):
+            await turns.take()
+        started_ns = now_ns()
+        await thread.run(ledger.commit_staged)
+    return now_ns() - started_ns

@@ -505,16 +505,17 @@ class Conductor:
             size_bytes += attempt.summary.size_bytes
             kinds = attempt.kinds if len(attempt.kinds) == len(attempt.items) else None
             blocks.append(VerifiedBlock(attempt.number, attempt.items, attempt.summary.root_hash, kinds))
-        started_ns = self._now_ns()
         try:
-            await commit(self._ledger, blocks, size_bytes, self._commit_thread, self.turns)
+            took_ns = await commit(
+                *(self._ledger, blocks, size_bytes, self._commit_thread, self.turns), now_ns=self._now_ns
+            )
         except Exception as error:  # the edge of a shell: whatever it was, nothing was committed
             self._commit_failed(group[0], error)
             return
         if group[0].number == 0:
             await self._checks.block_0_committed(group[0].published)
         now_ns = self._now_ns()
-        self._metrics.flush_seconds.observe((now_ns - started_ns) / 1e9)
+        self._metrics.flush_seconds.observe(took_ns / 1e9)
         for attempt, block in zip(group, blocks, strict=True):
             self._ledger.advance(block)
             self._attempts.pop(attempt.attempt_id)

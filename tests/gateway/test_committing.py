@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import threading
+import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -54,7 +55,9 @@ def with_ledger(data_dir: Path, play: Callable[[Ledger, FailingDisk, Commit], Aw
 
         async def commit_group(blocks: Sequence[VerifiedBlock]) -> None:
             size_bytes = sum(len(item) for block in blocks for item in block.items)
-            await commit(ledger, blocks, size_bytes, thread, turns)
+            began_ns = time.monotonic_ns()
+            took_ns = await commit(ledger, blocks, size_bytes, thread, turns, time.monotonic_ns)
+            assert 0 < took_ns <= time.monotonic_ns() - began_ns
 
         try:
             await play(ledger, disk, commit_group)
