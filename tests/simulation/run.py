@@ -10,15 +10,19 @@ import contextlib
 import errno
 import logging
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 
 from datastream import DatastreamError
+from gateway import committing as committing_module
 from gateway import following as following_module
 from gateway import hashing as hashing_module
+from gateway import ledger as ledger_module
 from gateway import standby_watch as standby_watch_module
 from publishers.machine_tables import FINAL_STATES
 from tests.datastream.fake_disk import PowerLost
@@ -78,24 +82,40 @@ def run(seed: int, options: Options, data_dir: Path, coverage: Coverage, trace_l
     """
     for path in sorted(data_dir.iterdir()):
         shutil.rmtree(path) if path.is_dir() else path.unlink()
-    inline_items_max = vars(hashing_module)["INLINE_HASH_ITEMS_MAX"]
-    vars(hashing_module)["INLINE_HASH_ITEMS_MAX"] = options.inline_items_max
-    open_channel = vars(following_module)["open_channel"]
     simulation = Simulation(World(seed, trace_lines), options, data_dir, coverage)
-    vars(following_module)["open_channel"] = simulation.peers.open_channel
-    vars(standby_watch_module)["open_channel"] = simulation.standbys.open_channel
     world = simulation.world
-    try:
-        simulation.play()
-    except Violation as violation:
-        world.violation = world.violation or violation
-    finally:
-        vars(hashing_module)["INLINE_HASH_ITEMS_MAX"] = inline_items_max
-        vars(following_module)["open_channel"] = open_channel
-        vars(standby_watch_module)["open_channel"] = open_channel
-        simulation.close()
+    with contextlib.closing(simulation), _gateway_for(simulation):
+        try:
+            simulation.play()
+        except Violation as violation:
+            world.violation = world.violation or violation
     lines = [f"{at_ns / 1e9:12.6f} {text}" for at_ns, text in world.trace]
     return Result(seed, options, world.step_count, world.now_ns / 1e9, world.violation, lines, world.digest)
+
+
+@contextmanager
+def _gateway_for(simulation: Simulation) -> Iterator[None]:
+    """Give the node's modules what this run has in place of networks, and in place of some limits."""
+    options = simulation.options
+    changes: list[tuple[ModuleType, str, object]] = [
+        (hashing_module, "INLINE_HASH_ITEMS_MAX", options.inline_items_max),
+        (following_module, "open_channel", simulation.peers.open_channel),
+        (standby_watch_module, "open_channel", simulation.standbys.open_channel),
+    ]
+    if options.stage_items_max:
+        changes += [
+            (committing_module, "STAGE_BLOCK_ITEMS_MIN", 0),
+            (committing_module, "STAGE_ITEM_BYTES_MAX", sys.maxsize),
+            (ledger_module, "STAGE_ITEMS_MAX", options.stage_items_max),
+        ]
+    before = [vars(module)[name] for module, name, _ in changes]
+    for module, name, value in changes:
+        vars(module)[name] = value
+    try:
+        yield
+    finally:
+        for (module, name, _), value in zip(changes, before, strict=True):
+            vars(module)[name] = value
 
 
 class Simulation:
