@@ -154,7 +154,8 @@ class Publishing:
         async with asyncio.timeout(WAIT_SECONDS):
             while True:
                 settled = self.acknowledged
-                await self.offer(self.offered + 30)
+                await self.offer(settled + 30)  # which its window has room for
+                await asyncio.sleep(30 * self._pause_seconds)
                 if self.acknowledged == settled:  # what was on its way when the standby went has come
                     return settled
 
