@@ -186,6 +186,17 @@ def test_a_footer_gives_its_hashes() -> None:
             "unsupported: block footer field 4: got it, expected only fields that the root hash covers",
         ),
         (
+            f"0a30{HASH_48}1230{HASH_48}1a30{HASH_48}2001",
+            "unsupported: block footer field 4: got it, expected only fields that the root hash covers",
+        ),
+        (
+            f"0a30{HASH_48}1230{HASH_48}1a30{HASH_48}1a30{HASH_48}",
+            (
+                "cannot parse: block footer field 3 (start_of_block_state_root_hash): "
+                "got it twice, expected at most once"
+            ),
+        ),
+        (
             "0a",
             (
                 "cannot parse: length of field at byte 0: got a varint cut off after 0 bytes, "
@@ -204,6 +215,8 @@ def test_a_proof_must_be_for_its_block() -> None:
     check_proof(proof_item(0), 0)
     text = "bad proof: block proof field 1 (block): got 3, expected 4, as in the header"
     assert refusal_of(lambda: check_proof(proof_item(3), 4)) == text
+    text = "bad proof: block proof field 1 (block): got 0, expected 4, as in the header"
+    assert refusal_of(lambda: check_proof(proof_item(0), 4)) == text  # left out, which means 0
 
 
 def test_a_proof_of_a_later_kind_may_be_there() -> None:

@@ -5,43 +5,23 @@ Its tables are compared with those of the code in tests/gateway/test_race_tables
 
 from __future__ import annotations
 
-import ast
-import importlib
 import re
-from functools import reduce
-from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
-SECTION = (
-    (ROOT / "docs" / "protocol.md")
-    .read_text("utf-8")
-    .split("## From the rules to the code and the tests\n")[1]
-    .split("\n## ")[0]
-)
-ROWS = [
-    [cell.strip() for cell in line.strip("|").split(" | ")]
-    for line in SECTION.splitlines()
-    if re.match(r"\| \d", line)
-]
+from tests.interop.doc_tables import found, functions_in, names_in, page, rows_of, section_of
+
+SECTION = section_of(page("protocol.md"), "From the rules to the code and the tests")
+ROWS = rows_of(SECTION)
 
 
 def test_each_rule_is_where_the_page_says() -> None:
     assert sorted({int(row[0]) for row in ROWS}) == list(range(1, 11))
     for _, _, where, _ in ROWS:
-        names = re.findall(r"`([\w.]+)`", where)
-        assert names
-        for name in names:
-            module, *path = name.split(".")
-            reduce(getattr, path, importlib.import_module(f"gateway.{module}"))
+        assert names_in(where)
+        for name in names_in(where):
+            found(name)
 
 
 def test_each_test_is_there() -> None:
-    functions = {
-        node.name
-        for path in (ROOT / "tests" / "interop" / "rules").glob("test_*.py")
-        for node in ast.parse(path.read_text("utf-8")).body
-        if isinstance(node, ast.FunctionDef)
-    }
     named = re.findall(r"`(test_\w+)`", SECTION)
     assert len(named) > len(ROWS)
-    assert set(named) <= functions
+    assert set(named) <= functions_in("interop/rules")

@@ -1,19 +1,22 @@
-"""The commands in docs/verification.md are taken by the command line; its columns are those of Spark."""
+"""What docs/verification.md says of the code.
+
+Its commands are taken by the command line, its columns are those of Spark, and each equation, rule and known
+answer is where the page says.
+"""
 
 from __future__ import annotations
 
 import importlib
 import re
 import shlex
-from pathlib import Path
 
 import pytest
 
 from publishers.commands import verify
 from publishers.spark.verify import VERDICT_COLUMNS
+from tests.interop.doc_tables import ROOT, found, functions_in, names_in, page, rows_of, section_of
 
-ROOT = Path(__file__).resolve().parents[2]
-PAGE = (ROOT / "docs" / "verification.md").read_text("utf-8")
+PAGE = page("verification.md")
 LINES = [line for line in PAGE.splitlines() if line.startswith("sluice ")]
 
 
@@ -30,13 +33,8 @@ def test_what_the_page_says() -> None:
     assert f"# {', '.join(VERDICT_COLUMNS)}\n" in PAGE
 
 
-def section_of(title: str) -> str:
-    """The text under a title, up to the next one."""
-    return PAGE.split(f"## {title}\n")[1].split("\n## ")[0]
-
-
 def test_each_known_answer_is_in_the_test_that_the_page_names() -> None:
-    named = re.findall(r"`((?:tests/interop/)?test_\w+(?:\.\w+)*)`", section_of("Known answers"))
+    named = re.findall(r"`((?:tests/interop/)?test_\w+(?:\.\w+)*)`", section_of(PAGE, "Known answers"))
     assert len(named) == 10
     for name in named:
         if name.endswith(".py"):
@@ -48,21 +46,41 @@ def test_each_known_answer_is_in_the_test_that_the_page_names() -> None:
 
 def test_each_equation_is_where_the_page_says() -> None:
     """Each function exists, and begins with its section."""
-    rows = [
-        [cell.strip() for cell in line.strip("|").split("|")]
-        for line in section_of("From the equations to the code").splitlines()
-        if line.startswith("| ")
-    ][1:]
+    rows = rows_of(section_of(PAGE, "From the equations to the code"))
+    assert len(rows) > 20
     assert [row[0] for row in rows] == sorted((row[0] for row in rows), key=_in_order)
     for section, _, where in rows:
-        for name in re.findall(r"`([\w.]+)`", where):
-            module, *path = name.split(".")
-            found = importlib.import_module(f"gateway.proofs.{module}")
-            for part in path:
-                found = getattr(found, part)
-            sections = (found.__doc__ or "").split(":")[0]
+        for name in names_in(where):
+            _, thing = found(name, "gateway.proofs")
+            sections = (thing.__doc__ or "").split(":")[0]
             assert re.search(rf"\b{section.split(',')[0]}\b", sections), f"{name}: {sections!r}"
 
 
 def _in_order(section: str) -> list[int]:
     return [int(number) for number in re.findall(r"\d+", section)]
+
+
+RULES = section_of(PAGE, "From proofs.md to the code and the tests")
+
+
+def test_each_rule_of_proofs_is_where_the_page_says() -> None:
+    """Each thing exists, in a module that names proofs.md as its source."""
+    rows = rows_of(RULES)
+    assert {int(re.split(r"\D", row[0])[0]) for row in rows} == set(range(1, 10))
+    assert [row[0] for row in rows] == sorted((row[0] for row in rows), key=_first_in_order)
+    for _, _, where, tests in rows:
+        assert names_in(where)
+        assert names_in(tests)
+        for name in names_in(where):
+            module, _ = found(name)
+            assert "proofs.md" in (module.__doc__ or ""), name
+
+
+def _first_in_order(section: str) -> list[int]:
+    return _in_order(section.split(",")[0])
+
+
+def test_each_test_of_proofs_is_there() -> None:
+    named = {name for row in rows_of(RULES) for name in names_in(row[3])}
+    assert len(named) > len(rows_of(RULES))
+    assert named - functions_in("gateway", "gateway/proofs", "interop", "publishers") == set()

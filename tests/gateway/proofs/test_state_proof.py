@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import pytest
 
@@ -115,6 +115,42 @@ def test_form_a_with_a_sibling_on_the_other_side_or_gone(at: int) -> None:
     for siblings in (spoiled, without, [*right[:at], *right[at + 1 :]], [*right, h("more")]):
         paths = [times, path((3, B_CHAIN[4].previous_root), siblings, 2), end]
         assert check(B_CHAIN, 4, paths) is not None
+    if at != 3:  # else there is no left sibling at the fourth place, and it is no form A
+        refusal = check(B_CHAIN, 4, [times, path((3, B_CHAIN[4].previous_root), without, 2), end])
+        assert refusal == Refusal(
+            RefusalKind.BAD_PROOF, f"state proof: form A sibling {at}", "another", "a hash on the right"
+        )
+
+
+@pytest.mark.parametrize(
+    ("time", "hash_next", "end", "what"),
+    [
+        (([h("more")], 2), 2, ([], END), "paths of form A"),
+        (([], 1), 2, ([], END), "paths of form A"),
+        (([], END), 2, ([], END), "paths of form A"),
+        (([], 2), END, ([], END), "paths of form A"),
+        (([], 2), 2, ([h("more")], END), "path 2 of form A"),
+        (([], 2), 2, ([None], END), "path 2 of form A"),
+        (([], 2), 2, ([], 2), "path 2 of form A"),
+        (([], 2), 2, ([], 0), "path 2 of form A"),
+    ],
+)
+def test_form_a_has_one_shape(
+    time: tuple[list[Sibling], int], hash_next: int, end: tuple[list[Sibling], int], what: str
+) -> None:
+    """What the walk of form A does not follow must not be there: it would be bytes that nothing covers."""
+    siblings: list[Sibling] = [*B_CHAIN[4].right, (leaf_hash(B_CHAIN[4].time),), *B_CHAIN[5].right]
+    hash_path = path((3, B_CHAIN[4].previous_root), siblings, hash_next)
+    refusal = check(B_CHAIN, 4, [path((6, B_CHAIN[5].time), *time), hash_path, path(None, *end)])
+    assert refusal is not None
+    assert (refusal.kind, refusal.what) == (RefusalKind.BAD_PROOF, f"state proof: {what}")
+
+
+def test_form_a_has_its_paths_in_order() -> None:
+    time, hash_path, end = form_a_paths(B_CHAIN, 4)
+    refusal = check(B_CHAIN, 4, [end, hash_path, time])
+    assert refusal is not None
+    assert (refusal.kind, refusal.what) == (RefusalKind.BAD_PROOF, "state proof: paths of form A")
 
 
 def test_form_a_ends_below_the_time_of_the_signed_block() -> None:
@@ -185,6 +221,85 @@ def test_more_leaves_join_on_the_way() -> None:
     assert signs(root).check(proof(paths), C_CHAIN[-2].summary) is None
     paths[2] = path((4, item + b"!"), [headers], 3)
     assert signs(root).check(proof(paths), C_CHAIN[-2].summary) is not None
+
+
+class Side(NamedTuple):
+    """A path, and what is below it."""
+
+    lowest: int
+    """Index of the lowest leaf path in it."""
+    place: int
+    content: tuple[int, bytes] | None
+    siblings: list[Sibling]
+    value: bytes
+    """At its upper end."""
+
+    def leading_to(self, next_index: int) -> bytes:
+        """Encode it."""
+        return path(self.content, self.siblings, next_index)
+
+
+def climbed(value: bytes, siblings: Sequence[Sibling]) -> bytes:
+    for one in siblings:
+        if one is None:
+            value = unary_hash(value)
+        else:
+            value = inner_hash(one[0], value) if isinstance(one, tuple) else inner_hash(value, one)
+    return value
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_any_tree_of_paths(seed: int) -> None:
+    """Leaf paths and joins in any order: at a join the side that has the lowest leaf path is the left one."""
+    rng = random.Random(seed)
+    leaf_count = rng.randint(2, 9)
+    places = rng.sample(range(2 * leaf_count - 1), 2 * leaf_count - 1)
+
+    def some_siblings() -> list[Sibling]:
+        return rng.choices([h("right"), (h("left"),), None], k=rng.randint(0, 3))
+
+    contents = [(3, C_CHAIN[2].root), (6, C_CHAIN[-1].time)]
+    contents += [(rng.choice((3, 4, 5)), h(f"content {at}")) for at in range(2, leaf_count)]
+    sides: list[Side] = []
+    paths: dict[int, bytes] = {}
+    for place, content in zip(places, contents, strict=False):
+        siblings = some_siblings()
+        start = content[1] if content[0] == 3 else leaf_hash(content[1])
+        sides.append(Side(place, place, content, siblings, climbed(start, siblings)))
+    for place in places[leaf_count:]:
+        left, right = sorted(sides.pop(rng.randrange(len(sides))) for _ in range(2))
+        paths[left.place], paths[right.place] = left.leading_to(place), right.leading_to(place)
+        siblings = some_siblings()
+        value = climbed(inner_hash(left.value, right.value), siblings)
+        sides.append(Side(left.lowest, place, None, siblings, value))
+    [top] = sides
+    paths[top.place] = top.leading_to(END)
+    serialized = proof([paths[place] for place in sorted(paths)])
+    assert signs(top.value).check(serialized, C_CHAIN[2].summary) is None
+    assert signs(top.value).check(serialized, C_CHAIN[3].summary) is not None
+
+
+def test_the_blocks_root_hash_is_a_hash_and_no_leaf() -> None:
+    """A leaf path is proven to be in the signed block, but not as a block: only a `hash` says that."""
+    item = b"what a state item says"
+    summary = C_CHAIN[2].summary
+    for root_hash, content in ((summary.root_hash, summary.root_hash), (leaf_hash(item), item)):
+        for kind in (4, 5):
+            value = inner_hash(inner_hash(leaf_hash(C_CHAIN[5].time), h("other")), leaf_hash(content))
+            paths = [
+                path((6, C_CHAIN[5].time), [], 3),
+                path((3, h("other")), [], 3),
+                path((kind, content), [], 4),
+                path(None, [], 4),
+                path(None, [], END),
+            ]
+            refusal = signs(value).check(proof(paths), summary._replace(root_hash=root_hash))
+            assert refusal == Refusal(
+                RefusalKind.BAD_PROOF,
+                "state proof: paths",
+                "no hash that is the block's root hash",
+                root_hash.hex(),
+            )
 
 
 TIMES = path((6, C_CHAIN[-1].time), [], 2)
