@@ -1,15 +1,20 @@
-"""What the simulation found in the conductor, each as the story of who did what."""
+"""Stories of the conductor, each of who did what: what the simulation found, and blocks of another chain."""
 
 from __future__ import annotations
 
 import asyncio
 from pathlib import Path
 
+import pytest
+
+from gateway.block import Block
+from gateway.merkle import EMPTY_HASH, tree_root
 from gateway.outbox import Outbox
 from gateway.race_actions import Acknowledgement, EndOfStream, PublisherId
 from gateway.race_tables import EndStatus
+from tests.gateway.blocks import block_items, summary_of
 from tests.gateway.conducting import Stage, on_stage
-from tests.nodes import make_blocks
+from tests.nodes import KEY, make_blocks
 
 
 def test_a_proof_that_is_refused_as_it_comes_has_its_consequences(tmp_path: Path) -> None:
@@ -51,3 +56,36 @@ def test_after_an_answer_without_room_come_no_further_ones() -> None:
         assert await outbox.get() == []
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("field", [1, 2])
+def test_a_block_that_links_to_another_chain_is_refused_whoever_signed_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, field: int
+) -> None:
+    """Mallory brings block 2 with one link that is not this chain's; its signature holds."""
+    chain: list[Block] = []
+    links = [EMPTY_HASH, EMPTY_HASH]
+    roots: list[bytes] = []
+    for number in range(3):
+        items = block_items(number, *links, key=KEY)
+        chain.append(Block.from_items(items))
+        roots.append(summary_of(items).root_hash)
+        links = [roots[-1], tree_root(roots)]
+    own = [roots[1], tree_root(roots[:2])]
+    strange = [b"x" * 48 if at == field else link for at, link in enumerate(own, start=1)]
+    forked = Block.from_items(block_items(2, *strange, key=KEY))
+
+    async def play(stage: Stage) -> None:
+        mallory, alice = stage.publisher("Mallory"), stage.publisher("Alice")
+        mallory.block(*chain[:2])
+        await mallory.expect("ack 0", "ack 1")
+        await alice.expect("ack 0", "ack 1")
+        mallory.block(forked)
+        await mallory.expect_end("end BAD_BLOCK_PROOF last 1 about 2")
+        assert stage.ledger.last_number == 1
+        alice.block(chain[2])
+        await alice.expect("ack 2")
+
+    on_stage(tmp_path, play)
+    [refused] = [record for record in caplog.records if "refused" in record.getMessage()]
+    assert f"block footer field {field} (" in str(refused.__dict__)

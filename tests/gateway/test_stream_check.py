@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Literal
 
 import pytest
 
 from datastream.layout import Entry
 from gateway.block_layout import BLOCK_END_TYPE, encode
+from gateway.merkle import EMPTY_HASH, StreamingTree
 from gateway.root_hash import BlockHasher
 from gateway.stream_check import BlockCheck
+from tests.gateway.blocks import block_items, summary_of
 from tests.nodes import make_blocks
 
 Entries = list[tuple[int, bytes]]
@@ -51,6 +54,26 @@ def test_a_sound_chain(first: int) -> None:
     assert reports == []
     assert checker.is_block_stream
     assert (checker.block_count, checker.last_number) == (5, first + 4)
+
+
+def in_layouts(layouts: Sequence[Literal[8, 16]], minor: int) -> list[Entries]:
+    """A chain that was committed with the roots of these layouts, whatever its version suggests."""
+    found, roots = [], [EMPTY_HASH]
+    tree = StreamingTree()
+    for number, layout in enumerate(layouts):
+        items = block_items(number, roots[-1], tree.root(), minor=minor, root_layout=layout)
+        roots.append(summary_of(items, layout).root_hash)
+        tree.push(roots[-1])
+        found.append(encode(number, items, roots[-1]))
+    return found
+
+
+@pytest.mark.parametrize("minor", [77, 78])
+def test_a_chain_whose_versions_do_not_tell_the_layout(minor: int) -> None:
+    """Proofs.md section 3.4: the root that is stored, which a proof signed, says which layout a block has."""
+    checker, reports = check(in_layouts([8, 16, 16, 8, 16], minor))
+    assert reports == []
+    assert checker.block_count == 5
 
 
 def replaced(place: int, entry: int, data: bytes) -> list[Entries]:

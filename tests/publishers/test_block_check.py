@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Literal
 
 import pytest
 
 from gateway.block import Block
+from gateway.merkle import EMPTY_HASH, tree_root
 from publishers.block_check import BlockCheck
 from publishers.block_files import read_chain
 from publishers.errors import BadBlock
+from tests.gateway.blocks import block_items, summary_of
 from tests.nodes import make_blocks
 from tests.publishers.data import needs_real_blocks, real_chain
 
@@ -62,6 +65,23 @@ def test_block_0_links_to_nothing_and_a_changed_item_breaks_the_next_link() -> N
     position = next(index for index, item in enumerate(changed) if item[0] >> 3 == 4)
     changed[position] = changed[position][:-1] + bytes([changed[position][-1] ^ 1])
     assert reason_of(BLOCKS[1], Block(2, tuple(changed)), BLOCKS[3]).startswith("it links to a block")
+
+
+@pytest.mark.parametrize("minor", [77, 78])
+def test_each_block_is_linked_to_in_its_own_layout(minor: int) -> None:
+    """Proofs.md section 3.4: the version does not tell the layout, and the next footer does."""
+    links, roots = (EMPTY_HASH, EMPTY_HASH), []
+    check = BlockCheck()
+    layouts: tuple[Literal[8, 16], ...] = (8, 16, 16, 8)
+    for number, layout in enumerate(layouts):
+        items = block_items(number, *links, minor=minor, root_layout=layout)
+        assert check.check(Block.from_items(items)).number == number
+        roots.append(summary_of(items, layout).root_hash)
+        links = (roots[-1], tree_root(roots))
+    strange = Block.from_items(block_items(4, links[0], b"x" * 48, minor=minor))
+    with pytest.raises(BadBlock) as caught:
+        check.check(strange)
+    assert caught.value.reason == ("its root_hash_of_all_block_hashes_tree is not that of the blocks before")
 
 
 def test_a_gap_begins_a_new_part_and_a_refused_block_changes_nothing() -> None:

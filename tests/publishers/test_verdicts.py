@@ -16,6 +16,8 @@ from gateway.verdict import RefusalKind
 from gateway.verification import BlockVerifier
 from publishers.verdicts import BlockVerdict, ChainChecker, CheckedBlock, check_block, kinds_text, unreadable
 from tests.gateway.blocks import body_items, footer_item, header_item, proof_item, summary_of
+from tests.gateway.proofs.made_chain import BlockPlan, MadeChain
+from tests.gateway.proofs.tss_network import TssNetwork
 from tests.nodes import ledger_key, make_blocks
 
 BLOCKS = make_blocks(9)
@@ -193,6 +195,13 @@ def test_a_root_that_a_proof_signs_is_no_other() -> None:
     signed = checked(0).summary
     assert signed is not None
     assert signed.root_hash_other_layout is None
+    network = TssNetwork((1, 1))
+    chain = MadeChain(network, [BlockPlan(is_signed=False), BlockPlan()])
+    knowing = BlockVerifier(ProofVerifier(LedgerKeys(), "full", network.ledger))
+    for block, root_hash in zip(chain.blocks(), chain.roots, strict=True):  # by a state proof; by TSS
+        summary = check_block(knowing, block).summary
+        assert summary is not None
+        assert (summary.root_hash, summary.root_hash_other_layout) == (root_hash, None)
     unsigned = check_block(UNSIGNED, BLOCKS[0]).summary
     assert unsigned is not None
     assert unsigned.root_hash_other_layout is not None

@@ -10,13 +10,16 @@ from typing import Literal, NamedTuple
 import pytest
 
 from gateway import limits
+from gateway.api import block_pb2
+from gateway.block_frame import read_header
 from gateway.errors import ProofDataError
-from gateway.items import proof_of
+from gateway.items import ItemKind, proof_of
 from gateway.merkle import inner_hash, leaf_hash, tree_root, unary_hash
 from gateway.proofs.state_proof import StateProofCheck, read_state_proof
 from gateway.proofs.tss import TssCheck
 from gateway.root_hash import BlockSummary
 from gateway.verdict import Refusal, RefusalKind
+from tests.gateway.blocks import header_item
 from tests.gateway.proofs import real
 from tests.gateway.proofs.state_proofs import (
     END,
@@ -436,6 +439,16 @@ def test_messages_have_one_encoding(name: str) -> None:
     refusal = signs(h("any")).check(serialized, C_CHAIN[0].summary)
     assert refusal is not None
     assert refusal.kind is RefusalKind.CANNOT_PARSE
+
+
+@pytest.mark.parametrize(("seconds", "nanos"), [(-1, 0), (-2, 999_999_999), (-(1 << 63), -(1 << 31)), (0, 1)])
+def test_a_time_is_any_that_a_header_may_have(seconds: int, nanos: int) -> None:
+    """The longest has 22 bytes: two numbers below 0."""
+    time = block_pb2.Timestamp(seconds=seconds, nanos=nanos).SerializeToString()
+    header = read_header(header_item(seconds=seconds, nanos=nanos), ItemKind.BLOCK_HEADER)
+    assert header.timestamp == time
+    paths = [path((6, time), [], 2), path((3, h("a")), [], 2), path(None, [], END)]
+    assert read_state_proof(proof(paths)).paths[0].content == time
 
 
 def test_the_order_of_fields_is_fixed() -> None:
