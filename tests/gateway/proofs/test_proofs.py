@@ -105,6 +105,11 @@ def test_record_files_are_checked_with_the_address_book() -> None:
     proof, summary = record_files.signed([0, 1])
     assert verifier_with_book(0).verify(summary) is None
     assert verifier_with_book(2).verify(summary) is None
+    _, signed_by_one = record_files.signed([0])
+    assert verifier_with_book(1).verify(signed_by_one) is None
+    refusal = verifier_with_book(0).verify(signed_by_one)
+    assert refusal is not None
+    assert (refusal.got, refusal.expected) == ("1 nodes that signed", "at least 2")
     refusal = verifier_with_book(3).verify(summary)
     assert refusal is not None
     assert (refusal.got, refusal.expected) == ("2 nodes that signed", "at least 3")

@@ -78,6 +78,11 @@ def test_the_count_is_strictly_above_the_threshold(node_count: int, threshold: F
     assert needed > threshold * node_count >= needed - 1
 
 
+@pytest.mark.parametrize("node_count", [*range(1, 14), 31, 1000])
+def test_more_than_a_third_is_the_default(node_count: int) -> None:
+    assert RecordFileCheck(AddressBook(BOOK.keys, node_count)).needed_count == node_count // 3 + 1
+
+
 def test_too_few_nodes() -> None:
     assert CHECK.check(*signed([2])) == too_few(1)
     assert CHECK.check(*signed([])) == too_few(0)

@@ -149,6 +149,24 @@ def test_form_a_has_one_shape(
     assert (refusal.kind, refusal.what) == (RefusalKind.BAD_PROOF, f"state proof: {what}")
 
 
+def test_form_a_has_three_paths() -> None:
+    """With a further one the general walk takes it, in which a hash of the block before proves nothing."""
+    time, hash_path, end = form_a_paths(B_CHAIN, 4)
+    for further in (path(None, [], END), path((4, b"item"), [], 2)):
+        refusal = check(B_CHAIN, 4, [time, hash_path, end, further])
+        assert refusal is not None
+        assert refusal.kind is RefusalKind.BAD_PROOF
+    siblings: list[Sibling] = [*B_CHAIN[4].right, (leaf_hash(B_CHAIN[4].time),), *B_CHAIN[5].right]
+    to_join = path((3, B_CHAIN[4].previous_root), siblings, 3)
+    refusal = check(B_CHAIN, 4, [time, to_join, end, path(None, [], 2), path((4, b"item"), [], 3)])
+    assert refusal == Refusal(
+        RefusalKind.BAD_PROOF,
+        "state proof: paths",
+        "no hash that is the block's root hash",
+        B_CHAIN[4].root.hex(),
+    )
+
+
 def test_form_a_has_its_paths_in_order() -> None:
     time, hash_path, end = form_a_paths(B_CHAIN, 4)
     refusal = check(B_CHAIN, 4, [end, hash_path, time])
