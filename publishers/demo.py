@@ -39,6 +39,8 @@ __all__ = ["DemoOptions", "DemoProgress", "DemoResult", "PublisherResult", "run_
 
 SEED: Final = 1
 SKIP_WINDOW_BLOCKS: Final = 100
+_PATIENT: Final = ("--tcp-inactivity-timeout-seconds", "3600")
+"""The client reads nothing until Spark has started, which may take minutes."""
 _WON: Final = re.compile(r'sluice_blocks_won_total\{publisher="(?P<publisher>[^"]*)"\}')
 READ_SECONDS: Final = 60.0
 """How long the client may need for the rest after the publishers are done."""
@@ -150,7 +152,7 @@ def run_demo(options: DemoOptions, on_progress: Callable[[DemoProgress], None]) 
     with ExitStack() as cleanup:
         on_progress(DemoProgress("starting a node", count))
         node = cleanup.enter_context(
-            NodeProcess(options.folder / "node", node_log, [*arguments, *options.node_arguments])
+            NodeProcess(options.folder / "node", node_log, [*arguments, *_PATIENT, *options.node_arguments])
         )
         reader = StreamReader(*node.tcp, published, last)
         cleanup.callback(reader.stop)

@@ -134,7 +134,8 @@ def test_a_signal_stops_the_node_cleanly(tmp_path: Path, number: signal.Signals)
     """Publishers and clients are connected, one of them in mid-block, and another node knocks."""
 
     async def main() -> None:
-        with ServeProcess(tmp_path / "data") as node:
+        # On a machine with much to do, to start the second node takes longer than a block may.
+        with ServeProcess(tmp_path / "data", "--publish-block-timeout-seconds", "600") as node:
             await node.start()
             async with (
                 aio.insecure_channel(str(node.grpc_address)) as channel,
