@@ -11,7 +11,7 @@ import os
 import signal
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -252,3 +252,26 @@ def test_the_operator_says_how_many_nodes_sign_a_record_file(
         await publisher.expect(answer)
 
     play(tmp_path, scene, [f"rsa:{book}"], verification_rsa_threshold=needed)
+
+
+@pytest.mark.parametrize("layout", [8, 16])
+def test_the_operator_says_which_layout_blocks_have(tmp_path: Path, layout: Literal[8, 16]) -> None:
+    """Where no proof is looked at, nothing else decides (proofs.md 3.4); with one, no other is tried."""
+    own_minor = 78 if layout == 8 else 77  # which suggests the other one
+    own = MadeChain(NETWORK, [BlockPlan(layout, own_minor)] * 2)
+    other = MadeChain(NETWORK, [BlockPlan(8 if layout == 16 else 16, 78)])
+
+    async def scene(node: Node, wire: Wire) -> None:
+        publisher = await wire.publisher("alice")
+        await publisher.block(*own.blocks())
+        await publisher.expect("ack 0", "ack 1")
+        assert node.ledger.chain.last_root_hash == own.roots[-1]
+
+    play(tmp_path / "hash", scene, verification_mode="hash", verification_root_layout=layout)
+
+    async def refused(node: Node, wire: Wire) -> None:
+        publisher = await wire.publisher("alice")
+        await publisher.block(other.blocks()[0])
+        await publisher.expect("end BAD_BLOCK_PROOF last none about 0")
+
+    play(tmp_path / "other", refused, verification_root_layout=layout)

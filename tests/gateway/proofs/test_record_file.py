@@ -291,8 +291,16 @@ def test_the_fields_of_a_record_file_are_bounded() -> None:
         ),
         (len_field(2, varint_field(2, 1) + len_field(1, b"")), "record-file proof: signature 0: got field 1"),
         (len_field(2, b"") * 1001, "record-file proof: got more signatures, expected at most 1000"),
+        (
+            len_field(2, varint_field(2, 1) + len_field(3, b"")),
+            "record-file proof: signature 0: got field 3 of wire type 2",
+        ),
+        (
+            len_field(2, len_field(1, b"") + len_field(2, b"\x01")),
+            "record-file proof: signature 0: got field 2 of wire type 2",
+        ),
     ],
-    ids=range(6),
+    ids=range(8),
 )
 def test_malformed_proofs(spoiled: bytes, text: str) -> None:
     with pytest.raises(ProofDataError) as caught:

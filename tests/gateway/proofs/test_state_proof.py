@@ -444,6 +444,14 @@ SPOILED = {
         "state proof path 0: sibling hash: got 0 bytes, expected 48, or left out",
         len_field(1, len_field(2, b"")),
     ),
+    "a sibling's unknown field": (
+        "state proof path 0: sibling: got field 3 of wire type 2",
+        len_field(1, len_field(2, h("a")) + len_field(3, b"")),
+    ),
+    "a sibling's hash twice": (
+        "state proof path 0: sibling: got field 2 after field 2",
+        len_field(1, len_field(2, h("a")) * 2),
+    ),
 }  # fmt: skip
 
 
@@ -477,6 +485,20 @@ def test_the_order_of_fields_is_fixed() -> None:
         refusal = signs(C_CHAIN[-1].root).check(spoiled, C_CHAIN[2].summary)
         assert refusal is not None
         assert (refusal.kind, refusal.what) == (RefusalKind.CANNOT_PARSE, "state proof")
+
+
+def test_beside_the_signature_there_is_nothing() -> None:
+    paths = b"".join(len_field(1, each) for each in direct_paths(C_CHAIN, 2))
+    signature = len_field(1, SIGNATURE)
+    for signed, got in (
+        (signature + len_field(2, b"x"), "field 2 of wire type 2"),
+        (signature + varint_field(1, 1), "field 1 of wire type 0"),
+        (signature * 2, "field 1 after field 1"),
+    ):
+        refusal = signs(C_CHAIN[-1].root).check(paths + len_field(2, signed), C_CHAIN[2].summary)
+        assert refusal is not None
+        assert (refusal.kind, refusal.got) == (RefusalKind.CANNOT_PARSE, got)
+        assert refusal.what == "state proof: signed_block_proof"
 
 
 def test_paths_and_siblings_are_counted_before_anything_is_hashed() -> None:

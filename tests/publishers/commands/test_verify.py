@@ -241,6 +241,24 @@ def test_real_chains(chain: str, numbers: list[int], kinds: set[str]) -> None:
 
 
 @real.needs_real_blocks
+@pytest.mark.parametrize(("needed", "status"), [(0, 0), (3, 0), (4, 1)])
+def test_how_many_nodes_must_have_signed_a_record_file(needed: int, status: int) -> None:
+    """Three of the four have."""
+    folder = real.FOLDER / "record-file-chain"
+    keys = ("--ledger-key", f"rsa:{folder / 'address-book.json'}")
+    found_status, found = run_json(folder, *keys, "--verification-rsa-threshold", needed)
+    assert found_status == status
+    reasons = [block["reason"] and block["reason"]["got"] for block in found["blocks"]]
+    assert reasons == [None if status == 0 else "3 nodes that signed"] * 3
+
+
+@pytest.mark.parametrize(("layout", "verdict"), [("auto", "accepted"), ("16", "accepted"), ("8", "refused")])
+def test_a_layout_that_is_set_is_the_only_one(folder: Path, layout: str, verdict: str) -> None:
+    _, found = run_json(folder, *KEY, "--verification-root-layout", layout)
+    assert {block["verdict"] for block in found["blocks"]} == {verdict}
+
+
+@real.needs_real_blocks
 def test_one_real_block_with_the_ledger_data_of_its_block_0() -> None:
     folder = real.FOLDER / "wraps-chain"
     one = folder / "391.blk.gz"
