@@ -163,6 +163,13 @@ class Appender:
             raise
         return new
 
+    def take_back(self, new: tuple[int, int]) -> None:
+        """Have on disk again what is committed, after `write` returned `new` and it was not published.
+
+        What the disk refuses of that is put right before the next commit.
+        """
+        self._restore(CommitStep.FLUSH_HEADER, new)
+
     def shorten(self, new: Committed) -> None:
         """Make `new`, an earlier end of the stream, what is committed on disk; the caller then publishes it.
 
@@ -261,6 +268,9 @@ class Appender:
     def _restore(self, step: CommitStep, new: tuple[int, int]) -> None:
         """Remember what a failed commit left, and put it right now if the disk lets us."""
         before = self._damage
+        self._flushed = min(
+            self._flushed, self._file.totals
+        )  # or the next commit of that length goes without
         self._damage = _Damage(
             dirty_end=max(new[0], before.dirty_end if before else 0),
             header=step in (CommitStep.HEADER, CommitStep.FLUSH_HEADER)

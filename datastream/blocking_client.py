@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import time
 from collections.abc import Iterator
 
 from datastream.commands import COMMANDS, Command, encode_command
@@ -58,6 +59,7 @@ class BlockingStreamClient:
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         keep_alive(self._socket)
         self._inbox = Inbox(stream_type)
+        self._deadline: float | None = None
 
     def __enter__(self) -> BlockingStreamClient:
         """Return self."""
@@ -73,7 +75,16 @@ class BlockingStreamClient:
 
     def set_timeout(self, timeout_seconds: float | None) -> None:
         """Wait so long for bytes from now on; None waits for ever."""
+        self._deadline = None
         self._socket.settimeout(timeout_seconds)
+
+    def set_deadline(self, deadline: float) -> None:
+        """Wait until then at most, however often bytes come, and until `set_timeout` is called.
+
+        Args:
+            deadline: in seconds, as `time.monotonic` counts them.
+        """
+        self._deadline = deadline
 
     def shut_down(self) -> None:
         """End the connection from another thread: a call that waits for bytes raises ConnectionEnded."""
@@ -115,7 +126,7 @@ class BlockingStreamClient:
             ConnectionEnded: the server closed the connection.
         """
         while not (entries := self._inbox.take_entries()) and self._inbox.is_streaming:
-            self._inbox.feed(self._socket.recv(CLIENT_READ_BYTES), "streaming")
+            self._inbox.feed(self._receive_bytes(), "streaming")
         return entries
 
     def entries(self) -> Iterator[Entry]:
@@ -130,13 +141,21 @@ class BlockingStreamClient:
     def _command(self, command: Command, parameter: int | bytes | None) -> None:
         self._socket.sendall(encode_command(command, self._inbox.stream_type, parameter))
         while not self._inbox.take_result(command):
-            self._inbox.feed(self._socket.recv(CLIENT_READ_BYTES), f"answering {COMMANDS[command][0]}")
+            self._inbox.feed(self._receive_bytes(), f"answering {COMMANDS[command][0]}")
 
     def _query(self, command: Command, parameter: int | bytes | None) -> Packet:
         self._command(command, parameter)
         while (packet := self._inbox.take_answer()) is None:
-            self._inbox.feed(self._socket.recv(CLIENT_READ_BYTES), f"answering {COMMANDS[command][0]}")
+            self._inbox.feed(self._receive_bytes(), f"answering {COMMANDS[command][0]}")
         return packet
+
+    def _receive_bytes(self) -> bytes:
+        if self._deadline is not None:
+            left = self._deadline - time.monotonic()
+            if left <= 0:
+                raise TimeoutError("timed out")
+            self._socket.settimeout(left)
+        return self._socket.recv(CLIENT_READ_BYTES)
 
 
 def iter_entries(host: str, port: int, from_entry: int = 0, stream_type: int = 1) -> Iterator[Entry]:

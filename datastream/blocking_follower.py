@@ -136,8 +136,10 @@ class BlockingStreamFollower(FollowerBase):
             self._sleep(step.seconds)
             return
         timeout = self._limits.answer_timeout_seconds
+        deadline = time.monotonic() + timeout  # not by `now`, which may be a test's
         client = BlockingStreamClient(*step.address, self._stream_type, timeout_seconds=timeout)
         try:
+            client.set_deadline(deadline)
             self._start(client)
             client.set_timeout(None)
         except BaseException:

@@ -32,7 +32,7 @@ import plyvel
 
 from datastream.errors import BookmarksUnavailable
 from datastream.folder_lock import FolderLock, SharedFolderLock
-from datastream.limits import BOOKMARK_SIZE_MAX, REBUILD_BATCH_BOOKMARKS
+from datastream.limits import BOOKMARK_SIZE_MAX, REBUILD_BATCH_BOOKMARKS, REOPEN_ROOM_BYTES
 from datastream.page_tables import PageTable, decode_table, encode_table
 
 __all__ = ["COVERED_KEY", "TABLE_KEY", "UPDATE_KEY", "BookmarkIndex", "OpenDatabase", "bookmarks_folder"]
@@ -118,9 +118,9 @@ class BookmarkIndex:
 
     def _copy_folder(self) -> None:
         """Copy the folder's files to a temporary one, which takes its place; without any it is empty."""
-        self._copy = tempfile.TemporaryDirectory(prefix="sluice-index-")
-        copy = Path(self._copy.name) / "index.db"
         try:
+            self._copy = tempfile.TemporaryDirectory(prefix="sluice-index-")
+            copy = Path(self._copy.name) / "index.db"
             copy.mkdir()
             for pattern in _DATABASE_FILES:
                 for path in self.folder.glob(pattern):
@@ -321,6 +321,8 @@ class BookmarkIndex:
 
     def _take_pending(self) -> Any:
         """Return a batch of what is pending, which is `_writing` from now on; None when nothing is."""
+        if self._writing or self._writing_covered is not None or self._writing_tables:
+            self._take_batch_back()
         if self._pending_covered is None and not self._pending_tables:
             return None
         try:
@@ -348,6 +350,7 @@ class BookmarkIndex:
         # In this order: a reader looks into the first, then into the second.
         self._writing = self._pending
         self._pending = {}
+        self._sync_next = False
         self._writing_covered, self._pending_covered = self._pending_covered, None
         self._writing_tables = tables
         return batch
@@ -369,18 +372,22 @@ class BookmarkIndex:
         """Forget what was written; what was refused is pending again."""
         error, self._writer_error = self._writer_error, None
         if error is None:
-            self._writing = {}
-            self._sync_next = False
+            self._writing, self._writing_covered, self._writing_tables = {}, None, {}
             return
+        self._take_batch_back()
+        self.failed = True
+        raise BookmarksUnavailable(self.folder, error) from error
+
+    def _take_batch_back(self) -> None:
+        """Have what a batch held wait again: it was refused, or interrupted and perhaps not written."""
         # Put together before it takes the place of the two: a reader finds each bookmark all the time.
         self._pending = {**self._writing, **self._pending}
         if self._pending_covered is None:
             self._pending_covered = self._writing_covered
         with self._tables_guard:
             self._pending_tables = {**self._writing_tables, **self._pending_tables}
-        self._writing = {}
-        self.failed = True
-        raise BookmarksUnavailable(self.folder, error) from error
+        self._writing, self._writing_covered, self._writing_tables = {}, None, {}
+        self._sync_next = True  # it may have been one that has to be on disk
 
     def put_update_record(self, record: bytes | None) -> None:
         """Write the record of an update in place, or, with None, delete it; it is on disk on return.
@@ -406,6 +413,7 @@ class BookmarkIndex:
         """
         with contextlib.suppress(BookmarksUnavailable):  # it failed too: its bookmarks are pending again
             self._await_writer()
+        self._look_for_room()
         with self._guard:
             self._close_database()
             try:
@@ -415,6 +423,15 @@ class BookmarkIndex:
                 raise BookmarksUnavailable(self.folder, error) from error
         self.write_pending()
         self.failed = False
+
+    def _look_for_room(self) -> None:
+        """Refuse to close the DB where opening it again would fail: one that refuses writes can be read."""
+        try:
+            with tempfile.TemporaryFile(dir=self.folder.parent) as file:
+                file.write(bytes(REOPEN_ROOM_BYTES))
+                file.flush()
+        except OSError as error:
+            raise BookmarksUnavailable(self.folder, error.strerror or str(error)) from error
 
     def wipe(self) -> None:
         """Empty the index."""

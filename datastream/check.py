@@ -109,7 +109,7 @@ class CheckResult:
     """Entries that are bookmarks."""
     page_count: int = 0
     findings: list[Finding] = field(default_factory=list)
-    """The first CHECK_FINDINGS_MAX of them."""
+    """The first CHECK_FINDINGS_MAX of each severity: notes must not hide what is to be repaired."""
     counts: dict[Severity, int] = field(default_factory=lambda: dict.fromkeys(Severity, 0))
     """How many there are of each severity, those not kept too."""
 
@@ -123,7 +123,7 @@ class CheckResult:
     ) -> None:
         """Take in a finding."""
         self.counts[severity] += 1
-        if len(self.findings) < CHECK_FINDINGS_MAX:
+        if self.counts[severity] <= CHECK_FINDINGS_MAX:
             self.findings.append(Finding(severity, what, offset, number))
 
 

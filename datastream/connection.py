@@ -192,13 +192,17 @@ class Connection:
         return max(0, total_length - self._position) if self._streaming else 0
 
     def close_if_past(self, offset: int) -> None:
-        """Reset the connection when the client has, or is being sent, something at or after `offset`."""
+        """Reset the connection when the client has, or is being sent, something at or after `offset`.
+
+        One that has closed its sending side, and has not come so far, gets what is left: up to `offset`.
+        """
         queued = max(
             (piece.offset + piece.size for piece in self._queue if isinstance(piece, SendRange)), default=0
         )
         if max(self._position, queued) > offset and self._socket.fileno() >= 0:
             _logger.warning("client %s: reset: the stream was truncated to %d", self.peer, offset)
             self._reset()
+        self._end_at = min(self._end_at, offset)
 
     def close(self) -> None:
         """Close the connection now; a second time does nothing."""

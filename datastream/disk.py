@@ -80,7 +80,9 @@ class RealDisk:
     """
 
     def __init__(self, path: Path, *, writable: bool = True) -> None:
-        self._fd = os.open(path, (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC)
+        # To open a pipe for reading would wait for somebody who writes to it.
+        self._fd = os.open(path, (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC | os.O_NONBLOCK)
+        os.set_blocking(self._fd, True)
         self._window = AppendWindow(self._fd, self.pwrite)
         # Called for every small commit: without the step through the method below, which documents it.
         self.append = self._window.write  # type: ignore[method-assign]

@@ -65,6 +65,8 @@ class StreamFollower(FollowerBase):
         self._sleep = sleep
         self._client: StreamClient | None = None
         self._closed = False
+        self._pause: asyncio.Future[None] | None = None
+        """The pause under way, which `close` ends."""
 
     async def __aenter__(self) -> StreamFollower:
         """Return self."""
@@ -120,14 +122,19 @@ class StreamFollower(FollowerBase):
         They count as handed over. Cancelling it loses nothing.
         """
         while not self._closed:
+            if self._pending:
+                taken = list(self._pending)
+                self._pending.clear()
+                return taken
             try:
                 if self._client is None:
                     await self._reach()
                     continue
                 entries, wrong = self._core.accept(await self._client.receive())
                 if wrong is not None:
+                    self._pending.extend(entries)  # which are kept when the next line is cancelled
                     await self._failed(wrong)
-                if entries:
+                elif entries:
                     return entries
             except (OSError, PeerError) as error:
                 await self._failed(error)
@@ -147,6 +154,8 @@ class StreamFollower(FollowerBase):
         """Close the connection and end the iteration; what was received and not handed over is dropped."""
         self._closed = True
         self._pending.clear()
+        if self._pause is not None:
+            self._pause.cancel()
         await self._disconnect()
 
     async def _failed(self, error: Exception) -> None:
@@ -165,7 +174,7 @@ class StreamFollower(FollowerBase):
         step = self._core.next_step()
         if isinstance(step, Wait):
             _logger.info("next attempt in %.1f s", step.seconds)
-            await self._sleep(step.seconds)
+            await self._wait(step.seconds)
             return
         async with asyncio.timeout(self._limits.answer_timeout_seconds):
             client = await StreamClient.connect(*step.address, self._stream_type)
@@ -175,6 +184,19 @@ class StreamFollower(FollowerBase):
                 await client.close()
                 raise
         self._client = client
+        if self._closed:  # meanwhile, and nobody would close this connection
+            await self._disconnect()
+
+    async def _wait(self, seconds: float) -> None:
+        """Pause, until `close` at most."""
+        pause = self._pause = asyncio.ensure_future(self._sleep(seconds))
+        try:
+            await asyncio.wait([pause])
+        finally:
+            self._pause = None
+            pause.cancel()
+        if not pause.cancelled():
+            pause.result()
 
     async def _start(self, client: StreamClient) -> None:
         core = self._core

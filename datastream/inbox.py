@@ -54,7 +54,7 @@ class Inbox:
 
         Raises:
             CommandRefused: it is not OK.
-            ServerSpokeWrongly: something else came.
+            ServerSpokeWrongly: something else came, as entries that nobody asked for.
         """
         for position, packet in enumerate(self._packets):
             if isinstance(packet, Result):
@@ -62,7 +62,7 @@ class Inbox:
                 if packet.error_number:
                     raise CommandRefused(COMMANDS[command][0], packet.error_number, packet.text)
                 return True
-            if not isinstance(packet, Entry):
+            if not isinstance(packet, Entry) or not self.is_streaming:
                 raise ServerSpokeWrongly("answer", type(packet).__name__, "a Result")
         return False
 

@@ -41,6 +41,7 @@ __all__ = [
     "READ_AHEAD_BYTES",
     "REBUILD_BATCH_BOOKMARKS",
     "RECEIVE_BYTES",
+    "REOPEN_ROOM_BYTES",
     "RESULT_TEXT_BYTES_MAX",
     "SEND_BYTES_PER_ROUND",
     "SEND_BYTES_PER_TURN",
@@ -65,8 +66,9 @@ FULL_CHECK_PAGES_MAX = 8
 
 Walking a page takes about 3 ms with small entries, so 8 pages stay far below the 0.2 s opening may take."""
 
-OPERATION_GROUP_BYTES_MAX = 1 << 30
-"""Bytes that the open operation and the sealed ones may hold in memory before they are committed (1 GiB)."""
+OPERATION_GROUP_BYTES_MAX = 5 << 28
+"""Bytes that the open operation and the sealed ones may hold in memory before they are committed (1.25 GiB).
+Padding counts: where no two entries fit on one page, it is as much as the entries."""
 
 APPEND_WINDOW_BYTES = 1 << 18
 """Bytes of the file past its end that are mapped into memory for small commits without a flush.
@@ -84,7 +86,7 @@ DATA_BETWEEN_BOOKMARKS_BYTES_MAX = 1 << 30
 """Bytes that `get_data_between_bookmarks` joins in memory (1 GiB)."""
 
 CHECK_FINDINGS_MAX = 1_000
-"""Findings of a check that are kept to be shown; those after them are only counted."""
+"""Findings of each severity that a check keeps to be shown; those after them are only counted."""
 
 CHANGES_KEPT_MAX = 1_024
 """Updates and truncations that are remembered for readers under way; one that missed more begins anew."""
@@ -101,9 +103,8 @@ BOOKMARK_SIZE_MAX = 16
 """Bytes. go: maxBookmarkLength = 16. Longer keys of the bookmark DB are ours (wire.md 2)."""
 
 BOOKMARKS_CHECKED_AT_OPEN_MAX = 16_384
-"""Bookmarks of the DB that opening compares with the number of entries (about 15 ms).
-
-A larger DB is not scanned; there, every lookup checks that the entry it found is that bookmark."""
+"""Bookmarks of the DB, the first in order of their bytes, that opening compares with the number of entries
+(about 15 ms). Every lookup checks that the entry it found is that bookmark, which finds the others out."""
 
 PENDING_BOOKMARKS_MAX = 16_384
 """Bookmarks of unflushed commits that wait in memory for one write batch to the DB.
@@ -112,6 +113,10 @@ The batch is written by a thread of its own while the next one gathers; at most 
 
 REBUILD_BATCH_BOOKMARKS = 16_384
 """Bookmarks per write batch while the index is rebuilt; each batch records how far it came."""
+
+REOPEN_ROOM_BYTES = 1 << 20
+"""Bytes that must be free on the disk before a bookmark DB that failed is closed and opened again: LevelDB
+writes new files then, and a table of what is in its log. Until then it can be read."""
 
 # --- the TCP server --------------------------------------------------------------------------------------
 

@@ -30,6 +30,7 @@ from datastream.errors import (
     StreamFileUnavailable,
     UpdateUnfinished,
 )
+from datastream.header_check import inspect_header
 from datastream.layout import StreamHeader, encode_header_page, file_size_of
 from datastream.limits import BOOKMARKS_CHECKED_AT_OPEN_MAX
 from datastream.recovery import (
@@ -94,7 +95,7 @@ def open_parts(path: Path, options: OpeningOptions) -> tuple[StreamFile, Bookmar
             if file is None:
                 file = _create(path, disk, options)
                 undo.callback(file.disk.close)
-            elif StreamFile.inspect(path, file.disk, file.stream_type) != file.header(file.committed):
+            elif inspect_header(path, file.disk, file.stream_type) != file.header(file.committed):
                 file = _load_or_doubt(path, file.disk, options)
             appender = _recover(file, bookmarks, options)
         except OSError as error:
@@ -115,7 +116,7 @@ def _load_or_doubt(path: Path, disk: Disk, options: OpeningOptions) -> StreamFil
 
     That the entries disagree is then found again by `_recover`.
     """
-    file = StreamFile(path, disk, StreamFile.inspect(path, disk, options.new_header.stream_type))
+    file = StreamFile(path, disk, inspect_header(path, disk, options.new_header.stream_type))
     try:
         file.load()
     except EntriesDisagree as refusal:

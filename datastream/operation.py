@@ -1,20 +1,14 @@
-"""One atomic operation at a time: its states as a table, its entries in one buffer. Pure.
-
-    state         start         add    update  seal      rollback  rollback group  commit      change
-    IDLE          OPEN          -      -       -         -         IDLE            -           COMMITTING
-    OPEN          -             OPEN   OPEN    SEALED    IDLE      IDLE            COMMITTING  -
-    SEALED        OPEN_SEALED   -      -       -         -         IDLE            COMMITTING  -
-    OPEN_SEALED   -             stays  stays   SEALED    SEALED    IDLE            COMMITTING  -
-    COMMITTING    everything is refused until the commit ends: IDLE
-    READ_ONLY     everything but closing is refused
-    CLOSED        everything is refused          (- is refused; SEALED: complete operations wait for a commit)
-
-*Update* replaces an entry of the open operation; *change* updates or truncates what is committed.
+"""The entries of the atomic operations that are not committed, in one buffer. Pure.
 
 Sealed operations and the open one lie behind each other in one buffer, exactly as they will lie in the file,
 padding included, so that a commit is one write. Nothing of them is on disk before that.
 
-Source: wire.md 4; the page rule, wire.md 1.
+    committed │ sealed operations │ the open operation │ room on the page
+              └ base              └ mark               └ end
+
+What may be called when is in `operation_table.py`.
+
+Source: the page rule, wire.md 1.
 """
 
 from __future__ import annotations
@@ -22,23 +16,16 @@ from __future__ import annotations
 import struct
 from bisect import bisect_right
 from collections.abc import Sequence
-from enum import Enum, IntEnum, auto
 from itertools import accumulate, repeat
 from typing import NamedTuple
 
 from datastream.errors import (
     BookmarkSizeWrong,
-    CommitInProgress,
     EntryNotFound,
     EntrySealed,
     EntryTooLong,
     EntryTypeReserved,
-    NoOperationOpen,
-    OperationAlreadyOpen,
-    OperationsNotCommitted,
     OperationTooLarge,
-    StreamClosed,
-    StreamReadOnly,
 )
 from datastream.layout import (
     BOOKMARK_TYPE,
@@ -58,130 +45,9 @@ from datastream.limits import (
     CHECKPOINT_INTERVAL,
     OPERATION_GROUP_BYTES_MAX,
 )
+from datastream.operation_table import ADDING, TRANSITIONS, Call, State, next_state
 
-__all__ = ["ADDING", "CALL_NAMES", "TRANSITIONS", "Call", "OperationGroup", "State", "Wrong", "next_state"]
-
-
-class State(IntEnum):
-    """Where the atomic operation stands."""
-
-    IDLE = auto()
-    OPEN = auto()
-    SEALED = auto()
-    OPEN_SEALED = auto()
-    COMMITTING = auto()
-    READ_ONLY = auto()
-    CLOSED = auto()
-
-
-class Call(IntEnum):
-    """A call of the API, or the end of a commit."""
-
-    START = auto()
-    ADD_ENTRY = auto()
-    ADD_BOOKMARK = auto()
-    UPDATE = auto()
-    SEAL = auto()
-    ROLLBACK = auto()
-    ROLLBACK_GROUP = auto()
-    COMMIT = auto()
-    COMMIT_DONE = auto()
-    UPDATE_COMMITTED = auto()
-    TRUNCATE = auto()
-    CLOSE = auto()
-
-
-CALL_NAMES: dict[Call, str] = {
-    Call.START: "start_atomic_op",
-    Call.ADD_ENTRY: "add_stream_entry",
-    Call.ADD_BOOKMARK: "add_stream_bookmark",
-    Call.UPDATE: "update_entry_data",
-    Call.SEAL: "seal_atomic_op",
-    Call.ROLLBACK: "rollback_atomic_op",
-    Call.ROLLBACK_GROUP: "rollback_group",
-    Call.COMMIT: "commit_atomic_op",
-    Call.COMMIT_DONE: "the end of a commit",
-    Call.UPDATE_COMMITTED: "update_entry_data of a committed entry",
-    Call.TRUNCATE: "truncate_file",
-    Call.CLOSE: "close",
-}
-
-
-class Wrong(Enum):
-    """Why a call is refused; the value is the error's class."""
-
-    ALREADY_OPEN = OperationAlreadyOpen
-    NOT_OPEN = NoOperationOpen
-    NOT_COMMITTED = OperationsNotCommitted
-    COMMITTING = CommitInProgress
-    READ_ONLY = StreamReadOnly
-    CLOSED = StreamClosed
-
-
-TRANSITIONS: dict[State, dict[Call, State | Wrong]] = {
-    State.IDLE: {
-        Call.START: State.OPEN,
-        Call.ADD_ENTRY: Wrong.NOT_OPEN,
-        Call.ADD_BOOKMARK: Wrong.NOT_OPEN,
-        Call.UPDATE: Wrong.NOT_OPEN,
-        Call.SEAL: Wrong.NOT_OPEN,
-        Call.ROLLBACK: Wrong.NOT_OPEN,
-        Call.ROLLBACK_GROUP: State.IDLE,
-        Call.COMMIT: Wrong.NOT_OPEN,
-        Call.COMMIT_DONE: Wrong.NOT_OPEN,
-        Call.UPDATE_COMMITTED: State.COMMITTING,
-        Call.TRUNCATE: State.COMMITTING,
-        Call.CLOSE: State.CLOSED,
-    },
-    State.OPEN: {
-        Call.START: Wrong.ALREADY_OPEN,
-        Call.ADD_ENTRY: State.OPEN,
-        Call.ADD_BOOKMARK: State.OPEN,
-        Call.UPDATE: State.OPEN,
-        Call.SEAL: State.SEALED,
-        Call.ROLLBACK: State.IDLE,
-        Call.ROLLBACK_GROUP: State.IDLE,
-        Call.COMMIT: State.COMMITTING,
-        Call.COMMIT_DONE: Wrong.ALREADY_OPEN,
-        Call.UPDATE_COMMITTED: Wrong.ALREADY_OPEN,
-        Call.TRUNCATE: Wrong.ALREADY_OPEN,
-        Call.CLOSE: State.CLOSED,
-    },
-    State.SEALED: {
-        Call.START: State.OPEN_SEALED,
-        Call.ADD_ENTRY: Wrong.NOT_OPEN,
-        Call.ADD_BOOKMARK: Wrong.NOT_OPEN,
-        Call.UPDATE: Wrong.NOT_OPEN,
-        Call.SEAL: Wrong.NOT_OPEN,
-        Call.ROLLBACK: Wrong.NOT_OPEN,
-        Call.ROLLBACK_GROUP: State.IDLE,
-        Call.COMMIT: State.COMMITTING,
-        Call.COMMIT_DONE: Wrong.NOT_OPEN,
-        Call.UPDATE_COMMITTED: Wrong.NOT_COMMITTED,
-        Call.TRUNCATE: Wrong.NOT_COMMITTED,
-        Call.CLOSE: State.CLOSED,
-    },
-    State.OPEN_SEALED: {
-        Call.START: Wrong.ALREADY_OPEN,
-        Call.ADD_ENTRY: State.OPEN_SEALED,
-        Call.ADD_BOOKMARK: State.OPEN_SEALED,
-        Call.UPDATE: State.OPEN_SEALED,
-        Call.SEAL: State.SEALED,
-        Call.ROLLBACK: State.SEALED,
-        Call.ROLLBACK_GROUP: State.IDLE,
-        Call.COMMIT: State.COMMITTING,
-        Call.COMMIT_DONE: Wrong.ALREADY_OPEN,
-        Call.UPDATE_COMMITTED: Wrong.ALREADY_OPEN,
-        Call.TRUNCATE: Wrong.ALREADY_OPEN,
-        Call.CLOSE: State.CLOSED,
-    },
-    State.COMMITTING: {**dict.fromkeys(Call, Wrong.COMMITTING), Call.COMMIT_DONE: State.IDLE},
-    State.READ_ONLY: {**dict.fromkeys(Call, Wrong.READ_ONLY), Call.CLOSE: State.CLOSED},
-    State.CLOSED: {**dict.fromkeys(Call, Wrong.CLOSED), Call.CLOSE: State.CLOSED},
-}
-
-ADDING: frozenset[State] = frozenset({State.OPEN, State.OPEN_SEALED})
-"""The states in which entries are added."""
+__all__ = ["OperationGroup"]
 
 # What `begin`, `begin_commit` and `end_commit` do for a single operation without asking the table every time.
 # They are called for each; to find a member in its class takes longer than to find a name.
@@ -189,18 +55,6 @@ _IDLE, _OPEN, _COMMITTING = State.IDLE, State.OPEN, State.COMMITTING
 assert TRANSITIONS[_IDLE][Call.START] is _OPEN
 assert TRANSITIONS[_OPEN][Call.COMMIT] is _COMMITTING
 assert TRANSITIONS[_COMMITTING][Call.COMMIT_DONE] is _IDLE
-
-
-def next_state(state: State, call: Call) -> State:
-    """Return the state after `call`.
-
-    Raises:
-        MisuseError: the table refuses the call; the state stays as it was.
-    """
-    following = TRANSITIONS[state][call]
-    if isinstance(following, Wrong):
-        raise following.value(CALL_NAMES[call])
-    return following
 
 
 class _Mark(NamedTuple):
@@ -366,12 +220,12 @@ class OperationGroup:
             self.restart(self.base)
         else:
             self._back_to(self._mark)
+            self.bookmarks.clear()
 
     def _back_to(self, mark: _Mark) -> None:
         del self.buffer[mark.size :]
         del self.page_starts[mark.page_starts :]
         del self.page_ends[mark.page_ends :]
-        self.bookmarks.clear()
         del self.checkpoints[mark.checkpoints :]
         self.number_next = mark.number
         self._room_kept = mark.room

@@ -27,6 +27,7 @@ Source: zkevm-data-streamer README, "STREAM RELAY"; issue 3.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
@@ -121,30 +122,35 @@ class Relay:
         follower: StreamFollower | None = None
         try:
             if await asyncio.to_thread(self._path.exists):
-                self._streamer = await self._open(1, 137)
-                follower = self._follow(self._streamer)
+                streamer = await self._open(1, 137)
+                follower = self._follow(streamer)
             else:
                 # Not before a master is there: the file's version and system id are the master's.
                 follower = self._follow(None)
                 header = await follower.reach()
-                self._streamer = await self._open(header.version, header.system_id)
-            await self._serve(self._streamer)
+                streamer = await self._open(header.version, header.system_id)
+            await self._serve(streamer)
             while True:
-                await self._keep(self._streamer, follower, await follower.receive())
+                await self._keep(streamer, follower, await follower.receive())
         finally:
-            if follower is not None:
-                await follower.close()
-            if self._server is not None:
-                await self._server.close()
-            if self._streamer is not None:
-                self._streamer.close()
+            try:
+                if follower is not None:
+                    await follower.close()
+            finally:  # also when cancelled once more
+                if self._server is not None:
+                    await self._server.close()
+                if self._streamer is not None:
+                    self._streamer.close()
 
     async def _open(self, version: int, system_id: int) -> DataStreamer:
-        return await _finish(
-            lambda: DataStreamer.open(
+        def work() -> DataStreamer:
+            # Kept here: when we are cancelled meanwhile, nobody is given what this returns, but it is open.
+            self._streamer = DataStreamer.open(
                 self._path, stream_type=self._stream_type, version=version, system_id=system_id
             )
-        )
+            return self._streamer
+
+        return await _finish(work)
 
     def _follow(self, streamer: DataStreamer | None) -> StreamFollower:
         return StreamFollower(
@@ -192,10 +198,15 @@ def _commit(streamer: DataStreamer, entries: Sequence[Entry]) -> None:
 
 
 async def _finish(work: Callable[[], T]) -> T:
-    """Do work in a thread, and wait for its end also when we are cancelled: nothing is closed under it."""
+    """Do work in a thread, and wait for its end also when we are cancelled, however often.
+
+    So nothing is closed under it.
+    """
     task = asyncio.ensure_future(asyncio.to_thread(work))
     try:
         return await asyncio.shield(task)
     except asyncio.CancelledError:
-        await asyncio.wait([task])
+        while not task.done():
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.wait([task])
         raise

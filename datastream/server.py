@@ -100,8 +100,9 @@ class StreamServer:
         self._context = ServerContext(
             self._streamer, loop, self._limits, self._on_command_error, self._connections.discard
         )
-        self._length_seen = self._streamer.committed.total_length
         self._unsubscribe = self._streamer.on_commit(self._on_commit)
+        # After it: a commit before must not make a later truncation look like growth.
+        self._length_seen = max(self._length_seen, self._streamer.committed.total_length)
         for listener in self._listeners:
             loop.add_reader(listener.fileno(), self._accept, listener)
         self._sweep()

@@ -16,6 +16,7 @@ Source: wire.md 1, 2, 4; design.md, "What must always hold".
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -32,6 +33,7 @@ from datastream.errors import (
     EntryNotFound,
     RangeTooLarge,
     StreamClosed,
+    StreamReadOnly,
 )
 from datastream.layout import HEADER_PAGE_SIZE, Committed, Entry, StreamHeader
 from datastream.limits import (
@@ -43,7 +45,8 @@ from datastream.limits import (
     PENDING_BOOKMARKS_MAX,
 )
 from datastream.opening import OpeningOptions, open_parts
-from datastream.operation import Call, OperationGroup, State
+from datastream.operation import OperationGroup
+from datastream.operation_table import Call, State
 from datastream.recovery import Access
 from datastream.streamfile import StreamFile
 from datastream.updating import Changer
@@ -188,6 +191,16 @@ class DataStreamer:
         """Drop the open operation; sealed ones stay."""
         self._group.rollback()
 
+    @property
+    def group_bytes(self) -> int:
+        """Bytes of the open operation and of all sealed ones as they will lie in the file, with padding."""
+        return len(self._group.buffer)
+
+    @property
+    def allocated_bytes(self) -> int:
+        """Bytes that the file takes on the disk now, as far as the file system says so."""
+        return os.fstat(self._file.disk.fileno()).st_blocks * 512
+
     def rollback_group(self) -> None:
         """Drop the open operation and all sealed ones; without any, nothing happens."""
         self._group.move(Call.ROLLBACK_GROUP)
@@ -206,7 +219,7 @@ class DataStreamer:
             CommitFailed: the disk or the bookmark DB refused. The committed view is as it was, the open and
                 all sealed operations were dropped, and another operation may be started.
         """
-        group = self._group
+        group, committed = self._group, None
         group.begin_commit()
         try:
             if self._bookmarks.failed or self._changer.overdue:
@@ -221,11 +234,26 @@ class DataStreamer:
             self._file.totals = committed  # step 6: from here on, readers see it
         except BaseException:
             group.move(_COMMIT_DONE)
+            if committed is not None and self._file.totals is not committed:
+                self._take_back(committed)
             group.restart(self._file.committed)
             raise
         group.end_commit(committed)
         if self._callbacks:
             self._tell(Committed(*committed))
+
+    def _take_back(self, written: tuple[int, int]) -> None:
+        """Undo a commit that is in the file, and that no reader has seen: Ctrl-C, or no memory for its index.
+
+        If that cannot be done either, the stream takes no further commit: it has to be opened again.
+        """
+        _logger.warning("%s: a commit is taken back, as it was interrupted behind its header", self.path)
+        try:
+            self._appender.take_back(written)
+            self._file.load_index()
+        except BaseException:
+            self._group.state = State.READ_ONLY
+            raise
 
     def recover(self) -> None:
         """Put right what an earlier failure left in file or bookmark DB, as the next commit would do first.
@@ -235,9 +263,12 @@ class DataStreamer:
 
         Raises:
             StreamClosed: it is.
+            StreamReadOnly: it takes no commit before it is opened again.
             CommitFailed: file or DB still cannot be written; the next call or commit tries again.
         """
         self._check_open("recover")
+        if self._group.state is State.READ_ONLY:
+            raise StreamReadOnly("recover")
         self._finish_what_is_overdue()
         try:
             self._appender.flush()
@@ -319,17 +350,17 @@ class DataStreamer:
             EntriesDisagree: a page that had to be walked is damaged; nothing was changed.
             CommitFailed: the disk refused before the commit point; nothing was changed.
         """
-        group = self._group
+        group, before = self._group, self._file.committed
         group.move(Call.TRUNCATE)
         try:
             self._finish_what_is_overdue()
-            before = self._file.committed
-            committed = self._changer.truncate(number)
+            self._changer.truncate(number)
         finally:
+            committed = self._file.committed
             group.move(_COMMIT_DONE)
-            group.restart(self._file.committed)
-        if committed != before:
-            self._tell(committed)
+            group.restart(committed)
+            if committed != before:  # also where it was interrupted behind its commit point
+                self._tell(committed)
 
     # --- queries: any thread -----------------------------------------------------------------------------
 

@@ -1,6 +1,6 @@
-"""The stream file for readers: what is committed, where each entry lies, and the checks of opening.
+"""The stream file for readers: what is committed, where each entry lies, and whether entries fit the header.
 
-    StreamFile.inspect   header facts; every refusal of wire.md 1 but the last
+    inspect_header       every refusal of wire.md 1 but the last (`header_check.py`)
     StreamFile.load      page heads, the last page (a small file: every page); the last refusal
     StreamFile.*         reading: always of committed bytes, page-wise, from any thread
 
@@ -23,32 +23,17 @@ from datastream.errors import (
     BadEntryRange,
     EntriesDisagree,
     EntryNotFound,
-    NotWholePages,
-    ShorterThanHeaderPage,
     StreamChanged,
-    StreamFileRefused,
-    TotalLengthOutOfFile,
-    WrongHeaderSize,
-    WrongMagic,
-    WrongPacketType,
-    WrongStreamType,
 )
 from datastream.layout import (
     ENTRY_HEAD,
     ENTRY_HEAD_SIZE,
-    HEADER_OFFSET,
-    HEADER_PAGE_SIZE,
-    HEADER_SIZE,
-    MAGIC,
     PACKET_DATA,
-    PACKET_HEADER,
     PAGE_SIZE,
     Committed,
     Entry,
-    HeaderFields,
     StreamHeader,
     decode_entry,
-    decode_header,
     encode_header,
     page_end,
     page_number_of,
@@ -59,71 +44,13 @@ from datastream.limits import FULL_CHECK_PAGES_MAX, READ_AHEAD_BYTES
 from datastream.page_index import PageIndex
 from datastream.page_tables import NoPageTables, PageTable, PageTables
 from datastream.pages import PageFault, PageWalk, find_entry, find_position, walk_page
-from datastream.recovery import FileState, TailState
+from datastream.recovery import TailState
 
-__all__ = ["REFUSALS", "StreamFile"]
+__all__ = ["StreamFile"]
 
-REFUSALS: dict[FileState, type[StreamFileRefused]] = {
-    FileState.SHORTER_THAN_HEADER_PAGE: ShorterThanHeaderPage,
-    FileState.NOT_WHOLE_PAGES: NotWholePages,
-    FileState.WRONG_MAGIC: WrongMagic,
-    FileState.WRONG_PACKET_TYPE: WrongPacketType,
-    FileState.WRONG_HEADER_SIZE: WrongHeaderSize,
-    FileState.WRONG_STREAM_TYPE: WrongStreamType,
-    FileState.TOTAL_LENGTH_OUT_OF_FILE: TotalLengthOutOfFile,
-    FileState.ENTRIES_DISAGREE: EntriesDisagree,
-}
 _ENTRIES_PER_PAGE_MAX = PAGE_SIZE // ENTRY_HEAD_SIZE
 _COLUMNS_SLACK = 64 * 1024
 """Bytes read beyond the data that is wanted, for the heads and the last entry."""
-
-
-def _judge(size: int, page: bytes, stream_type: int) -> tuple[FileState, str, str, HeaderFields | None]:
-    """Return the first thing that is wrong with the header facts, as (state, found, expected, header)."""
-    if size < HEADER_PAGE_SIZE:
-        found, expected = f"{size} bytes", f"at least {HEADER_PAGE_SIZE}, the header page"
-        return FileState.SHORTER_THAN_HEADER_PAGE, found, expected, None
-    if page[:HEADER_OFFSET] != MAGIC:
-        return FileState.WRONG_MAGIC, repr(page[:HEADER_OFFSET]), repr(MAGIC), None
-    fields = decode_header(page[HEADER_OFFSET:])
-    header = fields.header
-    rest = (size - HEADER_PAGE_SIZE) % PAGE_SIZE
-    checks = (
-        (
-            rest == 0,
-            FileState.NOT_WHOLE_PAGES,
-            f"{size} bytes, {rest} after the last whole page",
-            f"{HEADER_PAGE_SIZE} plus a multiple of {PAGE_SIZE}",
-        ),
-        (
-            fields.packet_type == PACKET_HEADER,
-            FileState.WRONG_PACKET_TYPE,
-            str(fields.packet_type),
-            str(PACKET_HEADER),
-        ),
-        (
-            fields.header_size == HEADER_SIZE,
-            FileState.WRONG_HEADER_SIZE,
-            str(fields.header_size),
-            str(HEADER_SIZE),
-        ),
-        (
-            header.stream_type == stream_type,
-            FileState.WRONG_STREAM_TYPE,
-            str(header.stream_type),
-            str(stream_type),
-        ),
-        (
-            HEADER_PAGE_SIZE <= header.total_length <= size,
-            FileState.TOTAL_LENGTH_OUT_OF_FILE,
-            str(header.total_length),
-            f"{HEADER_PAGE_SIZE} to {size}, the file's size",
-        ),
-    )
-    for sound, state, found, expected in checks:
-        if not sound:
-            return state, found, expected, None
-    return FileState.CONSISTENT, "", "", fields
 
 
 def _entries_end(index: PageIndex, page_number: int, committed: Committed) -> int:
@@ -139,7 +66,7 @@ class StreamFile:
     Args:
         path: its name, for errors.
         disk: the open file.
-        header: what `inspect` returned.
+        header: what `inspect_header` returned.
     """
 
     def __init__(self, path: Path, disk: Disk, header: StreamHeader) -> None:
@@ -161,19 +88,6 @@ class StreamFile:
     def committed(self) -> Committed:
         """What is committed; made when asked for, which is less often than there are small commits."""
         return Committed(*self.totals)
-
-    @staticmethod
-    def inspect(path: Path, disk: Disk, stream_type: int) -> StreamHeader:
-        """Read the header page and check it with the file's size.
-
-        Raises:
-            StreamFileRefused: the class says what is wrong.
-        """
-        page = disk.pread(HEADER_OFFSET + HEADER_SIZE, 0)
-        state, found, expected, fields = _judge(disk.size(), page, stream_type)
-        if fields is None:
-            raise REFUSALS[state](path, found, expected)
-        return fields.header
 
     # --- opening -----------------------------------------------------------------------------------------
 
@@ -200,6 +114,16 @@ class StreamFile:
         for page_number in range(walk_from, page_count):
             walk = self.walk(page_number)
         self.index.fill_page(page_count - 1, walk.checkpoints)
+
+    def load_index(self) -> None:
+        """Learn the pages again, while readers go on with what was known of them.
+
+        Raises:
+            EntriesDisagree: as `load`.
+        """
+        fresh = StreamFile(self.path, self.disk, self.header(self.committed))
+        fresh.load()
+        self.index = fresh.index
 
     def _check_page_head(self, page_number: int) -> int:
         """Return the number of the page's first entry; it must follow from the page before."""
@@ -231,7 +155,8 @@ class StreamFile:
         start = page_start(page_number)
         end = min(committed.total_length - start, PAGE_SIZE)
         try:
-            walk = walk_page(self.read(end, start), index.first_numbers[page_number], end)
+            first_number = index.first_numbers[page_number]
+            walk = walk_page(self._read_whole(end, start, first_number), first_number, end)
         except PageFault as fault:
             raise self._disagree(fault, start) from fault
         is_last = page_number + 1 >= pages_used(committed.total_length)
@@ -245,7 +170,6 @@ class StreamFile:
             index.set_data_end(page_number, start + walk.data_end)
             if not is_last:
                 index.set_table(page_number, walk.checkpoints)
-                first_number = index.first_numbers[page_number]
                 table = PageTable(first_number, walk.entries_end, walk.data_end, walk.checkpoints)
                 self.tables.put_table(page_number, table)
         return walk
@@ -253,6 +177,25 @@ class StreamFile:
     def read(self, size: int, offset: int) -> bytes:
         """Read bytes of committed entries, each of them whole."""
         return self.changes.read(self.disk, size, offset)
+
+    def _read_whole(self, size: int, offset: int, number: int) -> bytes:
+        """Read as `read`, and refuse a file that ends before: somebody else has cut it.
+
+        Args:
+            number: of the entry at `offset`.
+
+        Raises:
+            EntryNotFound: the stream was truncated meanwhile, before that entry.
+            EntriesDisagree: the file is shorter than its header says.
+        """
+        data = self.read(size, offset)
+        if len(data) == size:
+            return data
+        total_entries = self.committed.total_entries
+        if number >= total_entries:
+            raise EntryNotFound(number, total_entries)
+        end, expected = offset + len(data), f"{size - len(data)} committed bytes more"
+        raise EntriesDisagree(self.path, number, end, "the end of the file", expected)
 
     def _checkpoints(self, page_number: int, index: PageIndex) -> array[int]:
         """Return the positions of a page's checkpoints: remembered, stored, or from a walk."""
@@ -394,7 +337,9 @@ class StreamFile:
         except (EntriesDisagree, IndexError):
             if number >= self.committed.total_entries:  # truncated while we looked
                 raise EntryNotFound(number, self.committed.total_entries) from None
-            raise
+            if self.index is index:
+                raise
+        return self._find(number, self.committed)  # truncated behind it while we looked
 
     def _find_on(
         self, page_number: int, number: int, committed: Committed, index: PageIndex
@@ -405,7 +350,7 @@ class StreamFile:
         near, position, following = index.nearest(page_number, table, number)
         if following is None:
             following = self.data_end(page_number, committed.total_length) - start
-        data = self.read(following - position, start + position)
+        data = self._read_whole(following - position, start + position, near)
         try:
             found = find_position(data, near, number)
         except PageFault as fault:
@@ -431,7 +376,7 @@ class StreamFile:
             offset, _, _ = self._find(number, committed)
             end = self.data_end(page_number_of(offset), committed.total_length)
             while offset < end and number < end_number:
-                data = self.read(min(end - offset, size_wanted), offset)
+                data = self._read_whole(min(end - offset, size_wanted), offset, number)
                 first_number = number
                 for entry in self._whole_entries(data, offset, number, end_number):
                     yield entry
@@ -456,10 +401,12 @@ class StreamFile:
         committed = self.committed
         offset, _, _ = self._find(number, committed)
         end = self.data_end(page_number_of(offset), committed.total_length)
-        data = self.read(min(end - offset, size_wanted + _COLUMNS_SLACK), offset)
+        data = self._read_whole(min(end - offset, size_wanted + _COLUMNS_SLACK), offset, number)
         types, column = self._columns(data, offset, number, size_wanted)
         if not types:  # a long entry
-            types, column = self._columns(self.read(end - offset, offset), offset, number, size_wanted)
+            types, column = self._columns(
+                self._read_whole(end - offset, offset, number), offset, number, size_wanted
+            )
         if not types:
             raise EntriesDisagree(
                 self.path, number, offset, "an entry past the end", "an entry that ends before"

@@ -97,8 +97,21 @@ class _Unfinished:
     """An update whose record is on disk."""
 
     patch: Patch
+    offset: int
+    """Of the entry."""
+    end: int
+    """The offset just past it."""
     bookmarks: dict[bytes, int | None]
     """What it makes of bookmarks; empty when the entry is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Correction:
+    """What a truncation whose header is on disk makes of the index; see `BookmarkIndex.correct`."""
+
+    bookmarks: dict[bytes, int | None]
+    covered: int
+    page_count: int
 
 
 class Changer:
@@ -115,10 +128,12 @@ class Changer:
         self._bookmarks = bookmarks
         self._appender = appender
         self._unfinished: _Unfinished | None = None
+        self._correction: _Correction | None = None
+        """What the index has to be told of a truncation."""
         self._record_left = False
         """A record may be in the DB that must not be followed."""
         self.overdue = False
-        """Whether `finish` has something to do."""
+        """Whether `finish` has something to do. Set before there is, so that Ctrl-C cannot come between."""
 
     def finish(self) -> None:
         """Do what an earlier update could not.
@@ -129,6 +144,8 @@ class Changer:
         if self._record_left:
             self._bookmarks.put_update_record(None)
             self._record_left = False
+        if self._correction is not None:
+            self._correct_index(self._correction)
         if self._unfinished is not None:
             self._finish(self._unfinished)
         self.overdue = False
@@ -156,37 +173,43 @@ class Changer:
         start = offset - offset % _BLOCK_SIZE
         blocks = bytearray(self._file.read(-(-end // _BLOCK_SIZE) * _BLOCK_SIZE - start, start))
         blocks[offset + ENTRY_HEAD_SIZE - start : end - start] = data
-        patch = Patch(start, bytes(blocks))
-        self._record(patch)
-        self._unfinished = _Unfinished(patch, bookmarks)
-        self._file.changes.begin_update(patch, offset, end)  # step 3
+        unfinished = _Unfinished(Patch(start, bytes(blocks)), offset, end, bookmarks)
+        self._record(unfinished.patch)
+        self._unfinished = unfinished
+        self._record_left = False
         try:
-            self._finish(self._unfinished)
+            self._finish(unfinished)
         except (OSError, BookmarksUnavailable) as error:
             # It is safe in its record, and readers get it from memory.
-            self.overdue = True
             _logger.error(
                 "%s: entry %d is updated, but not in the file yet: %s", self._file.path, number, error
             )
+        else:
+            self.overdue = False
 
     def _record(self, patch: Patch) -> None:
-        """Do steps 1 and 2: from then on the update is made, whatever happens."""
+        """Do steps 1 and 2: from then on the update is made, whatever happens.
+
+        Until the caller takes note of that, the record counts as one that must not be followed.
+        """
         step = UpdateStep.FLUSH
         record = _RECORD.pack(*self._file.committed, patch.offset) + patch.data
         try:
             # A record counts for the header that it was made for, so that has to be on disk.
             self._appender.flush()
             step = UpdateStep.RECORD
+            self._record_left = self.overdue = True
             self._bookmarks.put_update_record(record)
         except BookmarksUnavailable as error:
-            self._record_left = self.overdue = True
             raise CommitFailed(self._file.path, step.value, OSError(str(error))) from error
         except OSError as error:
             raise CommitFailed(self._file.path, step.value, error) from error
 
     def _finish(self, unfinished: _Unfinished) -> None:
-        """Do steps 4 to 6."""
+        """Do steps 3 to 6; again, where they were interrupted."""
         patch, committed = unfinished.patch, self._file.committed
+        if self._file.changes.patch is not patch:
+            self._file.changes.begin_update(patch, unfinished.offset, unfinished.end)
         self._file.disk.replace(patch.data, patch.offset)
         self._file.disk.fdatasync()
         if unfinished.bookmarks:
@@ -227,19 +250,30 @@ class Changer:
         corrected = self._newest_before(set(dropped), number)
         pages_kept = pages_used(new.total_length)
         table = self._checkpoints_below(new, pages_kept - 1) if pages_kept else None
-        self._appender.shorten(new)  # steps 1 to 3
+        index = file.index.cut(pages_kept, table)
         # The last page that is kept may be filled again, and otherwise than before.
-        self._bookmarks.correct(corrected, number, max(pages_kept - 1, 0))
+        correction = _Correction(corrected, number, max(pages_kept - 1, 0))
+        self._appender.shorten(new)  # steps 1 to 3
+        self._correction = correction
+        self.overdue = True
         try:
-            self._bookmarks.write_pending()  # step 4
+            self._correct_index(correction)  # step 4
+            self.overdue = False
         except BookmarksUnavailable as error:
             _logger.error("%s; the stream is truncated, the index is put right before the next commit", error)
-        with file.changes.lock:  # step 5; sendfile uses the lock, too
-            file.totals = new
-            file.index = file.index.cut(pages_kept, table)
-            file.changes.note_truncation(new.total_length)
-        self._appender.clear_dropped(old.total_length)  # step 6
+        finally:  # also after Ctrl-C: the header says so already
+            with file.changes.lock:  # step 5; sendfile uses the lock, too
+                file.totals = new
+                file.index = index
+                file.changes.note_truncation(new.total_length)
+            self._appender.clear_dropped(old.total_length)  # step 6
         return new
+
+    def _correct_index(self, correction: _Correction) -> None:
+        """Do step 4; again, where it was interrupted."""
+        self._bookmarks.correct(correction.bookmarks, correction.covered, correction.page_count)
+        self._bookmarks.write_pending()
+        self._correction = None
 
     def _length_without(self, number: int) -> int:
         """Return `total_length` as it was when entry `number` was the next: the end of the one before."""

@@ -115,9 +115,11 @@ class ScriptedServer:
         """Serve in a thread."""
         thread = threading.Thread(target=self.serve)
         thread.start()
-        yield self
-        # An accept is not woken by closing the listener; shutting it down wakes it.
-        self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
-        thread.join(10)
+        try:
+            yield self
+        finally:  # also when the test fails: pytest would wait for the thread
+            # An accept is not woken by closing the listener; shutting it down wakes it.
+            self._listener.shutdown(socket.SHUT_RDWR)
+            self._listener.close()
+            thread.join(10)
         assert not thread.is_alive()

@@ -10,9 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from datastream.appending import COMMIT_STEPS, CommitStep
-from datastream.errors import CommitFailed
+from datastream.appending import COMMIT_STEPS, Appender, CommitStep
+from datastream.bookmarks import BookmarkIndex
+from datastream.errors import CommitFailed, StreamReadOnly
 from datastream.layout import DATA_SIZE_MAX, PAGE_SIZE, Entry, file_size_of
+from datastream.page_index import PageIndex
 from datastream.streamer import DataStreamer
 from tests.datastream.fake_disk import FailingDisk, MemoryDisk
 from tests.datastream.streams import add, bookmark, commit, entries
@@ -119,6 +121,98 @@ def test_a_failed_commit_drops_sealed_operations_too(tmp_path: Path) -> None:
     assert streamer.add_stream_entry(1, b"next") == 0
     streamer.commit_atomic_op()
     assert list(streamer.read_entries(0)) == [Entry(1, 0, b"next")]
+    streamer.close()
+
+
+INTERRUPTED = [
+    "BookmarkIndex.record",
+    "BookmarkIndex.write_pending",
+    "Appender.adopt",
+    "Appender._store_table",
+]
+
+
+@pytest.mark.parametrize("where", INTERRUPTED)
+@pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError])
+def test_a_commit_that_is_interrupted_behind_its_header_is_taken_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str, error: type[BaseException]
+) -> None:
+    """It was left in the file, and not in memory.
+
+    The next commit wrote over it while the header already counted it: torn, it would have been a file that no
+    opening takes; and being as long as the one before, it was not flushed.
+    """
+    memory = MemoryDisk()
+    streamer = open_on(tmp_path, memory)
+    commit(streamer, *FIRST, flush=True)
+    before = streamer.committed
+    owner, _, method = where.partition(".")
+
+    def interrupt(*_: object) -> None:
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr({"BookmarkIndex": BookmarkIndex, "Appender": Appender}[owner], method, interrupt)
+        with pytest.raises(error):
+            commit(streamer, bookmark(2), *BIG, flush=True)
+    assert streamer.committed == before
+    assert list(streamer.read_entries(0)) == entries(*FIRST)
+    assert zero_past_the_end(memory, streamer)
+    opened = MemoryDisk.of(memory.image_after_crash("none", random.Random(1)))
+    (tmp_path / "crashed").mkdir()
+    with open_on(tmp_path / "crashed", opened) as crashed:
+        assert list(crashed.read_entries(0)) == entries(*FIRST)
+
+    other = tuple((kind, b"z" * len(data)) for kind, data in BIG)
+    commit(streamer, bookmark(2), *other, flush=True)
+    expected = entries(*FIRST, bookmark(2), *other)
+    assert list(streamer.read_entries(0)) == expected
+    assert streamer.get_bookmark(bookmark(2)[1]) == 3
+    assert memory.image_after_crash("none", random.Random(1)) == bytes(memory.cache)
+    streamer.close()
+    with open_on(tmp_path, memory) as streamer:
+        assert list(streamer.read_entries(0)) == expected
+
+
+def test_a_commit_that_cannot_be_taken_back_is_the_last_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory = MemoryDisk()
+    streamer = open_on(tmp_path, memory)
+    commit(streamer, *FIRST, flush=True)
+
+    def run_out(*_: object) -> None:
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Appender, "adopt", run_out)
+        patch.setattr(PageIndex, "add_page", run_out)
+        with pytest.raises(MemoryError):
+            commit(streamer, bookmark(2), *BIG, flush=True)
+    with pytest.raises(StreamReadOnly):
+        commit(streamer, bookmark(2), flush=True)
+    with pytest.raises(StreamReadOnly):
+        streamer.recover()
+    assert list(streamer.read_entries(0)) == entries(*FIRST)
+    streamer.close()
+    with open_on(tmp_path, memory) as streamer:
+        commit(streamer, bookmark(2), flush=True)
+        assert list(streamer.read_entries(0)) == entries(*FIRST, bookmark(2))
+
+
+def test_an_interruption_right_behind_a_commit_leaves_it(tmp_path: Path) -> None:
+    memory = MemoryDisk()
+    streamer = open_on(tmp_path, memory)
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    unsubscribe = streamer.on_commit(interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        commit(streamer, *FIRST, flush=True)
+    unsubscribe()
+    commit(streamer, bookmark(2), flush=True)
+    assert list(streamer.read_entries(0)) == entries(*FIRST, bookmark(2))
     streamer.close()
 
 

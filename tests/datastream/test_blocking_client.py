@@ -20,6 +20,11 @@ from datastream.errors import (
     ServerSpokeWrongly,
 )
 from datastream.layout import Entry
+from datastream.limits import (
+    CLIENT_KEEPALIVE_IDLE_SECONDS,
+    CLIENT_KEEPALIVE_INTERVAL_SECONDS,
+    CLIENT_KEEPALIVE_PROBES_COUNT,
+)
 from datastream.packets import encode_result
 from datastream.streamer import DataStreamer
 from tests.datastream.serving import ServerThread
@@ -181,7 +186,9 @@ def test_the_kernel_looks_after_a_silent_connection(streamer: DataStreamer) -> N
     with ServerThread(streamer) as serving, BlockingStreamClient(serving.host, serving.port) as client:
         sock = client._socket
         assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
-        assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 30
+        assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == CLIENT_KEEPALIVE_IDLE_SECONDS
+        assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL) == CLIENT_KEEPALIVE_INTERVAL_SECONDS
+        assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT) == CLIENT_KEEPALIVE_PROBES_COUNT
         client.start(1000)
         client.set_timeout(0.01)
         with pytest.raises(TimeoutError):

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import socket
 import threading
+import time
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
@@ -12,6 +15,7 @@ import pytest
 from datastream.blocking_follower import BlockingStreamFollower
 from datastream.errors import CommandRefused, ServerSpokeWrongly, StreamContradicts
 from datastream.layout import Entry, StreamHeader
+from datastream.limits import FollowLimits
 from datastream.streamer import DataStreamer
 from tests.datastream.masters import Pauses, ScriptedServer
 from tests.datastream.serving import ServerThread
@@ -128,3 +132,29 @@ def test_stop_ends_a_wait_for_entries_and_a_pause(streamer: DataStreamer) -> Non
     pausing.stop()
     thread.join(20)
     assert not thread.is_alive()
+
+
+def test_a_server_that_answers_a_byte_at_a_time_is_left() -> None:
+    """The time for an answer is for all of it, not for each piece."""
+    dripped = []
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def drip() -> None:
+        client, _ = listener.accept()
+        with client, contextlib.suppress(ConnectionError):
+            for byte in bytes.fromhex("ff 00000409 00000000") + bytes(1_024):
+                client.sendall(bytes([byte]))
+                dripped.append(byte)
+                time.sleep(0.01)  # not for an event: this is what the server does
+
+    thread = threading.Thread(target=drip)
+    thread.start()
+    limits = FollowLimits(answer_timeout_seconds=0.2)
+    with ScriptedServer(ENTRIES).running() as server:
+        servers = [listener.getsockname(), server.address]
+        with BlockingStreamFollower(servers, limits=limits) as follower:
+            assert list(islice(follower, 40)) == ENTRIES
+            assert follower.address == server.address
+    thread.join(30)
+    listener.close()
+    assert 0 < len(dripped) < 1_033

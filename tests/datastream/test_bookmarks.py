@@ -5,7 +5,7 @@ from __future__ import annotations
 import fcntl
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ import pytest
 
 from datastream.bookmarks import COVERED_KEY, BookmarkIndex, bookmarks_folder
 from datastream.errors import BookmarksUnavailable, StreamInUse
+from datastream.limits import REBUILD_BATCH_BOOKMARKS
 
 OPEN_WITH_LEVELDB = """
 import plyvel, sys
@@ -261,3 +262,99 @@ def test_a_database_that_cannot_be_opened_again_refuses_a_batch(tmp_path: Path) 
     assert str(caught.value) == f"{tmp_path}/s.db: bookmark DB: the bookmark DB is closed"
     assert index.get(b"a") == 1
     index.close()
+
+
+def test_a_rebuilt_index_is_written_in_batches(tmp_path: Path) -> None:
+    """Two pages with a batch in all, and then one with a bookmark too few."""
+    index = BookmarkIndex(tmp_path / "s.bin")
+    waiting: list[int] = []
+
+    def pages() -> Iterator[tuple[list[tuple[bytes, int]], int]]:
+        first = 0
+        for count in (REBUILD_BATCH_BOOKMARKS - 1, 1, REBUILD_BATCH_BOOKMARKS - 1, 0):
+            waiting.append(index.pending_count)
+            yield (
+                [(number.to_bytes(4, "big"), number) for number in range(first, first + count)],
+                first + count,
+            )
+            first += count
+
+    index.rebuild(pages())
+    assert waiting == [0, REBUILD_BATCH_BOOKMARKS - 1, 0, REBUILD_BATCH_BOOKMARKS - 1]
+    assert (index.pending_count, index.covered) == (0, 2 * REBUILD_BATCH_BOOKMARKS - 1)
+    index.close()
+
+
+class WatchedDatabase:
+    """A LevelDB that notes which batches were to be on disk, and whose next write Ctrl-C can prevent."""
+
+    def __init__(self, folder: str, sync: list[bool], interrupted: list[bool]) -> None:
+        self._below = plyvel.DB(folder, create_if_missing=True)
+        self._sync = sync
+        self._interrupted = interrupted
+
+    def write_batch(self, *, sync: bool) -> Any:
+        self._sync.append(sync)
+        if self._interrupted:
+            self._interrupted.clear()
+            return InterruptedBatch(self._below.write_batch(sync=sync))
+        return self._below.write_batch(sync=sync)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._below, name)
+
+
+class InterruptedBatch:
+    """A batch that Ctrl-C prevents from being written."""
+
+    def __init__(self, below: Any) -> None:
+        self._below = below
+
+    def write(self) -> None:
+        raise KeyboardInterrupt
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._below, name)
+
+
+def test_a_correction_is_flushed_behind_a_batch_that_was_not(tmp_path: Path) -> None:
+    """A truncation while a batch of unflushed commits is under way in the other thread."""
+    sync: list[bool] = []
+    index = BookmarkIndex(tmp_path / "s.bin", lambda folder: WatchedDatabase(folder, sync, []))
+    index.record({b"a": 1, b"b": 7}, 8)
+    index.write_pending_behind()
+    index.correct({b"b": None}, 2, 0)
+    index.write_pending()
+    assert sync == [False, True]
+    index.record({b"c": 3}, 4)
+    index.write_pending()
+    assert sync == [False, True, False]
+    index.close()
+
+
+def test_an_interrupted_batch_is_written_with_the_next(tmp_path: Path) -> None:
+    interrupted: list[bool] = []
+    index = BookmarkIndex(tmp_path / "s.bin", lambda folder: WatchedDatabase(folder, [], interrupted))
+    index.record({b"a": 1}, 2)
+    interrupted.append(True)
+    with pytest.raises(KeyboardInterrupt):
+        index.write_pending()
+    assert index.get(b"a") == 1
+    index.record({b"b": 2}, 3)
+    index.write_pending()
+    index.close()
+    index = BookmarkIndex(tmp_path / "s.bin")
+    assert (index.get(b"a"), index.get(b"b"), index.covered) == (1, 2, 3)
+    index.close()
+
+
+def test_a_copy_that_cannot_be_made_keeps_no_writer_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "s.bin"
+    BookmarkIndex(path).close()
+    with monkeypatch.context() as patch:
+        patch.setattr("tempfile.tempdir", str(tmp_path / "missing"))
+        with pytest.raises(BookmarksUnavailable, match=r"s\.db: bookmark DB: No such file or directory$"):
+            BookmarkIndex(path, read_only=True)
+    BookmarkIndex(path).close()

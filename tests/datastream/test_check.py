@@ -270,3 +270,13 @@ def test_a_visitor_hears_of_entries_and_gaps(path: Path) -> None:
     check_stream(path, visitor=visitor)
     assert visitor.entries[:3] == [(0, 4096), (1, 4096 + 26), (-1, -1)]
     assert visitor.entries[3][1] == page_start(1)
+
+
+def test_notes_hide_nothing_that_can_be_repaired() -> None:
+    """A file of another program has a note for each page; what `repair` does, it does by the findings."""
+    result = CheckResult(Path("s.bin"))
+    for number in range(CHECK_FINDINGS_MAX + 1):
+        result.add(Severity.NOTE, "seen", number=number)
+    result.add(Severity.FIXABLE, "bookmark 61 is not in the index")
+    assert result.findings[-1] == Finding(Severity.FIXABLE, "bookmark 61 is not in the index")
+    assert len(result.findings) == CHECK_FINDINGS_MAX + 1

@@ -7,7 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from datastream.compare import compare_streams
 from datastream.disk import RealDisk, create_file
+from datastream.errors import StreamFileUnavailable
+from datastream.streamer import DataStreamer
 
 
 def test_reads_and_writes(tmp_path: Path) -> None:
@@ -64,3 +67,13 @@ def test_a_file_appears_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.
     create_file(path, b"head", 4096)
     assert path.read_bytes() == b"head".ljust(4096, b"\0")
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    path = tmp_path / "s.bin"
+    os.mkfifo(path)
+    for read_only in (True, False):
+        with pytest.raises(StreamFileUnavailable, match="cannot open the stream file: Illegal seek"):
+            DataStreamer.open(path, read_only=read_only)
+    with pytest.raises(StreamFileUnavailable, match="cannot open the stream file: "):
+        compare_streams(path, path)

@@ -217,3 +217,51 @@ def test_give_back(streamer: DataStreamer) -> None:
             assert pauses.seconds == [0.5]
 
     run(scenario)
+
+
+def test_a_cancelled_receive_keeps_the_entries_before_a_gap() -> None:
+    async def scenario(server: ScriptedServer) -> None:
+        async with StreamFollower([server.address], sleep=Pauses().sleep) as follower:
+            receiving = asyncio.ensure_future(follower.receive())
+            while follower._core.number_next != 5:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+            receiving.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await receiving
+            assert follower.number_next == 0
+            assert await follower.receive() == ENTRIES[:5]
+            assert await take(follower, 35) == ENTRIES[5:]
+
+    with ScriptedServer(ENTRIES, [*ENTRIES[:5], *ENTRIES[6:9]]).running() as server:
+        run(lambda: scenario(server))
+
+
+def test_closing_while_it_connects_leaves_no_connection(streamer: DataStreamer) -> None:
+    async def scenario() -> None:
+        async with Master(streamer) as master:
+            follower = StreamFollower([master.address])
+            receiving = asyncio.ensure_future(follower.receive())
+            await asyncio.sleep(0)
+            assert not follower.is_connected
+            await follower.close()
+            assert await receiving == []
+            assert not follower.is_connected
+
+    run(scenario)
+
+
+def test_closing_ends_a_pause() -> None:
+    async def scenario() -> None:
+        pausing = asyncio.Event()
+
+        async def sleep(_: float) -> None:
+            pausing.set()
+            await asyncio.Event().wait()
+
+        follower = StreamFollower([("127.0.0.1", 1)], sleep=sleep)
+        receiving = asyncio.ensure_future(follower.receive())
+        await pausing.wait()
+        await follower.close()
+        assert await asyncio.wait_for(receiving, 10) == []
+
+    run(scenario)

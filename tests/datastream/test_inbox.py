@@ -25,6 +25,7 @@ STREAMED = b"".join(encode_entry(entry) for entry in ENTRIES)
 @pytest.mark.parametrize("size", [1, 2, 7, 1000])
 def test_a_stop_after_entries(size: int) -> None:
     inbox = Inbox(1)
+    inbox.is_streaming = True
     data = STREAMED + OK
     pieces = [data[start : start + size] for start in range(0, len(data), size)]
     for piece in pieces:
@@ -75,3 +76,11 @@ def test_answers() -> None:
         answered_entry(Result(0, "OK"), b"x")
     with pytest.raises(ServerSpokeWrongly, match="server: answer to Header: got Result, expected a header"):
         answered_header(Result(0, "OK"))
+
+
+def test_entries_that_nobody_asked_for() -> None:
+    """Else a server that sends them for ever, instead of a Result, would fill the memory."""
+    inbox = Inbox(1)
+    inbox.feed(STREAMED, "x")
+    with pytest.raises(ServerSpokeWrongly, match="server: answer: got Entry, expected a Result"):
+        inbox.take_result(Command.HEADER)

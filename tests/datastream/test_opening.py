@@ -16,6 +16,7 @@ from datastream import errors, opening
 from datastream.bookmarks import COVERED_KEY, BookmarkIndex
 from datastream.errors import BookmarkNotFound
 from datastream.layout import file_size_of, page_end
+from datastream.limits import BOOKMARKS_CHECKED_AT_OPEN_MAX
 from datastream.streamer import DataStreamer
 from tests.datastream.fake_disk import FailingDisk, MemoryDisk
 from tests.datastream.streams import bookmark, change_database, commit, entries, names, operation, u64
@@ -324,3 +325,23 @@ def test_damage_beside_a_folder_is_refused(path: Path) -> None:
         with pytest.raises(errors.EntriesDisagree, match="found packet type 7 at entry 1, offset 4114"):
             DataStreamer.open(path, read_only=read_only)
     assert path.read_bytes() == content
+
+
+@pytest.mark.parametrize("is_past", [False, True])
+def test_so_many_bookmarks_are_compared_at_opening_and_later_ones_when_they_are_looked_up(
+    path: Path, monkeypatch: pytest.MonkeyPatch, is_past: bool
+) -> None:
+    """16,384 are too many for a test. Keys of the DB are in order, and one of its own lies before `z`."""
+    streamer = DataStreamer.open(path)
+    commit(streamer, (0xB0, b"a"), (1, b"x"), (0xB0, b"b"), (1, b"y"))
+    streamer.close()
+    change_database(path.with_name("s.db"), z=u64(6))  # past the end of the stream
+    checked_count = 2 if is_past else 3
+    assert checked_count < BOOKMARKS_CHECKED_AT_OPEN_MAX
+    monkeypatch.setattr(opening, "BOOKMARKS_CHECKED_AT_OPEN_MAX", checked_count)
+    with DataStreamer.open(path) as streamer:
+        held = dict(streamer._bookmarks.items())
+        assert (b"z" in held) is is_past
+        with pytest.raises(BookmarkNotFound):
+            streamer.get_bookmark(b"z")
+        assert [streamer.get_bookmark(key) for key in (b"a", b"b")] == [0, 2]

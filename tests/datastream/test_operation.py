@@ -1,9 +1,8 @@
-"""The states of an atomic operation, every (state, call); the page rule in the buffer."""
+"""The entries of an atomic operation: the page rule in the buffer, sealing, rolling back, updating."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import product
 
 import pytest
 from hypothesis import given, settings
@@ -21,25 +20,12 @@ from datastream.layout import (
     encode_entry,
     page_start,
 )
-from datastream.operation import CALL_NAMES, TRANSITIONS, Call, OperationGroup, State, Wrong, next_state
+from datastream.limits import BOOKMARK_SIZE_MAX, BOOKMARK_SIZE_MIN, OPERATION_GROUP_BYTES_MAX
+from datastream.operation import OperationGroup
+from datastream.operation_table import TRANSITIONS, Call, State, Wrong
 from datastream.pages import walk_page
 
 NEW = Committed(HEADER_PAGE_SIZE, 0)
-
-
-@pytest.mark.parametrize(("state", "call"), list(product(State, Call)))
-def test_every_state_and_call(state: State, call: Call) -> None:
-    following = TRANSITIONS[state][call]
-    if isinstance(following, State):
-        assert next_state(state, call) is following
-        return
-    with pytest.raises(following.value) as caught:
-        next_state(state, call)
-    assert str(caught.value).startswith(CALL_NAMES[call] + ": ")
-
-
-def test_each_wrong_state_has_its_own_error() -> None:
-    assert len({wrong.value for wrong in Wrong}) == len(Wrong) == 6
 
 
 def test_the_buffer_is_what_the_file_will_hold() -> None:
@@ -197,14 +183,15 @@ def test_refused_entries(entry_type: int, data: bytes, error: type[Exception], m
     assert group.add_entry(1, b"after") == 1
 
 
-@pytest.mark.parametrize("size", [0, 17])
+@pytest.mark.parametrize("size", [BOOKMARK_SIZE_MIN - 1, BOOKMARK_SIZE_MAX + 1])
 def test_refused_bookmarks(size: int) -> None:
     group = OperationGroup(NEW)
     group.begin()
     with pytest.raises(errors.BookmarkSizeWrong, match=rf"bookmark: got {size} bytes, expected 1 to 16$"):
         group.add_bookmark(bytes(size))
     assert group.end == NEW
-    assert group.add_bookmark(bytes(16)) == 0
+    assert group.add_bookmark(bytes(BOOKMARK_SIZE_MAX)) == 0
+    assert group.add_bookmark(bytes(BOOKMARK_SIZE_MIN)) == 1
 
 
 def test_one_past_the_size_limit() -> None:
@@ -350,3 +337,27 @@ def test_nothing_is_added_in_the_wrong_state(state: State) -> None:
         with pytest.raises(refusal.value):
             add()
     assert group.end == NEW
+
+
+def test_the_size_limit_is_that_of_the_limits() -> None:
+    """It is too much for a test; `test_one_past_the_size_limit` fills a small one."""
+    assert OperationGroup(NEW)._size_max == OPERATION_GROUP_BYTES_MAX
+
+
+def test_a_refused_run_leaves_the_bookmarks_of_its_operation() -> None:
+    group = OperationGroup(Committed(HEADER_PAGE_SIZE, 0))
+    group.begin()
+    group.add_bookmark(b"a")
+    for entry_types in ([1, BOOKMARK_TYPE], [1, 1 << 32]):
+        with pytest.raises(errors.EntryTypeReserved):
+            group.add_entries(entry_types, [b"x", b"y"])
+        assert (group.bookmarks, group.number_next) == ({b"a": 0}, 1)
+    group.rollback()
+    assert group.bookmarks == {}
+    group.begin()
+    group.add_bookmark(b"b")
+    group.move(Call.SEAL)
+    group.begin()
+    group.add_bookmark(b"c")
+    group.rollback()
+    assert (group.sealed_bookmarks, group.bookmarks) == ({b"b": 0}, {})

@@ -6,6 +6,7 @@ import pytest
 
 from datastream.errors import ServerSpokeWrongly
 from datastream.layout import PAGE_SIZE, Entry, StreamHeader
+from datastream.limits import RESULT_TEXT_BYTES_MAX
 from datastream.packets import NOT_FOUND_ANSWER, Answer, Packet, PacketReader, Result, encode_result
 
 CASES: list[tuple[str, Packet, bytes]] = [
@@ -63,3 +64,10 @@ def test_refusals(data: bytes, message: str) -> None:
     with pytest.raises(ServerSpokeWrongly) as caught:
         PacketReader().feed(data)
     assert str(caught.value) == message
+
+
+def test_the_longest_text_of_a_result() -> None:
+    text = "x" * RESULT_TEXT_BYTES_MAX
+    assert PacketReader().feed(encode_result(1, text)) == [Result(1, text)]
+    with pytest.raises(ServerSpokeWrongly, match="length of a Result: got 1034, expected 9 to 1033"):
+        PacketReader().feed(encode_result(1, text + "x"))

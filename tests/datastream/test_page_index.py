@@ -5,6 +5,7 @@ from __future__ import annotations
 from array import array
 
 from datastream.layout import page_start
+from datastream.limits import OFFSET_TABLES_MAX
 from datastream.page_index import PageIndex
 
 
@@ -62,3 +63,15 @@ def test_data_ends() -> None:
     index.set_data_end(0, 12345)
     assert index.data_end(0) == 12345
     assert index.page_count == 2
+
+
+def test_so_many_tables_are_kept_and_the_oldest_goes_for_one_more() -> None:
+    index = PageIndex()
+    for page_number in range(OFFSET_TABLES_MAX + 2):
+        index.add_page(page_number, page_number)
+    for page_number in range(OFFSET_TABLES_MAX):
+        index.set_table(page_number, array("I", [0]))
+    assert index.table(0) is not None
+    index.set_table(OFFSET_TABLES_MAX, array("I", [0]))
+    assert index.table(1) is None  # the first one was just used
+    assert index.table(0) is not None

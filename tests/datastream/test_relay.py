@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -266,3 +268,33 @@ def test_what_it_cannot_open(streamer: DataStreamer, tmp_path: Path) -> None:
                 await Relay([master.address], tmp_path / "t.bin", port=0).run()
 
     run(scenario)
+
+
+def test_cancelled_while_it_opens_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The stream is closed again: others may open it."""
+    path = tmp_path / "r.bin"
+    DataStreamer.open(path, initial_pages=1).close()
+    begun, go_on = threading.Event(), threading.Event()
+    really_open = DataStreamer.open
+
+    def slowly(*args: Any, **options: Any) -> DataStreamer:
+        begun.set()
+        assert go_on.wait(30)
+        return really_open(*args, **options)
+
+    async def scenario() -> None:
+        task = asyncio.ensure_future(Relay([("127.0.0.1", 1)], path, port=0).run())
+        await asyncio.to_thread(begun.wait, 30)
+        for _ in range(2):  # the second time while it waits for the thread
+            task.cancel()
+            for _ in range(5):
+                await asyncio.sleep(0)
+            assert not task.done()
+        go_on.set()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    with monkeypatch.context() as patch:
+        patch.setattr(DataStreamer, "open", slowly)
+        run(scenario)
+    DataStreamer.open(path).close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 
 from datastream import errors
 from datastream.errors import StreamFileRefused
+from datastream.header_check import inspect_header
 from datastream.layout import (
     HEADER_PAGE_SIZE,
     PAGE_SIZE,
@@ -20,9 +22,12 @@ from datastream.layout import (
     page_end,
     page_start,
 )
+from datastream.limits import FULL_CHECK_PAGES_MAX
 from datastream.recovery import TailState
+from datastream.streamer import DataStreamer
 from datastream.streamfile import StreamFile
 from tests.datastream.fake_disk import MemoryDisk
+from tests.datastream.streams import commit
 
 PATH = Path("s.bin")
 Change = Callable[[bytearray], None]
@@ -47,7 +52,7 @@ def image(*pages: list[int], fill: bytes = b"\0", spare_pages: int = 1) -> bytea
 def load(content: bytes) -> StreamFile:
     """Inspect and load."""
     disk = MemoryDisk.of(content)
-    file = StreamFile(PATH, disk, StreamFile.inspect(PATH, disk, 1))
+    file = StreamFile(PATH, disk, inspect_header(PATH, disk, 1))
     file.load()
     assert disk.steps == []  # reading changes nothing
     return file
@@ -62,71 +67,8 @@ def put(offset: int, data: bytes) -> Change:
     return change
 
 
-def cut(size: int) -> Change:
-    """Return a change that cuts the file."""
-
-    def change(content: bytearray) -> None:
-        del content[size:]
-
-    return change
-
-
-def extend(data: bytes) -> Change:
-    """Return a change that appends."""
-
-    def change(content: bytearray) -> None:
-        content.extend(data)
-
-    return change
-
-
 U64 = 8
 REFUSALS: list[tuple[str, Change, type[StreamFileRefused], str]] = [
-    ("empty", cut(0), errors.ShorterThanHeaderPage, "file size: found 0 bytes, expected at least 4096"),
-    ("short", cut(4095), errors.ShorterThanHeaderPage, "file size: found 4095 bytes, expected at least 4096"),
-    (
-        "cut",
-        cut(HEADER_PAGE_SIZE + 3 * PAGE_SIZE - 1),
-        errors.NotWholePages,
-        "file size: found 3149823 bytes, 1048575 after the last whole page, expected 4096 plus a multiple",
-    ),
-    (
-        "one more byte",
-        extend(b"\0"),
-        errors.NotWholePages,
-        "file size: found 3149825 bytes, 1 after the last whole",
-    ),
-    (
-        "magic",
-        put(0, b"P"),
-        errors.WrongMagic,
-        "magic bytes: found b'PolygonDATSTREAM', expected b'polygonDATSTREAM'",
-    ),
-    (
-        "packet type",
-        put(16, b"\2"),
-        errors.WrongPacketType,
-        "packet type of the header entry: found 2, expected 1",
-    ),
-    (
-        "header length",
-        put(20, b"\x27"),
-        errors.WrongHeaderSize,
-        "length of the header entry: found 39, expected 38",
-    ),
-    ("stream type", put(37, b"\5"), errors.WrongStreamType, "stream type: found 5, expected 1"),
-    (
-        "beyond the file",
-        put(38, (HEADER_PAGE_SIZE + 3 * PAGE_SIZE + 1).to_bytes(U64, "big")),
-        errors.TotalLengthOutOfFile,
-        "TotalLength: found 3149825, expected 4096 to 3149824, the file's size",
-    ),
-    (
-        "inside the header",
-        put(38, (4095).to_bytes(U64, "big")),
-        errors.TotalLengthOutOfFile,
-        "TotalLength: found 4095, expected 4096 to 3149824, the file's size",
-    ),
     (
         "one entry more",
         put(46, (6).to_bytes(U64, "big")),
@@ -287,6 +229,17 @@ def test_a_big_file_is_not_walked() -> None:
         list(file.entries(95))
 
 
+@pytest.mark.parametrize("page_count", [FULL_CHECK_PAGES_MAX, FULL_CHECK_PAGES_MAX + 1])
+def test_so_many_pages_are_walked_and_not_one_more(page_count: int) -> None:
+    content = image(*[[50] * 20 for _ in range(page_count)])
+    content[page_start(1) + 67] = 9  # damage in the middle of a page
+    if page_count <= FULL_CHECK_PAGES_MAX:
+        with pytest.raises(errors.EntriesDisagree, match="found packet type 9 at entry 21"):
+            load(bytes(content))
+    else:
+        assert load(bytes(content)).read_entry(0).number == 0
+
+
 @pytest.mark.parametrize("number", [-1, 5, 1 << 63])
 def test_entries_that_are_not_there(number: int) -> None:
     file = load(bytes(image([1] * 5)))
@@ -326,3 +279,46 @@ def test_columns_of_what_is_not_there_or_damaged() -> None:
     file.disk.pwrite(b"\x07", offset)
     with pytest.raises(errors.EntriesDisagree, match=r"at entry 1, "):
         file.columns(0, 1_000)
+
+
+def test_a_file_that_somebody_cuts_under_a_reader(tmp_path: Path) -> None:
+    """A reader behind the cut is told so; it does not wait for bytes that never come."""
+    path = tmp_path / "s.bin"
+    with DataStreamer.open(path, initial_pages=1) as streamer:
+        commit(streamer, *[(1, bytes([number % 251]) * 100) for number in range(2_000)])
+        reader = streamer.read_entries(0)
+        assert next(reader).number == 0
+        os.truncate(path, 100_000)
+        cut = r"found the end of the file at entry \d+, offset 100000, expected \d+ committed bytes more"
+        with pytest.raises(errors.EntriesDisagree, match=cut):
+            list(reader)
+        for number in (1_000, 1_900):
+            with pytest.raises(errors.EntriesDisagree, match=cut):
+                streamer.get_entry(number)
+            with pytest.raises(errors.EntriesDisagree, match=cut):
+                streamer.read_columns(number, 1_000)
+        assert streamer.get_entry(10).data == bytes([10]) * 100
+
+
+class TruncatingDisk(MemoryDisk):
+    """A disk where another thread truncates the stream just before a read."""
+
+    before_read: list[Callable[[], None]]
+
+    def pread(self, size: int, offset: int) -> bytes:
+        while self.before_read:
+            self.before_read.pop()()
+        return super().pread(size, offset)
+
+
+def test_an_entry_before_a_truncation_is_found_during_it(tmp_path: Path) -> None:
+    disk = TruncatingDisk()
+    disk.before_read = []
+    with DataStreamer.open(tmp_path / "s.bin", disk=disk, initial_pages=1) as streamer:
+        commit(streamer, *[(1, b"%d" % number) for number in range(200)])
+        disk.before_read.append(lambda: streamer.truncate_file(100))
+        assert streamer.get_entry(70).data == b"70"
+        assert streamer.committed.total_entries == 100
+        disk.before_read.append(lambda: streamer.truncate_file(80))
+        with pytest.raises(errors.EntryNotFound, match="entry 90: not found; the stream has 80 entries"):
+            streamer.get_entry(90)

@@ -13,13 +13,14 @@ import pytest
 
 from datastream import errors
 from datastream.bookmarks import BookmarkIndex
+from datastream.disk import RealDisk
 from datastream.errors import BookmarkNotFound, CommitFailed, EntryNotFound
 from datastream.layout import BOOKMARK_TYPE, DATA_SIZE_MAX, PAGE_SIZE, Committed, Entry, page_end
 from datastream.streamer import DataStreamer
 from datastream.updating import TRUNCATE_STEPS, UPDATE_STEPS, UpdateStep, record_for
 from tests.datastream.fake_disk import FailingDisk, MemoryDisk
 from tests.datastream.streams import Item, bookmark, commit, entries, operation
-from tests.datastream.test_bookmarks import FailingDatabase
+from tests.datastream.test_bookmarks import FailingDatabase, WatchedDatabase
 
 ITEMS: tuple[Item, ...] = (
     (BOOKMARK_TYPE, b"a"),
@@ -331,3 +332,112 @@ def test_a_database_that_fails_while_truncating(path: Path) -> None:
 def test_the_steps_are_all_described() -> None:
     assert list(UPDATE_STEPS) == list(UpdateStep)
     assert [name.split()[0] for name in TRUNCATE_STEPS] == [str(number) for number in range(1, 7)]
+
+
+# --- Ctrl-C at each step ---------------------------------------------------------------------------------
+
+
+class InterruptedDisk(RealDisk):
+    """A file where Ctrl-C comes in the middle of replacing blocks: the hole is made, nothing is written."""
+
+    interrupted = False
+
+    def replace(self, data: bytes, offset: int) -> None:
+        if self.interrupted:
+            self.interrupted = False
+            self.pwrite(bytes(len(data)), offset)
+            raise KeyboardInterrupt
+        super().replace(data, offset)
+
+
+def test_an_interrupted_update_is_finished_before_the_next_commit(path: Path) -> None:
+    """Else the record would count no longer, and a hole would stay where committed entries were."""
+    DataStreamer.open(path, initial_pages=1).close()
+    disk = InterruptedDisk(path)
+    streamer = DataStreamer.open(path, disk=disk)
+    commit(streamer, *ITEMS[:3])
+    disk.interrupted = True
+    with pytest.raises(KeyboardInterrupt):
+        streamer.update_entry_data(1, 1, b"two")
+    expected = entries(ITEMS[0], (1, b"two"), ITEMS[2], (1, b"next"))
+    assert list(streamer.read_entries(0)) == expected[:3]
+    assert commit(streamer, (1, b"next")) == [3]
+    streamer.close()
+    with DataStreamer.open(path) as streamer:
+        assert list(streamer.read_entries(0)) == expected
+
+
+class InterruptedRecord(FailingDatabase):
+    """A LevelDB where Ctrl-C comes when a value has just been written."""
+
+    def put(self, key: bytes, value: bytes, **options: bool) -> None:
+        super().put(key, value, **options)
+        raise KeyboardInterrupt
+
+
+def test_a_record_that_was_interrupted_is_deleted_before_the_next_commit(path: Path) -> None:
+    """The same totals with other entries, after a truncation, must not meet it."""
+    state = {"open_fails": False, "write_fails": False}
+    streamer = DataStreamer.open(
+        path, open_database=lambda folder: InterruptedRecord(folder, state), initial_pages=1
+    )
+    commit(streamer, *ITEMS[:3], flush=True)
+    with pytest.raises(KeyboardInterrupt):
+        streamer.update_entry_data(1, 1, b"two")
+    assert streamer.get_entry(1).data == b"one"
+    streamer.truncate_file(1)
+    commit(streamer, (1, b"new"), ITEMS[2])
+    streamer.close()
+    with DataStreamer.open(path) as streamer:
+        assert list(streamer.read_entries(0)) == entries(ITEMS[0], (1, b"new"), ITEMS[2])
+
+
+def test_a_truncation_that_is_interrupted_behind_its_header(path: Path) -> None:
+    """It is made: readers, listeners and the index hear of it, as opening would find it."""
+    interrupted: list[bool] = []
+    streamer = DataStreamer.open(
+        path, open_database=lambda folder: WatchedDatabase(folder, [], interrupted), initial_pages=3
+    )
+    commit(streamer, *ITEMS, flush=True)
+    heard: list[Committed] = []
+    streamer.on_commit(heard.append)
+    interrupted.append(True)
+    with pytest.raises(KeyboardInterrupt):
+        streamer.truncate_file(4)
+    assert list(streamer.read_entries(0)) == entries(*ITEMS[:4])
+    assert heard == [streamer.committed]
+    commit(streamer, (1, b"next"))
+    assert list(streamer.read_entries(0)) == entries(*ITEMS[:4], (1, b"next"))
+    assert bookmarks_of(streamer, b"a", b"b", b"c") == [0, 2, None]
+    streamer.close()
+    index = BookmarkIndex(path)
+    assert [index.get(name) for name in (b"a", b"b", b"c")] == [0, 2, None]
+    assert index.covered == 5
+    index.close()
+
+
+class InterruptedHeader(RealDisk):
+    """A file where Ctrl-C comes once something is on disk."""
+
+    interrupted = False
+
+    def fdatasync(self) -> None:
+        super().fdatasync()
+        if self.interrupted:
+            self.interrupted = False
+            raise KeyboardInterrupt
+
+
+def test_a_truncation_that_is_interrupted_in_its_header_is_taken_back(path: Path) -> None:
+    DataStreamer.open(path, initial_pages=3).close()
+    disk = InterruptedHeader(path)
+    streamer = DataStreamer.open(path, disk=disk)
+    commit(streamer, *ITEMS, flush=True)
+    disk.interrupted = True
+    with pytest.raises(KeyboardInterrupt):
+        streamer.truncate_file(4)
+    assert list(streamer.read_entries(0)) == entries(*ITEMS)
+    streamer.close()
+    with DataStreamer.open(path) as streamer:
+        assert list(streamer.read_entries(0)) == entries(*ITEMS)
+        assert bookmarks_of(streamer, b"a", b"b", b"c") == [4, 2, 6]
