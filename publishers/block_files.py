@@ -10,6 +10,7 @@ Source: wire.md section 6 (`Block {repeated BlockItem items=1}`).
 from __future__ import annotations
 
 import gzip
+import io
 import itertools
 import os
 import re
@@ -23,6 +24,7 @@ import zstandard
 
 from gateway.block import Block
 from gateway.errors import BlockRefused
+from gateway.regular_files import open_regular
 from publishers.errors import BlockFileError, BlockListError
 from publishers.limits import BLOCK_FILE_BYTES_MAX
 
@@ -45,6 +47,7 @@ BlockFormat = Literal["blk", "blk.gz", "blk.zst"]
 _NAME: Final = re.compile(r"(?P<number>[0-9]{1,20})\.(?P<format>blk|blk\.gz|blk\.zst)", re.ASCII)
 _NUMBER_MAX: Final = 2**64 - 2  # 2^64 - 1 means "no block" on the wire
 _NO_BLOCK_FILE_NAME: Final = "not a block file name (N.blk, N.blk.gz, N.blk.zst)"
+_COMPRESSED_FRAME_BYTES: Final = 65_536  # of headers, a file name among them
 _GZIP_LEVEL: Final = 6
 _ZSTD_LEVEL: Final = 3
 
@@ -133,7 +136,7 @@ def read_block_file(path: Path, size_bytes_max: int = BLOCK_FILE_BYTES_MAX) -> B
     if _parse_name(path.name) is None:
         raise BlockFileError(str(path), _NO_BLOCK_FILE_NAME)
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             return read_block_from(file, str(path), size_bytes_max)
     except OSError as error:
         raise BlockFileError(str(path), error.strerror or str(error)) from error
@@ -221,13 +224,18 @@ def _parse_name(name: str) -> tuple[int, BlockFormat] | None:
 
 
 def _read_bytes(file: BinaryIO, block_format: BlockFormat, size_bytes_max: int) -> bytes:
-    """Read a file and decompress it, at most one byte beyond the limit."""
+    """Read a file and decompress it; of one that is too long, one byte beyond the limit at least."""
     if block_format == "blk":
         return file.read(size_bytes_max + 1)
+    # What cannot be compressed gets longer: by a part in 256 with zstd (ZSTD_COMPRESSBOUND), less with gzip.
+    compressed_max = size_bytes_max + size_bytes_max // 128 + _COMPRESSED_FRAME_BYTES
+    compressed = file.read(compressed_max + 1)
+    if len(compressed) > compressed_max:
+        return compressed
     if block_format == "blk.gz":
-        with gzip.open(file) as unzipped:
+        with gzip.open(io.BytesIO(compressed)) as unzipped:
             return unzipped.read(size_bytes_max + 1)
-    return _read_zstd(file.read(), size_bytes_max)
+    return _read_zstd(compressed, size_bytes_max)
 
 
 def _read_zstd(compressed: bytes, size_bytes_max: int) -> bytes:

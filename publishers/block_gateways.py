@@ -28,7 +28,6 @@ __all__ = ["BlockGateways", "HeldBlocks"]
 
 log = logging.getLogger(__name__)
 
-_RETRY_SECONDS: Final = 0.5
 _CHANNEL_OPTIONS: Final = (
     ("grpc.max_receive_message_length", limits.ANSWER_BYTES_MAX),
     ("grpc.use_local_subchannel_pool", 1),
@@ -122,7 +121,7 @@ class BlockGateways:
                     return
             if time.monotonic() >= give_up_at:
                 raise SourceUnreachable(f"block {following}", self._deadline_seconds, trouble)
-            wait(_RETRY_SECONDS)
+            wait(limits.SOURCE_RETRY_SECONDS)
 
     def _subscribe(self, address: str, first: int, last: int) -> Iterator[Block]:
         """Give the blocks of one subscription; it ends with the last block, or in trouble."""

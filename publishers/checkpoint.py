@@ -40,10 +40,26 @@ class FollowCheckpoint:
         self.folder = folder.absolute()
         self._facts = {"source": source, "from": first_block}
         self._lock: int | None = None
+        self._made_lock = False
 
     def of(self, publisher_id: str) -> str:
         """Name the folder of one publisher's query."""
         return str(self.folder / publisher_id.replace("/", "_"))
+
+    def committed_next(self, publisher_id: str) -> int | None:
+        """Give the number after the last that a publisher's query has committed; None: that is not known.
+
+        Spark writes `commits/B` when batch B is done, and where it ends in the third line of `offsets/B`.
+        A batch is done when all its blocks are known to be stored.
+        """
+        folder = Path(self.of(publisher_id))
+        try:
+            batches = [int(path.name) for path in (folder / "commits").iterdir() if path.name.isdecimal()]
+            lines = (folder / "offsets" / str(max(batches))).read_text().splitlines()
+            number = json.loads(lines[2])["next"]
+        except (OSError, ValueError, LookupError, TypeError):
+            return None
+        return number if isinstance(number, int) and number >= 0 else None
 
     def __enter__(self) -> Self:
         """Lock it, and compare or write the facts.
@@ -53,6 +69,7 @@ class FollowCheckpoint:
         """
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
+            self._made_lock = not (self.folder / _LOCK).exists()
             self._lock = os.open(self.folder / _LOCK, os.O_RDWR | os.O_CREAT, 0o644)
         except OSError as error:
             raise CheckpointError(str(self.folder), error.strerror or str(error)) from error
@@ -80,12 +97,15 @@ class FollowCheckpoint:
             if path.exists():
                 self._compare(json.loads(path.read_text()))
                 return
-            others = [child.name for child in self.folder.iterdir() if child.name != _LOCK]
+            temporary = path.with_suffix(".part")
+            ours = (_LOCK, temporary.name)  # a full disk may have left half of the facts
+            others = [child.name for child in self.folder.iterdir() if child.name not in ours]
             if others:
+                if self._made_lock:  # what is not ours stays as it was; we hold the lock, so nobody else does
+                    (self.folder / _LOCK).unlink()
                 raise CheckpointError(
                     str(self.folder), f"it is not empty and not of this command ({others[0]})"
                 )
-            temporary = path.with_suffix(".part")
             temporary.write_text(json.dumps(self._facts) + "\n")
             temporary.replace(path)
         except (OSError, ValueError) as error:

@@ -32,7 +32,7 @@ from gateway.api import node_pb2, node_pb2_grpc, publish_pb2, publish_pb2_grpc
 from gateway.block import Block
 from gateway.channels import ClientTls, open_channel
 from publishers import limits
-from publishers.errors import PublishFailed
+from publishers.errors import OptionError, PublishFailed, SourceCancelled
 from publishers.item_sets import split_items
 from publishers.machine import MachineLimits, PublisherMachine
 from publishers.report import PublishReport
@@ -58,7 +58,7 @@ from publishers.signals import (
 )
 from publishers.wire import event_of, request_of
 
-__all__ = ["ClientOptions", "PublishClient", "publish_blocks", "retry_wait"]
+__all__ = ["ClientOptions", "PublishClient", "check_publisher_id", "publish_blocks", "retry_wait"]
 
 log = logging.getLogger(__name__)
 
@@ -137,7 +137,11 @@ class PublishClient:
             publisher_id: the name by which nodes know this publisher.
             options: bounds and policy.
             now_ns: a monotonic clock.
+
+        Raises:
+            OptionError: the name cannot travel.
         """
+        check_publisher_id(publisher_id)
         self._gateways = tuple(gateways)
         self._publisher_id = publisher_id
         self._options = options or ClientOptions()
@@ -181,7 +185,8 @@ class PublishClient:
         Raises:
             PublishFailed: a gateway refused a block for good, or the deadline passed; it holds the report.
             ItemTooLarge, BlockOrderError: the source gave a block that cannot be published; those before it
-            may     be unacknowledged.
+                may be unacknowledged.
+            SourceCancelled: the source was cancelled, and this publisher was not.
             Exception: whatever the source itself raised.
         """
         driver = asyncio.create_task(self._drive(source))
@@ -190,8 +195,11 @@ class PublishClient:
         except asyncio.CancelledError:
             if not driver.done():
                 self._hear(Stop())
-            await asyncio.wait({driver}, timeout=limits.STOP_TIMEOUT_SECONDS + limits.CLOSE_TIMEOUT_SECONDS)
-            await _cancel(driver)
+            try:
+                seconds = limits.STOP_TIMEOUT_SECONDS + limits.CLOSE_TIMEOUT_SECONDS
+                await asyncio.wait({driver}, timeout=seconds)
+            finally:  # a second cancellation, too: nothing goes on behind the caller's back
+                await _cancel(driver)
             raise
         if self._source_error is not None:
             raise self._source_error
@@ -213,10 +221,12 @@ class PublishClient:
                     continue
                 connect, self._connect = self._connect, None
                 stream = asyncio.create_task(self._stream(connect))
-                while not stream.done() and self._finish is None:
-                    self._turn.clear()
-                    await self._or_broken(self._turn.wait(), [*helpers, stream])
-                await _cancel(stream)
+                try:
+                    while not stream.done() and self._finish is None:
+                        self._turn.clear()
+                        await self._or_broken(self._turn.wait(), [*helpers, stream])
+                finally:
+                    await _cancel(stream)
         finally:
             await _cancel(*helpers)
             for gateway in tuple(self._channels):
@@ -250,15 +260,22 @@ class PublishClient:
                     return
                 sets = split_items(block.number, block.items, self._options.set_bytes_max)
                 self._hear(BlockReady(block.number, sets, block.size_bytes))
+        except asyncio.CancelledError:
+            if _is_being_cancelled():
+                raise
+            self._fail_source(SourceCancelled(self._machine.report().last_block))
         except Exception as error:
             # Also an item that is too large and a number out of order: the source's fault, and the caller's
             # to hear as they are.
-            self._source_error = error
-            self._hear(SourceFailed(str(error)))
+            self._fail_source(error)
         finally:
             if isinstance(blocks, AsyncIterator) and hasattr(blocks, "aclose"):
                 with contextlib.suppress(Exception):
                     await blocks.aclose()
+
+    def _fail_source(self, error: Exception) -> None:
+        self._source_error = error
+        self._hear(SourceFailed(str(error)))
 
     async def _tick(self) -> None:
         while True:
@@ -339,8 +356,7 @@ class PublishClient:
             return f"{error.code().name}: {error.details() or 'no details'}"
         except asyncio.CancelledError:
             # The call was cancelled: by `_close`, or because this task is (then `cancelling` counts it).
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():
+            if _is_being_cancelled():
                 raise
             return "closed from this side"
 
@@ -431,6 +447,22 @@ def _cancel_if_broken(task: asyncio.Task[None], call: _Call) -> None:
     """End a call whose writer broke, so that the reader does not wait for answers to nothing."""
     if not task.cancelled() and task.exception() is not None:
         call.cancel()
+
+
+def check_publisher_id(name: str) -> None:
+    """Check that a publisher's name can travel as metadata; gRPC would refuse it on every stream.
+
+    Raises:
+        OptionError: it has characters that metadata cannot have.
+    """
+    if not (name.isascii() and name.isprintable()):
+        raise OptionError("publisher_id", ascii(name), "printable ASCII characters")
+
+
+def _is_being_cancelled() -> bool:
+    """Whether somebody cancels the task that runs; else what it awaits was cancelled."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 async def _cancel(*tasks: asyncio.Task[None]) -> None:

@@ -10,19 +10,17 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Final
 
 from datastream.blocking_client import BlockingStreamClient
 from datastream.errors import DatastreamError
 from datastream.layout import Entry, StreamHeader
 from gateway.addresses import Address
+from publishers import limits
 from publishers.errors import SourceUnreachable
 
 __all__ = ["EntryServers"]
 
 log = logging.getLogger(__name__)
-
-_RETRY_SECONDS: Final = 0.5
 
 
 class EntryServers:
@@ -83,7 +81,7 @@ class EntryServers:
                     log.warning("entry %s: %s", following, trouble)
             if time.monotonic() >= give_up_at:
                 raise SourceUnreachable(f"entry {following}", self._deadline_seconds, trouble)
-            wait(_RETRY_SECONDS)
+            wait(limits.SOURCE_RETRY_SECONDS)
 
     def _connect(self, address: Address) -> BlockingStreamClient:
         return BlockingStreamClient(

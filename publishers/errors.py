@@ -14,6 +14,7 @@
     ├── SchemaError             a DataFrame does not have the columns of blocks
     ├── PublishFailed           a publisher gave up; holds the report
     ├── PublishStopped          a task was told to stop, and did after the block in flight
+    ├── SourceCancelled         a source of blocks was cancelled, and its publishers were not
     ├── SourceRefused           a source that is read over the network does not have what is wanted
     ├── SourceUnreachable       a source that is read over the network gave nothing in time
     ├── TurnTimeout             the blocks before a part of the chain were not stored in time
@@ -47,6 +48,7 @@ __all__ = [
     "PublishStopped",
     "PublisherError",
     "SchemaError",
+    "SourceCancelled",
     "SourceRefused",
     "SourceUnreachable",
     "SparkJobFailed",
@@ -124,6 +126,21 @@ class BlockOrderError(PublisherError):
             else (f"blocks {self.expected} to {self.got - 1} are")
         )
         return f"{missing} missing: block {self.got} came after block {self.expected - 1}"
+
+
+class SourceCancelled(PublisherError):
+    """A source of blocks raised a cancellation of its own: that is no end of the source.
+
+    Fields: `last_block`, the last that it gave; None: it gave none.
+    """
+
+    def __init__(self, last_block: int | None) -> None:
+        super().__init__(last_block)
+        self.last_block = last_block
+
+    def __str__(self) -> str:
+        where = "before its first block" if self.last_block is None else f"after block {self.last_block}"
+        return f"the source of blocks was cancelled {where}"
 
 
 class CheckpointError(PublisherError):

@@ -12,6 +12,7 @@ Source: design.md, "Spark"; publish-block-stream.md, "Multiple Publisher Extensi
 
 from __future__ import annotations
 
+import glob
 import logging
 import tempfile
 import threading
@@ -52,7 +53,6 @@ _logger = logging.getLogger(__name__)
 
 _ABORT_WAIT_SECONDS: Final = 10.0
 _STOP_WAIT_SECONDS: Final = limits.STOP_TIMEOUT_SECONDS + 2 * limits.CLOSE_TIMEOUT_SECONDS
-_QUERY_STARTS_MAX: Final = 5
 _LOCAL_HOST: Final = "127.0.0.1"
 
 
@@ -143,8 +143,7 @@ def publish(
         numbers: blocks that are wanted; None: all that there are.
         shards: consecutive parts of the chain that each publisher prepares at once, and sends in order.
         key: where a worker finds the key that blocks are signed with; None: they are signed.
-        checkpoint: follow the source without end, and go on from here when begun again; None: publish what
-            is there.
+        checkpoint: follow the source without end, from where this is; None: publish what is there.
         publisher_prefix: they are called prefix-1, prefix-2, …
         deadline_seconds: a publisher gives up after so long without a block becoming safe; None: never.
         reset_interval_seconds: time after which a publisher goes on at the next gateway; None: never.
@@ -182,6 +181,7 @@ def publish(
     ):
         texts |= {"report_path": folder, "steward": str(steward.address)}
         race = _Race(spark, _signed(chain, key), texts, Path(folder), checkpoint, steward)
+        _take_earlier(race, jobs, source)
         _run(race, jobs, head, on_progress, stop)
         return _report(race, jobs)
 
@@ -189,6 +189,16 @@ def publish(
 def _jobs(prefix: str, count: int, prioritized: Gateways) -> list[_Job]:
     """Name the publishers, each with the gateways in its own order."""
     return [_Job(f"{prefix}-{turn + 1}", ",".join(rotated(prioritized, turn))) for turn in range(count)]
+
+
+def _take_earlier(race: _Race, jobs: list[_Job], source: SourceName) -> None:
+    """Take in what earlier runs have published: where nothing is left to do, no batch would tell of it."""
+    if race.checkpoint is None or source.kind == "datastream":  # whose numbers are of entries
+        return
+    for job in jobs:
+        following = race.checkpoint.committed_next(job.publisher_id)
+        if following:
+            job.reports = [PublishReport(job.publisher_id, safe_through=following - 1)]
 
 
 def _signed(chain: ChainFrame, key: KeyPlace | None) -> ChainFrame:
@@ -245,7 +255,7 @@ def _watch(
     stop: threading.Event | None,
 ) -> None:
     """Open the gate when everybody is ready, show progress, stop when told to."""
-    stop_by, is_ended = None, False
+    stop_by = None
     while True:
         running = [job for job in jobs if job.is_running]
         ready_count = race.steward.ready_count
@@ -264,9 +274,10 @@ def _watch(
             stop_by = time.monotonic() + _STOP_WAIT_SECONDS
         is_stopped = stop_by is not None and (race.steward.await_idle(0) or time.monotonic() > stop_by)
         is_over = is_stopped or (race.checkpoint is not None and _is_all_safe(race, jobs))
-        if is_over and not is_ended:
-            is_ended = True
-            _end(race, running)
+        if is_over:
+            _end(
+                race, running
+            )  # again and again: a query may just be starting, and is not there to be ended yet
         assert running[0].thread is not None
         running[0].thread.join(limits.STATUS_POLL_SECONDS / (1 if race.opened_at and not stop_by else 10))
 
@@ -282,9 +293,10 @@ def _end(race: _Race, jobs: list[_Job]) -> None:
 def _is_all_safe(race: _Race, jobs: list[_Job]) -> bool:
     """Whether every query that runs has committed the last block that is wanted."""
     last = race.chain.last_block
-    return last is not None and all(
-        (safe_through_of(job.reports) or -1) >= last for job in jobs if job.is_running
-    )
+    if last is None:
+        return False
+    known = [safe_through_of(job.reports) for job in jobs if job.is_running]
+    return all(through is not None and through >= last for through in known)
 
 
 def _progress(race: _Race, jobs: list[_Job], head: Head, ready: int, running: int) -> JobProgress:
@@ -356,12 +368,16 @@ def _run_job(race: _Race, job: _Job) -> None:
 
 def _keep_query_running(race: _Race, job: _Job, options: dict[str, str]) -> None:
     """Run the query to its end; one that fell over something of Spark's own is begun again."""
-    for start in range(1, _QUERY_STARTS_MAX + 1):
+    starts = 0
+    while True:
+        starts, committed = starts + 1, job.reports
         try:
             _run_query(race, job, options)
             return
         except Exception as error:
-            if start == _QUERY_STARTS_MAX or race.is_stopping or not is_passing(str(error)):
+            if job.reports is not committed:
+                starts = 1  # it had batches; one that follows for months may fall over more than a few times
+            if starts == limits.QUERY_STARTS_MAX or race.is_stopping or not is_passing(str(error)):
                 raise
             _logger.warning("query %s is begun again: %s", job.publisher_id, reason_in(str(error)))
 
@@ -376,7 +392,7 @@ def _run_query(race: _Race, job: _Job, options: dict[str, str]) -> None:
 
 def _take_batches(race: _Race, job: _Job) -> None:
     """Take in the reports of batches that a query has committed since the last look, and remove them."""
-    for path in race.folder.glob(f"{job.publisher_id.replace('/', '_')}-batch-*.json"):
+    for path in race.folder.glob(f"{glob.escape(job.publisher_id.replace('/', '_'))}-batch-*.json"):
         name = path.name.removesuffix(".json")
         reports = _read_reports(race.folder, name)
         race.steward.forget(job.publisher_id, int(name.rpartition("-")[2]))

@@ -82,10 +82,13 @@ class JobReport:
 
     @property
     def is_complete(self) -> bool:
-        """Whether every publisher knows that every block is stored."""
+        """Whether every publisher knows that every block is stored: what it has taken, and all that there was
+        when the source was looked at. A source may have less when it is read."""
         done = [report for report in self.publishers if report.failure is None]
         is_open = any(report.unacknowledged for report in done)
-        return not (self.failures or self.is_interrupted or is_open)
+        known, last = self.safe_through, self.last_block
+        is_short = last is not None and (known is None or known < last)
+        return not (self.failures or self.is_interrupted or is_open or is_short)
 
     @property
     def safe_through(self) -> int | None:

@@ -73,6 +73,10 @@ BEHIND_ANSWERS_MAX: Final = 16
 """How often one stream goes back for BehindPublisher without a block becoming safe. Once is enough with a
 gateway that takes the block that it asks for; one that does not is left for a while."""
 
+RESEND_ANSWERS_MAX: Final = 128
+"""The same for ResendBlock. Each is about another publisher that failed the block, so there can be as many as
+publishers race, and more; one that asks again and again for what it is sent is left for a while."""
+
 INVALID_REQUEST_RETRIES_MAX: Final = 2
 """Streams ended by INVALID_REQUEST, one after the other without a block becoming safe, before giving up; each
 gateway of the list is tried once in any case."""
@@ -155,6 +159,34 @@ BATCH_REPORTS_KEPT: Final = 100
 ENTRIES_PER_BATCH_DEFAULT: Final = 100_000
 """Entries in one batch of a streaming query."""
 
+PARTITIONS_MAX: Final = 1_000_000
+"""Parts that a source of files may be read in: Spark has a task for each."""
+
+SUBSCRIPTIONS_MAX: Final = 10_000
+"""Parts that blocks of a gateway may be read in; each is a subscription, of which a gateway has 1,000 at once
+and Spark a few."""
+
+SOURCE_DEADLINE_SECONDS_DEFAULT: Final = 60.0
+"""How long a source over the network may give nothing of what is there, where nothing else is said."""
+
+SOURCE_RETRY_SECONDS: Final = 0.5
+"""Rest of a source over the network when all its servers have failed once."""
+
+CACHE_BYTES_MAX: Final = 1 << 40
+"""The largest cache that an option may ask for, far above any machine: a slip of the hand is said."""
+
+JVM_STARTS_MAX: Final = 3
+"""Starts of a JVM that ends before it has said anything. PySpark forks this process to start it; where gRPC
+runs already, its handler in the forked child can abort before Java begins (about one fork in fifty with
+grpcio 1.85), and the next fork is another try."""
+
+QUERY_STARTS_MAX: Final = 5
+"""Starts of a streaming query that falls over something of Spark's own; its checkpoint knows where it was."""
+
+KEY_PATH_CHARACTERS_MAX: Final = 4_096
+"""Characters of a key file's path, as the kernel has it; what is longer may be a key by mistake, and is not
+repeated."""
+
 PUBLISHERS_MAX: Final = 64
 """Racing publishers of one `sluice publish`: each is a task slot and two Python processes."""
 
@@ -165,11 +197,14 @@ START_GATE_SECONDS: Final = 30.0
 """How long a racing publisher waits for the others to be ready; then it starts alone."""
 
 STEWARD_CONNECT_SECONDS: Final = 5.0
-"""How long a task tries to reach the steward of its race; then it publishes without."""
+"""How long a task tries to reach the steward of its race, or to say its last word; then it does without."""
+
+STEWARD_HELLO_BYTES_MAX: Final = 64 * 1024
+"""Longest first line of a task: names, and the token. Until it has come, anybody may be at the other end."""
 
 STEWARD_LINE_BYTES_MAX: Final = 16 * MIB
 """Longest line between a task and the steward: the reports of RACE_MAX publishers, each with all its latency
-samples. A longer one is cut here, is no JSON then, and ends the connection."""
+samples, its end among them. A longer one ends the connection."""
 
 PACE_LEAD_SECONDS: Final = 1.0
 """With `blocks_per_second`, the time between the start and the first block, in which publishers connect: else
@@ -193,6 +228,10 @@ TURN_SECONDS_CROWDED: Final = 60.0
 """The same where there are more parts than task slots, and tasks are tried again: a task that has failed may
 find all slots taken by tasks that wait for it. One of them giving up lets it go on, and is itself tried
 again."""
+
+PUBLISHER_ID_CHARS_MAX: Final = 128
+"""Longest `publisher_id`. Partitions, attempts and racers add to it, and reports are in files of that name,
+which may have 255."""
 
 RACE_MAX: Final = 16
 """Racing publishers in one task of the sink: they share the blocks and one Python process."""
@@ -218,6 +257,15 @@ VERIFY_TABLE_ROWS_MAX: Final = 100
 
 MAKER_ITEM_BYTES_MAX: Final = 6 * MIB
 """Largest transaction that is generated (wire.md section 6: expect items up to 6 MB)."""
+
+MAKER_COUNT_MAX: Final = 100_000
+"""Rounds of a block, events of a round, and transactions of a block that are generated at most."""
+
+MAKER_EVENTS_MAX: Final = 1_000_000
+"""Events of a block, the two factors multiplied: half the items that a gateway takes in a block."""
+
+MAKER_BLOCK_BYTES_MAX: Final = BLOCK_FILE_BYTES_MAX
+"""Bytes of topic messages in a block: no node takes a larger one, and each is made in memory."""
 
 MAKER_BLOCKS_MAX: Final = 10_000_000
 """Blocks that one `sluice generate` makes at most: a slip of the hand should not fill a disk."""

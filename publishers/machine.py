@@ -1,18 +1,22 @@
-"""One publisher's side of the publish protocol: its unacknowledged blocks, and what to send next.
+"""One publisher's side of the publish protocol: its life from stream to stream, until every block is stored.
 
 Pure: no gRPC type, no clock, no task. The shell passes each event with `now_ns` (a monotonic clock) and
 performs the actions that come back. Sends come back from `Writable` only, one message at a time, so that an
 answer that arrives between two messages takes effect at once.
 
+    event ──► TABLE (machine_tables) ──► one step here ──┬── send_window   which block is sent next
+                                                         ├── refusals      whether a refusal is final
+                                                         └── route         which gateway, and when
+
 Rules
-  - A block leaves the cache only when a gateway said that it is stored (an acknowledgement, or the last
-    block of DUPLICATE_BLOCK or of a behind answer). Skipped is not stored.
-  - Every stream begins with the oldest block held.
-  - A block that is known to be stored is not offered, nor is the rest of it sent.
   - Whoever is sent back goes back: `ResendBlock(N)` restarts at N's header even in mid-block; the gateway
     lets the same publisher start a block over.
+  - What a gateway says is stored is believed where it can only mean that: in an acknowledgement, as the last
+    block of DUPLICATE_BLOCK, or of a behind answer.
+  - A stream is ended in order: this side says why and which blocks it holds, closes its side, and waits for
+    the gateway, but not for ever.
 
-Source: publish-block-stream.md; the tables are in machine_tables.py.
+Source: publish-block-stream.md.
 """
 
 from __future__ import annotations
@@ -23,14 +27,14 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from publishers import limits
-from publishers.cache import BlockCache, HeldBlock, Standing
 from publishers.errors import MachineError
 from publishers.machine_tables import ENDINGS, FINAL_STATES, TABLE, Gateway, Pace, State, Step
-from publishers.offers import Offers
+from publishers.number_range import NUMBER_MAX
+from publishers.refusals import Refusals
 from publishers.report import PublishReport
 from publishers.route import Route
+from publishers.send_window import SendWindow
 from publishers.signals import (
-    NO_BLOCK,
     Acknowledged,
     Action,
     BlockReady,
@@ -45,9 +49,7 @@ from publishers.signals import (
     NodeBehind,
     Outcome,
     ResendAsked,
-    SendEndOfBlock,
     SendEndStream,
-    SendItems,
     Skipped,
     SourceFailed,
     StreamEnded,
@@ -57,11 +59,6 @@ from publishers.tally import Tally
 __all__ = ["MachineLimits", "PublisherMachine"]
 
 SECOND_NS: Final = 1_000_000_000
-
-_BAD_PROOF_MEANS: Final = (
-    ": its proof is not of the gateway's ledger keys, or it does not continue the gateway's chain; "
-    "the gateway's log says which"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,32 +108,25 @@ class PublisherMachine:
             options: the bounds.
         """
         self.state = State.RESTING
-        self._limits = options or MachineLimits()
+        self._limits = bounds = options or MachineLimits()
+        self._tally = Tally(publisher_id)
+        self._window = SendWindow(self._tally, bounds.cache_bytes_max, bounds.window_blocks_max)
+        self._refusals = Refusals(
+            self._tally, gateway_count, bounds.bad_proof_retries_max, bounds.invalid_request_retries_max
+        )
         self._route = Route(gateway_count)
-        self._gateway_count = gateway_count
-        self._cache = BlockCache(self._limits.cache_bytes_max)
         self._gateway = 0  # of the present stream, or of the next
         self._source_ended = False
-        self._cursor = 0
-        self._position = (
-            0  # sets of the cursor's block that were sent; as many as it has: only its end is left
-        )
-        self._offers = Offers(limits.OFFERS_MAX)
-        self._offered_first: int | None = None  # on the present stream; no later one is lower
-        self._behind_count = 0  # on the present stream, since a block last became safe
-        self._acked_through = -1
-        self._safe_through = -1
-        self._invalid_streak = 0
         self._departure = _Departure("")
         self._parting: deque[Action] = deque()
         self._last_trouble = ""
-        self._progress_at_ns: int | None = None
-        self._heard_at_ns = 0
-        self._began_at_ns = 0
-        self._close_by_ns = 0
+        self._progress_at_ns: int | None = None  # when a block last became safe, or the first one came
+        self._heard_at_ns = 0  # when the gateway last said something, or took a message
+        self._is_writing = False  # a message was given, and the stream has not asked for another
+        self._began_at_ns = 0  # the present stream
+        self._close_by_ns = 0  # when a stream that is ending is ended by force
         self._started_at_ns: int | None = None
         self._now_ns = 0
-        self._tally = Tally(publisher_id)
         self._steps: dict[Step, Callable[[Event], list[Action]]] = {
             Step.NOTHING: lambda event: [],
             Step.TAKE_BLOCK: self._take_block,
@@ -191,10 +181,7 @@ class PublisherMachine:
         """Whether the shell should take the next block from the source."""
         if self._source_ended or self.state in FINAL_STATES or self.state is State.STOPPING:
             return False
-        first, following = self._cache.first, self._cache.next_number
-        if first is None or following is None:
-            return True
-        return not self._cache.is_full and following - max(self._cursor, first) < limits.READ_AHEAD_BLOCKS
+        return self._window.wants_block
 
     @property
     def wake_at_ns(self) -> int | None:
@@ -209,7 +196,7 @@ class PublisherMachine:
     @property
     def safe_through(self) -> int | None:
         """Every block up to this one is known to be stored."""
-        return self._safe_through if self._safe_through >= 0 else None
+        return self._window.safe_through
 
     def report(self) -> PublishReport:
         """Say what was done so far."""
@@ -219,24 +206,20 @@ class PublisherMachine:
 
     def _take_block(self, event: Event) -> list[Action]:
         assert isinstance(event, BlockReady)
-        self._cache.check_order(event.number)
-        self._tally.took(event.number)
-        if event.number <= self._safe_through:
-            self._cache.pass_over(event.number)
-            self._tally.safe(acknowledged=event.number <= self._acked_through)
+        was_empty = self._window.is_empty
+        self._window.take(event)
+        if self._window.is_empty:
             return []
-        if not self._cache:
+        if was_empty:
             self._progress_at_ns = self._now_ns
             self._heard_at_ns = self._now_ns
-            self._cursor = max(self._cursor, event.number)
-        self._cache.add(HeldBlock(event.number, event.sets, event.size_bytes))
         if self.state is State.RESTING:
             return self._connect(self._route.first())
         return []
 
     def _end_source(self, event: Event) -> list[Action]:
         self._source_ended = True
-        if self._cache:
+        if not self._window.is_empty:
             return []
         if self.state is State.STREAMING:
             return self._half_close()
@@ -263,13 +246,8 @@ class PublisherMachine:
         self.state = State.STREAMING
         self._tally.begin_stream(self._gateway)
         self._began_at_ns = self._heard_at_ns = self._now_ns
-        self._offers.clear()
-        self._offered_first = None
-        self._behind_count = 0
-        self._position = 0
-        self._cursor = self._cache.first if self._cache.first is not None else self._cursor
-        for block in self._cache.blocks_from(self._cursor):
-            block.clear_marks()
+        self._is_writing = False
+        self._window.begin_stream()
         return []
 
     def _retry_lost(self, event: Event) -> list[Action]:
@@ -278,12 +256,12 @@ class PublisherMachine:
 
     def _go_on(self, departure: _Departure) -> list[Action]:
         """Do what follows a stream: finish, rest, or ask for another one."""
-        self._position = 0
         if departure.outcome is not None:
             return self._finish(departure.outcome, departure.reason)
-        if not self._cache:
+        if self._window.is_empty:
             if self._source_ended:
                 return self._finish(Outcome.DONE, None)
+            self._route.rest(departure.gateway)
             self.state = State.RESTING
             return []
         self._last_trouble = departure.reason
@@ -296,12 +274,7 @@ class PublisherMachine:
 
     def _leave(self, code: EndStreamCode, departure: _Departure) -> list[Action]:
         """End the stream from this side, saying which blocks are held."""
-        earliest = self._cache.first
-        following = self._cache.next_number or 0
-        latest = max(0, following - 1)
-        self._parting = deque(
-            [SendEndStream(code, latest if earliest is None else earliest, latest), HalfClose()]
-        )
+        self._parting = deque([SendEndStream(code, *self._window.range_held()), HalfClose()])
         return self._start_leaving(departure)
 
     def _start_leaving(self, departure: _Departure) -> list[Action]:
@@ -331,7 +304,7 @@ class PublisherMachine:
             if self._departure.outcome is None:
                 self._departure = _Departure("stopped", outcome=Outcome.STOPPED)
             return []
-        if self._position == 0:
+        if self._window.is_between_blocks:
             return self._leave(EndStreamCode.RESET, _Departure("stopped", outcome=Outcome.STOPPED))
         self.state = State.STOPPING
         self._close_by_ns = self._now_ns + self._limits.stop_timeout_ns
@@ -351,58 +324,31 @@ class PublisherMachine:
     # --- sending --------------------------------------------------------------------------------------------
 
     def _send(self, event: Event) -> list[Action]:
-        if self._position == 0:
+        if self._window.is_between_blocks:
             if self.state is State.STOPPING:
                 self._leave(EndStreamCode.RESET, _Departure("stopped", outcome=Outcome.STOPPED))
                 return self._send_parting(event)
             if self._is_reset_due():
                 self._leave(EndStreamCode.RESET, _Departure("routine reset", Gateway.NEXT, Pace.AT_ONCE))
                 return self._send_parting(event)
-        block = self._cache.get(self._cursor)
-        if block is None:
+        message = self._window.next_message(self._now_ns)
+        self._is_writing = message is not None
+        if message is None:
             return []
-        if self._position == 0:
-            first = self._cache.first
-            if first is not None and self._cursor - first >= self._limits.window_blocks_max:
-                return []
-            self._offers.sent(block.number)
-            if self._offered_first is None:
-                self._offered_first = block.number
-            self._tally.offer(block)
         self._heard_at_ns = self._now_ns  # a gateway that takes bytes is not silent
-        if self._position < len(block.sets):
-            items = block.sets[self._position]
-            self._position += 1
-            self._tally.bytes_sent += sum(map(len, items))
-            return [SendItems(block.number, items)]
-        block.whole_at_ns = self._now_ns
-        self._move_to(block.number + 1)
-        return [SendEndOfBlock(block.number)]
+        return [message]
 
     def _send_parting(self, event: Event) -> list[Action]:
         return [self._parting.popleft()] if self._parting else []
-
-    def _move_to(self, number: int) -> None:
-        """Go on with block `number`, from its header."""
-        self._cursor = number
-        self._position = 0
-
-    def _go_back_to(self, number: int) -> None:
-        """Offer block `number` and all after it again, on this stream."""
-        self._offers.sent_back()
-        self._move_to(number)
-        for block in self._cache.blocks_from(number):
-            block.clear_marks()
 
     # --- answers --------------------------------------------------------------------------------------------
 
     def _count_safe(self, event: Event) -> list[Action]:
         assert isinstance(event, Acknowledged)
         self._heard_at_ns = self._now_ns
-        if event.number == NO_BLOCK:
+        if event.number > NUMBER_MAX:
             # No gateway has that many blocks; to believe it would mean to forget everything.
-            return self._leave_if_streaming("the gateway acknowledged block 2^64 - 1")
-        self._acked_through = max(self._acked_through, event.number)
+            return self._leave_if_streaming(f"the gateway acknowledged block {event.number}")
         self._mark_safe(event.number, acknowledged=True)
         return self._close_if_all_safe()
 
@@ -412,82 +358,51 @@ class PublisherMachine:
         return self._leave(EndStreamCode.ERROR, _Departure(reason, Gateway.NEXT, Pace.BACKOFF))
 
     def _close_if_all_safe(self) -> list[Action]:
-        if self.state is State.STREAMING and self._source_ended and not self._cache:
+        if self.state is State.STREAMING and self._source_ended and self._window.is_empty:
             return self._half_close()
         return []
 
     def _mark_safe(self, number: int, *, acknowledged: bool) -> bool:
         """Let go of every block up to `number`; say whether that is news."""
-        if number <= self._safe_through:
+        if not self._window.stored(number, self._now_ns, acknowledged=acknowledged):
             return False
-        self._safe_through = number
         self._progress_at_ns = self._now_ns
         self._route.progress()
-        self._invalid_streak = self._behind_count = 0
-        for block in self._cache.drop_through(number):
-            self._tally.safe(acknowledged=acknowledged)
-            if acknowledged and block.whole_at_ns is not None and not block.skipped:
-                self._tally.win(block.number, self._now_ns - block.whole_at_ns)
-        if self._cursor <= number:
-            # It may be the block that is being sent: the rest of it is not wanted any more.
-            self._move_to(number + 1)
-        self._offers.drop_through(number)
+        self._refusals.progress()
         return True
 
     def _skip(self, event: Event) -> list[Action]:
         assert isinstance(event, Skipped)
         self._heard_at_ns = self._now_ns
-        is_present = self._offers.answered(lambda number: number == event.number)
-        block = self._cache.get(event.number)
-        if block is None or not is_present:
-            return []  # safe meanwhile, never offered here, or about a header from before we were sent back
-        block.skipped = True
-        self._tally.skip(block)
-        if self._cursor == event.number:
-            self._move_to(event.number + 1)
+        self._window.skip(event.number)
         return []
 
     def _resend(self, event: Event) -> list[Action]:
         assert isinstance(event, ResendAsked)
         self._heard_at_ns = self._now_ns
-        standing = self._cache.standing_of(event.number)
-        if standing is Standing.GONE:
-            return self._leave_too_far_behind(event.number)
-        if standing is Standing.COMING or (self._cursor, self._position) <= (event.number, 0):
-            return []  # it is still to be offered on this stream
-        self._tally.resent += 1
-        self._go_back_to(event.number)
-        return []
+        return [] if self._window.resend(event.number) else self._leave_too_far_behind(event.number)
 
     def _behind(self, event: Event) -> list[Action]:
         assert isinstance(event, NodeBehind)
         self._heard_at_ns = self._now_ns
         wanted = 0 if event.last is None else event.last + 1
-        is_late = self._offers.answered(lambda number: number > wanted) is False
+        is_late = self._window.hear_behind(wanted)  # before what is safe, and its header, is forgotten
         if event.last is not None:
             self._mark_safe(event.last, acknowledged=False)
-        if not self._cache:
+        if self._window.is_empty:
             return self._close_if_all_safe()
-        standing = self._cache.standing_of(wanted)
-        if standing is Standing.GONE:
-            return self._leave_too_far_behind(wanted)
-        self._tally.behind += 1
-        if standing is not Standing.HELD or is_late or (self._cursor, self._position) <= (wanted, 0):
-            return []
-        self._behind_count += 1
-        if self._behind_count > limits.BEHIND_ANSWERS_MAX:
-            # Or it would go on at the speed of the line.
-            return self._leave_too_far_behind(wanted)
-        self._go_back_to(wanted)
-        return []
+        is_there = self._window.go_on_from(wanted, is_late=is_late)
+        return [] if is_there else self._leave_too_far_behind(wanted)
 
     def _leave_too_far_behind(self, wanted: int) -> list[Action]:
         self._tally.too_far_behind += 1
         if self.state is State.STOPPING:
             departure = _Departure("stopped", outcome=Outcome.STOPPED)
         else:
-            earliest = self._cache.first
+            earliest = self._window.first
             held = "nothing is held here any more" if earliest is None else f"the earliest here is {earliest}"
+            if self._window.holds(wanted):
+                held = "again and again, and does not take it"
             reason = f"the gateway wants block {wanted}, {held}"
             departure = _Departure(reason, Gateway.NEXT, Pace.BACKOFF)
         return self._leave(EndStreamCode.TOO_FAR_BEHIND, departure)
@@ -518,7 +433,7 @@ class PublisherMachine:
         if event.last is None:
             return False
         is_news = self._mark_safe(event.last, acknowledged=False)
-        return is_news or (self._offered_first is not None and self._offered_first <= event.last)
+        return is_news or self._window.has_offered_through(event.last)
 
     def _take_back_wins(self, event: Event) -> None:
         """Correct the count when our header was not accepted although its block was acknowledged."""
@@ -530,29 +445,13 @@ class PublisherMachine:
         # Gateways that do not know the field leave 0 in it; they verify in order, so it is the one after
         # `last`.
         number = event.proximate if event.proximate > last else last + 1
-        if self._cache.get(number) is None:
-            return departure
-        refused_count = self._tally.refuse(number, event.code.name)
-        if refused_count <= self._limits.bad_proof_retries_max or refused_count < self._gateway_count:
-            return departure
-        reason = f"block {number} was refused {refused_count} times with BAD_BLOCK_PROOF{_BAD_PROOF_MEANS}"
-        return replace(departure, reason=reason, outcome=Outcome.FAILED)
+        reason = self._refusals.bad_proof(number) if self._window.holds(number) else None
+        return departure if reason is None else replace(departure, reason=reason, outcome=Outcome.FAILED)
 
     def _count_invalid(self, event: StreamEnded, departure: _Departure) -> _Departure:
-        self._invalid_streak += 1
-        number = event.proximate if self._cache.get(event.proximate) else self._cursor
-        if self._position == 0 and number == self._cursor and self._cache.get(number - 1):
-            number -= 1  # the block just sent whole
-        if self._cache.get(number):
-            self._tally.refuse(number, event.code.name)
-        streak, retries_max = self._invalid_streak, self._limits.invalid_request_retries_max
-        if streak <= retries_max or streak < self._gateway_count:
-            return departure
-        reason = (
-            f"the gateway answered INVALID_REQUEST {streak} times in a row, "
-            f"last at block {number}; see its log"
-        )
-        return replace(departure, reason=reason, outcome=Outcome.FAILED)
+        number = self._window.last_sent(event.proximate)
+        reason = self._refusals.invalid_request(number, is_held=self._window.holds(number))
+        return departure if reason is None else replace(departure, reason=reason, outcome=Outcome.FAILED)
 
     # --- clocks ---------------------------------------------------------------------------------------------
 
@@ -578,22 +477,23 @@ class PublisherMachine:
         return at_ns is not None and self._now_ns >= at_ns
 
     def _deadline_at_ns(self) -> int | None:
-        if self._limits.deadline_ns is None or self._progress_at_ns is None or not self._cache:
+        if self._limits.deadline_ns is None or self._progress_at_ns is None or self._window.is_empty:
             return None
         return self._progress_at_ns + self._limits.deadline_ns
 
     def _deadline_reason(self) -> str:
         seconds = (self._limits.deadline_ns or 0) / SECOND_NS
         trouble = f" ({self._last_trouble})" if self._last_trouble else ""
-        return f"block {self._cache.first} was not acknowledged within {seconds:g} s{trouble}"
+        return f"block {self._window.first} was not acknowledged within {seconds:g} s{trouble}"
 
     def _silence_at_ns(self) -> int | None:
-        if self.state is not State.STREAMING or not self._cache:
+        # Whatever an answer sent us back to, or told us of: a message that is stuck cannot be taken back.
+        if self.state is not State.STREAMING or not (self._window.is_owed or self._is_writing):
             return None
-        if (self._cursor, self._position) == (self._cache.first, 0):
-            return None  # nothing is offered, so nothing is owed
         return self._heard_at_ns + self._limits.answer_timeout_ns
 
     def _is_reset_due(self) -> bool:
         interval = self._limits.reset_interval_ns
+        if not self._window.has_offered:  # a stream that brings no block leads nowhere, however short it is
+            return False
         return interval is not None and self._now_ns >= self._began_at_ns + interval

@@ -29,7 +29,12 @@ from gateway.merkle import EMPTY_HASH, StreamingTree, leaf_hash
 from gateway.root_hash import BlockHasher
 from publishers.errors import MakerOptionError
 from publishers.frame_items import SECOND_NS, SIGNATURE_SIZE, footer_item, header_item, proof_item
-from publishers.limits import MAKER_ITEM_BYTES_MAX
+from publishers.limits import (
+    MAKER_BLOCK_BYTES_MAX,
+    MAKER_COUNT_MAX,
+    MAKER_EVENTS_MAX,
+    MAKER_ITEM_BYTES_MAX,
+)
 from publishers.maker_items import (
     ITEM_BYTES_MIN,
     NODE_COUNT,
@@ -42,7 +47,6 @@ from publishers.maker_items import (
 
 __all__ = ["BlockMaker", "MakerOptions", "key_of_seed"]
 
-_COUNT_MAX: Final = 100_000
 _STATE_CHANGES_KIND: Final = 7
 
 
@@ -70,14 +74,28 @@ class MakerOptions:
             MakerOptionError: naming the option, as `sluice generate` calls it.
         """
         for option, got, least, most in (
-            ("--rounds-per-block", self.rounds_per_block, 1, _COUNT_MAX),
-            ("--events-per-round", self.events_per_round, 1, _COUNT_MAX),
-            ("--transactions-per-block", self.transactions_per_block, 0, _COUNT_MAX),
+            ("--rounds-per-block", self.rounds_per_block, 1, MAKER_COUNT_MAX),
+            ("--events-per-round", self.events_per_round, 1, MAKER_COUNT_MAX),
+            ("--transactions-per-block", self.transactions_per_block, 0, MAKER_COUNT_MAX),
             ("--item-bytes", self.item_bytes, ITEM_BYTES_MIN, MAKER_ITEM_BYTES_MAX),
             ("--block-time", self.block_time_seconds, 0.001, 86_400),
         ):
             if not least <= got <= most:
                 raise MakerOptionError(option, got, f"{least} to {most}")
+        for options, product, most in (
+            (
+                "--rounds-per-block times --events-per-round",
+                self.rounds_per_block * self.events_per_round,
+                MAKER_EVENTS_MAX,
+            ),
+            (
+                "half of --transactions-per-block times --item-bytes",
+                self.transactions_per_block * self.item_bytes // 2,
+                MAKER_BLOCK_BYTES_MAX,
+            ),
+        ):
+            if product > most:
+                raise MakerOptionError(options, product, f"at most {most}")
 
 
 def key_of_seed(seed: int) -> Ed25519PrivateKey:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from gateway.block import Block
 from publishers.client import ClientOptions, PublishClient
-from publishers.errors import PublishFailed
+from publishers.errors import PublishFailed, SourceCancelled
 from publishers.report import PublishReport
 
 __all__ = ["Racer", "race"]
@@ -83,8 +83,10 @@ class _Pump:
         self._ahead_bytes_max = ahead_bytes_max
 
     async def run(self) -> None:
+        last: int | None = None
         try:
             async for block in self._source:
+                last = block.number
                 lanes = [lane for lane in self.lanes if not lane.is_left]
                 for lane in lanes:
                     lane.put(block)
@@ -93,6 +95,9 @@ class _Pump:
                     await self.room.wait()
         except Exception as error:
             self.error = error
+        except asyncio.CancelledError:
+            # The source's, or ours: blocks are missing, so this is no end of the source.
+            self.error = SourceCancelled(last)
         finally:
             self.is_over = True
             for lane in self.lanes:

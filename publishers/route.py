@@ -39,8 +39,13 @@ class Route:
         self._tries = self._soon_count = 0
 
     def first(self) -> Connect:
-        """Connect without trouble behind: at once, where we were last."""
+        """Connect with nothing to wait for: at once, where we were last or were told to go."""
         return Connect(self._gateway, attempt=0)
+
+    def rest(self, gateway: Gateway) -> None:
+        """Note where the next stream begins, after one that ended when there was nothing left to offer."""
+        if gateway is Gateway.NEXT:
+            self._gateway = (self._gateway + 1) % self._gateway_count
 
     def after(self, gateway: Gateway, pace: Pace) -> Connect:
         """Connect after a stream that ended.
@@ -48,8 +53,7 @@ class Route:
         Returns:
             `attempt` 0 means at once, k means after the wait before the k-th retry; `is_soon` a short wait.
         """
-        if gateway is Gateway.NEXT:
-            self._gateway = (self._gateway + 1) % self._gateway_count
+        self.rest(gateway)
         if pace is Pace.AT_ONCE:
             return Connect(self._gateway, attempt=0)
         if pace is Pace.SOON and self._gateway_count > 1 and self._soon_count < limits.SOON_TRIES_MAX:

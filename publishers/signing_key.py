@@ -18,10 +18,10 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from gateway.errors import KeyFileError
 from gateway.key_files import load_private_key, private_key_of
 from publishers.errors import OptionError
+from publishers.limits import KEY_PATH_CHARACTERS_MAX
 
 __all__ = ["KeyPlace"]
 
-_PATH_CHARACTERS_MAX: Final = 4096
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 _RAW_KEY: Final = re.compile(r"(0x)?[0-9A-Fa-f]{64,128}")
 
@@ -49,7 +49,7 @@ class KeyPlace:
             raise OptionError("key_file, key_env", got, "one of them")
         if file is not None and (
             not file
-            or len(file) > _PATH_CHARACTERS_MAX
+            or len(file) > KEY_PATH_CHARACTERS_MAX
             or "\n" in file
             or "PRIVATE KEY" in file
             or _is_raw(file)

@@ -132,6 +132,8 @@ def _found(path: Path, options: dict[str, str]) -> SourceName:
 
 
 def _is_stream_file(path: Path) -> bool:
+    if not path.is_file():  # to open a pipe waits for who writes to it
+        return False
     with path.open("rb") as file:
         return file.read(HEADER_OFFSET) == MAGIC
 

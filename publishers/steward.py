@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, cast
 
 from publishers.errors import OptionError
-from publishers.limits import STEWARD_LINE_BYTES_MAX
+from publishers.limits import STEWARD_HELLO_BYTES_MAX, STEWARD_LINE_BYTES_MAX
 from publishers.report import PublishReport
 
 __all__ = ["NO_BATCH", "Steward", "StewardAddress"]
@@ -221,7 +221,7 @@ class _Connection(socketserver.StreamRequestHandler):
     def handle(self) -> None:
         steward = cast("_Server", self.server).steward
         messages = self._messages()
-        with suppress(OSError, ValueError, TypeError, KeyError, AttributeError):
+        with suppress(OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
             hello = next(messages, None)
             task = None if hello is None else steward.admit(hello, self.request)
             if task is None:
@@ -233,5 +233,9 @@ class _Connection(socketserver.StreamRequestHandler):
                 steward.lose(task)
 
     def _messages(self) -> Iterator[dict[str, Any]]:
-        while line := self.rfile.readline(STEWARD_LINE_BYTES_MAX):
+        size_max = STEWARD_HELLO_BYTES_MAX  # until it has shown the token
+        while line := self.rfile.readline(size_max):
+            if not line.endswith(b"\n"):  # too long, or broken off: what is there may be JSON all the same
+                return
             yield json.loads(line)
+            size_max = STEWARD_LINE_BYTES_MAX

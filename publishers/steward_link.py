@@ -67,9 +67,11 @@ class StewardLink:
             helper.cancel()
         await asyncio.gather(*self._helpers, return_exceptions=True)
         if self._writer is not None:
-            with suppress(OSError):
+            with suppress(OSError, TimeoutError):
                 # The job's own report has all of it; that of a job that was stopped is never made.
-                await self._send({"reports": self._reports(whole=self._stopped.is_set()), "final": True})
+                last = {"reports": self._reports(whole=self._stopped.is_set()), "final": True}
+                async with asyncio.timeout(STEWARD_CONNECT_SECONDS):  # it may read nothing any more
+                    await self._send(last)
             self._writer.close()
 
     async def go(self) -> None:

@@ -18,6 +18,7 @@ from typing import Final, NoReturn, TypeVar
 
 from datastream.disk import RealDisk
 from datastream.errors import EntriesDisagree
+from datastream.header_check import inspect_header
 from datastream.layout import (
     ENTRY_HEAD,
     ENTRY_HEAD_SIZE,
@@ -33,7 +34,6 @@ from datastream.layout import (
     pages_used,
 )
 from datastream.pages import PageFault, walk_page
-from datastream.streamfile import StreamFile
 from publishers.number_range import cut_evenly
 
 __all__ = ["STREAM_FILE_NAME", "PageRun", "PagesReader", "stream_file_in"]
@@ -156,7 +156,7 @@ class PagesReader:
         # Whatever kind of stream it says it is: a reader has no kind of its own.
         whole = len(page) == HEADER_OFFSET + HEADER_SIZE
         stream_type = decode_header(page[HEADER_OFFSET:]).header.stream_type if whole else 1
-        return StreamFile.inspect(self._path, self._disk, stream_type)
+        return inspect_header(self._path, self._disk, stream_type)
 
     def _first_number(self, page_number: int) -> int:
         if page_number >= self.page_count:

@@ -14,7 +14,7 @@ import os
 import signal
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
@@ -25,6 +25,7 @@ from gateway.ledger_files import given_address_book, given_ledger
 from gateway.ledger_keys import LedgerKeys, VerificationMode
 from gateway.proofs import ProofVerifier
 from gateway.root_hash import RootLayout
+from gateway.verdict import Refusal
 from gateway.verification import BlockVerifier
 from publishers.limits import VERIFY_AHEAD_BLOCKS, VERIFY_ALONE_BLOCKS_MAX
 from publishers.verdicts import BlockVerdict, ChainChecker, CheckedBlock
@@ -67,6 +68,8 @@ class VerifyRun:
         self._links = ChainChecker()
         self.is_from_block_0 = False
         """Whether the ledger data were taken from block 0."""
+        self.block_0_refusal: Refusal | None = None
+        """Why block 0 gives none, if it was asked for them and refused; its own verdict may not be wanted."""
 
     @property
     def count(self) -> int | None:
@@ -84,7 +87,7 @@ class VerifyRun:
         ledger = self._verifier.proofs.ledger
         return None if ledger is None else ledger.ledger_id
 
-    def verdicts(self) -> Iterator[BlockVerdict]:
+    def verdicts(self) -> Generator[BlockVerdict, None, None]:
         """Check all blocks; give the verdicts in order.
 
         Raises:
@@ -105,9 +108,10 @@ class VerifyRun:
         job = self._source.block_0()
         if job is None:
             return
-        published = check_job(self._verifier, job).published
-        if published is not None:
-            self._verifier.believe(published)
+        checked = check_job(self._verifier, job)
+        self.block_0_refusal = checked.refusal
+        if checked.published is not None:
+            self._verifier.believe(checked.published)
             self.is_from_block_0 = True
 
     def _in_processes(self, jobs: Iterator[Job]) -> Iterator[CheckedBlock]:

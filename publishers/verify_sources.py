@@ -11,7 +11,7 @@ import contextlib
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Protocol
 
 import grpc
 
@@ -21,7 +21,7 @@ from gateway.addresses import Address
 from gateway.api import node_pb2, node_pb2_grpc
 from gateway.block import Block
 from gateway.block_layout import BlockDecoder, StoredBlock, bookmark_of
-from gateway.channels import ClientTls, open_blocking_channel
+from gateway.channels import WHOLE_BLOCKS, ClientTls, open_blocking_channel
 from gateway.errors import BlockRefused, LayoutError
 from gateway.subscription import U64_MAX
 from gateway.verdict import Refusal, RefusalKind
@@ -33,8 +33,6 @@ from publishers.number_range import NumberRange
 from publishers.verdicts import CheckedBlock, check_block, unreadable
 
 __all__ = ["BlockSource", "FileSource", "Job", "NodeSource", "StreamSource", "check_job"]
-
-_CHANNEL_OPTIONS: Final = (("grpc.max_receive_message_length", -1),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +185,7 @@ class NodeSource:
 
     def _held(self) -> tuple[int, int]:
         wanted = "what the node has"
-        with open_blocking_channel(self._address, self._tls, _CHANNEL_OPTIONS) as channel:
+        with open_blocking_channel(self._address, self._tls, WHOLE_BLOCKS) as channel:
             stub = node_pb2_grpc.BlockNodeServiceStub(channel)
             try:
                 status = stub.serverStatus(node_pb2.ServerStatusRequest(), timeout=limits.STATUS_SECONDS)
@@ -199,7 +197,7 @@ class NodeSource:
 
     def _get(self, first: int, end: int) -> Iterator[Job]:
         code = node_pb2.BlockResponse.Code
-        with open_blocking_channel(self._address, self._tls, _CHANNEL_OPTIONS) as channel:
+        with open_blocking_channel(self._address, self._tls, WHOLE_BLOCKS) as channel:
             stub = node_pb2_grpc.BlockAccessServiceStub(channel)
             for number in range(first, end):
                 request = node_pb2.BlockRequest(block_number=number)

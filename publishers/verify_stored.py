@@ -18,6 +18,7 @@ from datastream import DatastreamError
 from datastream.layout import MAGIC, Entry
 from gateway.block_layout import BLOCK_END_TYPE, StoredBlock
 from gateway.errors import LayoutError
+from gateway.regular_files import open_regular
 from publishers.entry_blocks import blocks_that_begin_in
 from publishers.errors import SourceRefused
 from publishers.number_range import NumberRange
@@ -32,7 +33,7 @@ def holds_stream(path: Path) -> bool:
     if path.is_dir():
         return stream_file_in(path).is_file()
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             return file.read(len(MAGIC)) == MAGIC
     except OSError:
         return False

@@ -6,8 +6,8 @@ Pure. Source: wire.md section 6.
 from __future__ import annotations
 
 from gateway.api import block_items_pb2, publish_pb2
+from publishers.number_range import NUMBER_MAX
 from publishers.signals import (
-    NO_BLOCK,
     Acknowledged,
     EndCode,
     Event,
@@ -60,4 +60,4 @@ def request_of(action: SendItems | SendEndOfBlock | SendEndStream) -> publish_pb
 
 
 def _last(number: int) -> int | None:
-    return None if number == NO_BLOCK else number
+    return None if number > NUMBER_MAX else number  # NO_BLOCK, and what no chain can have

@@ -12,7 +12,8 @@ import grpc
 from gateway.addresses import parse_address
 from gateway.api import node_pb2, node_pb2_grpc
 from gateway.block import Block
-from gateway.channels import ClientTls, open_blocking_channel
+from gateway.channels import WHOLE_BLOCKS, ClientTls, open_blocking_channel
+from gateway.commands.named_path import NamedPath
 from gateway.commands.tls_options import tls_options
 from gateway.errors import AddressError
 from gateway.subscription import U64_MAX
@@ -55,7 +56,7 @@ def _number(context: click.Context, parameter: click.Parameter, text: str) -> in
 @click.option(
     "--out",
     "path",
-    type=click.Path(dir_okay=False, path_type=Path, allow_dash=True),
+    type=NamedPath(dir_okay=False, path_type=Path, allow_dash=True),
     metavar="FILE",
     help="Write the block there; .gz and .zst are compressed, - is standard output.",
 )
@@ -99,8 +100,7 @@ def _get(address: str, number: int | None, tls: ClientTls | None) -> Block:
     """
     wanted = "the latest block" if number is None else f"block {number}"
     request = node_pb2.BlockRequest(block_number=U64_MAX if number is None else number)
-    options = (("grpc.max_receive_message_length", -1),)
-    with open_blocking_channel(address, tls, options) as channel:
+    with open_blocking_channel(address, tls, WHOLE_BLOCKS) as channel:
         try:
             response = node_pb2_grpc.BlockAccessServiceStub(channel).getBlock(
                 request, timeout=limits.BLOCK_SECONDS
@@ -126,7 +126,10 @@ def _write(path: Path, block: Block) -> None:
         sys.stdout.buffer.write(data)
         sys.stdout.buffer.flush()
         return
+    was_there = path.exists() or path.is_symlink()
     try:
         path.write_bytes(data)
     except OSError as error:
+        if not was_there:  # what was given may be a device or somebody's pipe
+            path.unlink(missing_ok=True)
         raise BlockFileError(str(path), error.strerror or str(error)) from error

@@ -18,6 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gateway.addresses import parse_address
+from gateway.commands.named_path import NamedPath
 from gateway.table_lines import table_lines
 from publishers.demo import DemoOptions, DemoProgress, DemoResult, run_demo
 from publishers.errors import PublisherError
@@ -43,7 +44,7 @@ class DemoFailed(PublisherError):
 )
 @click.option(
     "--source",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    type=NamedPath(exists=True, file_okay=False, path_type=Path),
     metavar="DIR",
     help="Publish the block files of this folder instead of made ones. Their proofs are checked with "
     "--ledger-key; without one the node runs in mode hash and leaves the signatures out.",
@@ -70,7 +71,7 @@ class DemoFailed(PublisherError):
 @click.option("--item-bytes", type=int, default=1024, show_default=True, help="Largest items of made blocks.")
 @click.option(
     "--folder",
-    type=click.Path(file_okay=False, path_type=Path),
+    type=NamedPath(file_okay=False, path_type=Path),
     metavar="DIR",
     help="Where blocks, the node's data and the logs go; must be empty. Default: a new temporary folder.",
 )
@@ -135,7 +136,11 @@ def _claim(folder: Path | None) -> Path:
     """Make the demo's folder."""
     if folder is None:
         return Path(tempfile.mkdtemp(prefix="sluice-demo-"))
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        got = f"{folder} cannot be made: {error.strerror}"
+        raise click.BadParameter(got, param_hint="--folder") from error
     if any(folder.iterdir()):
         raise click.BadParameter(f"{folder} is not empty", param_hint="--folder")
     return folder.absolute()

@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.progress import track
 
 from gateway.block import Block
+from gateway.commands.named_path import NamedPath
 from gateway.key_files import load_private_key, public_key_hex
 from publishers.block_files import BlockFormat, block_file_name, list_block_files, write_block_file
 from publishers.errors import BlockFileError, BlockListError
@@ -41,7 +42,7 @@ _DEFAULTS = MakerOptions()
 @click.option(
     "--out",
     "folder",
-    type=click.Path(file_okay=False, path_type=Path),
+    type=NamedPath(file_okay=False, path_type=Path),
     required=True,
     metavar="DIR",
     help="Folder for the files; made if it is not there, refused if it has block files.",
@@ -49,7 +50,7 @@ _DEFAULTS = MakerOptions()
 @click.option(
     "--key",
     "key_file",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=NamedPath(dir_okay=False, path_type=Path),
     metavar="FILE",
     help="Private key that signs the blocks (`sluice keygen`). Default: a key made from the seed, written to "
     f"{KEY_FILE_NAME} beside the blocks; anyone who knows the seed has it.",
@@ -175,12 +176,18 @@ def _write_key(path: Path, key: Ed25519PrivateKey) -> None:
     """Write a key file of mode 0600, or leave one alone that holds this key."""
     pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
     try:
-        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-            file.write(pem)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
         if load_private_key(path).private_bytes_raw() != key.private_bytes_raw():
             raise BlockFileError(str(path), "holds another key than that of the seed") from None
+        return
     except OSError as error:
+        raise BlockFileError(str(path), error.strerror or str(error)) from error
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(pem)
+    except OSError as error:
+        path.unlink(missing_ok=True)  # half a key would be in the way of the next attempt
         raise BlockFileError(str(path), error.strerror or str(error)) from error
 
 

@@ -12,6 +12,7 @@ import click
 from rich.console import Console
 
 from gateway.channels import ClientTls
+from gateway.commands.named_path import NamedPath
 from gateway.commands.tls_options import tls_options
 from publishers.checkpoint import FollowCheckpoint
 from publishers.commands.publish_display import Display, report_json, report_lines, report_table
@@ -80,6 +81,16 @@ def _parse_key(context: click.Context, parameter: click.Parameter, text: str | N
         raise click.BadParameter(f"got {error.got}, expected {error.expected}", context, parameter) from error
     # Workers have working directories of their own.
     return place if place.file is None else KeyPlace(str(Path(place.file).absolute()), None)
+
+
+def _parse_prefix(context: click.Context, parameter: click.Parameter, value: str) -> str:
+    """Check a name as the sink will, which takes the blanks at its ends away."""
+    name = value.strip()
+    try:
+        SinkOptions.parse({"gateways": "127.0.0.1:1", "publisher_id": name})
+    except OptionError as error:
+        raise click.BadParameter(f"got {error.got}, expected {error.expected}", context, parameter) from error
+    return name
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +171,7 @@ class _Request:
 @click.option(
     "--publisher-id",
     "publisher_prefix",
+    callback=_parse_prefix,
     default="publisher",
     show_default=True,
     metavar="NAME",
@@ -180,7 +192,7 @@ class _Request:
 )
 @click.option(
     "--checkpoint",
-    type=click.Path(file_okay=False, path_type=Path),
+    type=NamedPath(file_okay=False, path_type=Path),
     metavar="DIR",
     help="Where --follow keeps how far it is; begun again with it, it goes on there.",
 )
@@ -230,7 +242,7 @@ class _Request:
 )
 @click.option(
     "--spark-log",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=NamedPath(dir_okay=False, path_type=Path),
     metavar="FILE",
     help="Keep Spark's own log there.",
 )

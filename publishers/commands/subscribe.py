@@ -21,6 +21,7 @@ from rich.text import Text
 
 from gateway.addresses import parse_addresses
 from gateway.channels import ClientTls
+from gateway.commands.named_path import NamedPath
 from gateway.commands.tls_options import tls_options
 from gateway.errors import AddressError
 from publishers.block_files import BlockFormat, block_file_name, write_block_file
@@ -76,7 +77,7 @@ def _start(context: click.Context, parameter: click.Parameter, text: str) -> Sta
 @click.option(
     "--out",
     "folder",
-    type=click.Path(file_okay=False, path_type=Path),
+    type=NamedPath(file_okay=False, path_type=Path),
     metavar="DIR",
     help="Write each block to a file; the folder is made if it is not there.",
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import closing
 from pathlib import Path
 
 import click
@@ -12,11 +13,13 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from gateway.addresses import Address, parse_address
 from gateway.channels import ClientTls
+from gateway.commands.named_path import NamedPath
 from gateway.commands.tls_options import tls_options
 from gateway.errors import AddressError, Fatal
 from gateway.ledger_keys import LedgerKeys, VerificationMode
 from gateway.root_hash import RootLayout
 from publishers.block_files import list_block_files
+from publishers.errors import PublisherError
 from publishers.limits import VERIFY_TABLE_ROWS_MAX, VERIFY_WORKERS_MAX
 from publishers.number_range import NumberRange
 from publishers.verdicts import BlockVerdict, kinds_text
@@ -32,7 +35,7 @@ _LAYOUTS: dict[str, RootLayout] = {"auto": "auto", "8": 8, "16": 16}
 
 
 @click.command("verify", short_help="Check block files, or the blocks that a node has.")
-@click.argument("sources", nargs=-1, required=True, metavar="FILES…|DIR|HOST:PORT")
+@click.argument("sources", type=NamedPath(), nargs=-1, required=True, metavar="FILES…|DIR|HOST:PORT")
 @click.option(
     "--ledger-key",
     "key_texts",
@@ -119,7 +122,8 @@ def command(
     Each block's structure, root hash and proofs are checked, and its links to the block before it. Where a
     chain begins after block 0, or blocks are missing, what cannot be checked is believed and noted.
 
-    Exit status 1 if any block is refused.
+    Exit status 1 if any block is refused. A check that is interrupted, or whose source fails, prints what it
+    has found so far.
     """
     if last is not None and last < first:
         raise click.UsageError(f"--to {last} is before --from {first}")
@@ -127,16 +131,25 @@ def command(
     numbers = NumberRange(first, None if last is None else last + 1)
     verifier = make_verifier(keys, mode, _LAYOUTS[layout], rsa_threshold)
     run = VerifyRun(_source(sources, numbers, tls, tcp=tcp), verifier, workers_count)
-    verdicts = _watched(run, quiet=as_json)
+    verdicts, end = _watched(run, quiet=as_json)
+    if end is not None and not verdicts:
+        raise end
     refused_count = sum(not verdict.is_accepted for verdict in verdicts)
-    is_sound = not refused_count and not (no_gaps and run.gaps)
+    is_sound = end is None and not refused_count and not (no_gaps and run.gaps)
     if as_json:
-        click.echo(json.dumps(_as_json(run, verdicts, refused_count, is_sound=is_sound)))
+        found = _as_json(run, verdicts, refused_count, is_sound=is_sound, is_complete=end is None)
+        click.echo(json.dumps(found))
     else:
         _print(run, verdicts, refused_count, mode, show_all=show_all)
+        if run.block_0_refusal is not None and verdicts[0].number != 0:
+            click.echo(f"block 0 is refused and gives no ledger data: {run.block_0_refusal}")
+        if end is not None:
+            click.echo(f"not complete: the check ended after block {verdicts[-1].number}")
         if run.is_from_block_0 and keys.trusts_any_block_0 and run.ledger_id is not None:
             pin = f"--ledger-key tss:id={run.ledger_id.hex()}"
             click.echo(f"The ledger id was taken from block 0 and believed; pin it with {pin}")
+    if end is not None:
+        raise end
     if not is_sound:
         click.get_current_context().exit(1)
 
@@ -179,25 +192,41 @@ def _address(text: str) -> Address:
         raise Fatal(text, got="nothing of that name", expected=expected) from None
 
 
-def _watched(run: VerifyRun, *, quiet: bool) -> list[BlockVerdict]:
-    """Run with a progress bar on a terminal."""
+def _watched(
+    run: VerifyRun, *, quiet: bool
+) -> tuple[list[BlockVerdict], KeyboardInterrupt | Fatal | PublisherError | None]:
+    """Run with a progress bar on a terminal; return the verdicts, and what ended it too early, if so."""
     console = Console(stderr=True)
     columns = (TextColumn("verifying"), BarColumn(), MofNCompleteColumn(), TextColumn("blocks"))
     shown = console.is_terminal and not quiet
     verdicts = []
-    with Progress(*columns, TimeRemainingColumn(), console=console, transient=True, disable=not shown) as bar:
-        task = bar.add_task("", total=run.count)
-        for verdict in run.verdicts():
-            verdicts.append(verdict)
-            bar.advance(task)
-    return verdicts
+    try:
+        with (
+            Progress(
+                *columns, TimeRemainingColumn(), console=console, transient=True, disable=not shown
+            ) as bar,
+            closing(run.verdicts()) as coming,
+        ):
+            task = bar.add_task("", total=run.count)
+            for verdict in coming:
+                verdicts.append(verdict)
+                bar.advance(task)
+    except (KeyboardInterrupt, Fatal, PublisherError) as end:
+        return verdicts, end
+    return verdicts, None
 
 
 def _as_json(
-    run: VerifyRun, verdicts: list[BlockVerdict], refused_count: int, *, is_sound: bool
+    run: VerifyRun,
+    verdicts: list[BlockVerdict],
+    refused_count: int,
+    *,
+    is_sound: bool,
+    is_complete: bool,
 ) -> dict[str, object]:
     return {
         "sound": is_sound,
+        "complete": is_complete,
         "accepted": len(verdicts) - refused_count,
         "refused": refused_count,
         "gaps": [list(gap) for gap in run.gaps],

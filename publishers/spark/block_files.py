@@ -47,6 +47,7 @@ from publishers.limits import (
     BLOCKS_PER_BATCH_DEFAULT,
     FILE_LOOK_SECONDS,
     FILE_WRITE_SECONDS_MAX,
+    PARTITIONS_MAX,
 )
 from publishers.linking import summary_of
 from publishers.number_range import NUMBER_MAX, NumberRange, cut_evenly
@@ -74,7 +75,6 @@ __all__ = [
     "folder_of",
 ]
 
-PARTITIONS_MAX: Final = 1_000_000
 _KNOWN: Final = frozenset(("path", "from", "to", "partitions", "decode", "check", "mode", "blocks_per_batch"))
 _COLUMNS: Final = {"blocks": BLOCK_COLUMNS, "hashes": ROOT_COLUMNS}
 """The columns of each `decode`."""
@@ -235,9 +235,16 @@ class BlockFilesStreamReader(NumberStreamReader):
         return end
 
     def cut(self, first: int, end: int) -> Sequence[InputPartition]:
-        """Cut a range that was complete when its end was looked for."""
+        """Cut a range that was complete when its end was looked for.
+
+        Raises:
+            BlockListError: a file has gone since; without its block the batch would count as read.
+        """
         files = [file for file in self._options.folder.files() if first <= file[0] < end]
         check_no_gaps(self._options.folder.path, files)
+        for number in (first, end - 1):
+            if number not in (files[0][0], files[-1][0]):
+                raise BlockListError(self._options.folder.path, f"block {number} is missing")
         return _ranges(files, self._options.partition_count)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

@@ -254,7 +254,7 @@ class BlockStreamStreamWriter(DataSourceStreamArrowWriter):
         if reports:
             _write_reports(folder, f"{name}-batch-{batchId}", reports)
         _report_file(folder, f"{name}-batch-{batchId - limits.BATCH_REPORTS_KEPT}").unlink(missing_ok=True)
-        totals = read_totals(folder, name).through(batchId, reports)
+        totals = _totals_before(folder, name, batchId).through(batchId, reports)
         _write(_report_file(folder, f"{name}-totals"), totals.to_json())
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
@@ -286,6 +286,16 @@ def read_totals(report_path: str | Path, publisher_id: str = "spark") -> QueryTo
     """
     path = _report_file(folder_of(str(report_path)), f"{publisher_id}-totals")
     return QueryTotals.from_json(path.read_text()) if path.exists() else QueryTotals(publisher_id)
+
+
+def _totals_before(folder: Path, name: str, batch: int) -> QueryTotals:
+    """Read the totals that a batch is added to; damaged figures, as after a power failure, stop no query."""
+    try:
+        return read_totals(folder, name)
+    except (ValueError, TypeError, LookupError, AttributeError) as error:
+        path = _report_file(folder, f"{name}-totals")
+        log.warning("%s cannot be read (%s); the totals begin anew with batch %d", path, error, batch)
+        return QueryTotals(name)
 
 
 def _message(reports: list[PublishReport]) -> PartitionPublished:

@@ -42,8 +42,6 @@ __all__ = ["BlockRange", "BlockStreamReader", "SubscriptionOptions", "Subscripti
 _KNOWN: Final = GATEWAY_OPTIONS | {
     *("from", "to", "partitions", "blocks_per_batch", "deadline_seconds", "path"),
 }
-_PARTITIONS_MAX: Final = 10_000
-_DEADLINE_SECONDS: Final = 60.0
 FIRST, LATEST = "first", "latest"
 
 
@@ -77,13 +75,14 @@ class SubscriptionOptions:
             tls=gateway_tls(options),
             begin=begin,
             last_block=whole_number(options, "to", 0, least, NUMBER_MAX - 1) if "to" in options else None,
-            partition_count=whole_number(options, "partitions", 1, 1, _PARTITIONS_MAX)
+            partition_count=whole_number(options, "partitions", 1, 1, limits.SUBSCRIPTIONS_MAX)
             if "partitions" in options
             else None,
             blocks_per_batch=whole_number(
                 options, "blocks_per_batch", limits.BLOCKS_PER_BATCH_DEFAULT, 1, NUMBER_MAX
             ),
-            deadline_seconds=positive(options, "deadline_seconds", "seconds") or _DEADLINE_SECONDS,
+            deadline_seconds=positive(options, "deadline_seconds", "seconds")
+            or limits.SOURCE_DEADLINE_SECONDS_DEFAULT,
         )
 
     def connect(self) -> BlockGateways:

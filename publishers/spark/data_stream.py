@@ -91,8 +91,6 @@ _KNOWN: Final = frozenset(
         *("entries_per_batch", "stream_type", "deadline_seconds"),
     )
 )
-_PARTITIONS_MAX: Final = 1_000_000
-_DEADLINE_SECONDS: Final = 60.0
 
 
 @dataclass(frozen=True)
@@ -121,13 +119,16 @@ class StreamOptions:
         return cls(
             decode=one_of(options, "decode", "entries", tuple(COLUMNS)),
             generation=None if generation == "auto" else Generation(generation),
-            partition_count=whole_number(options, "partitions", os.cpu_count() or 1, 1, _PARTITIONS_MAX),
+            partition_count=whole_number(
+                options, "partitions", os.cpu_count() or 1, 1, limits.PARTITIONS_MAX
+            ),
             first_entry=whole_number(options, "from", 0, 0, NUMBER_MAX),
             entries_per_batch=whole_number(
                 options, "entries_per_batch", limits.ENTRIES_PER_BATCH_DEFAULT, 1, NUMBER_MAX
             ),
             stream_type=whole_number(options, "stream_type", 1, 0, 2**64 - 1),
-            deadline_seconds=positive(options, "deadline_seconds", "seconds") or _DEADLINE_SECONDS,
+            deadline_seconds=positive(options, "deadline_seconds", "seconds")
+            or limits.SOURCE_DEADLINE_SECONDS_DEFAULT,
         )
 
     @property

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -24,10 +23,12 @@ from pyspark.errors import PySparkException
 
 from publishers.chain_runs import ChainPlan, Run, plan_chain, runs_of
 from publishers.errors import FrameError, OptionError, SparkJobFailed
+from publishers.job_report import safe_through_of
 from publishers.report import PublishReport
 from publishers.spark import register
 from publishers.spark.block_sink import read_reports
 from publishers.spark.failures import reason_in
+from publishers.spark.folders import folder_of
 from publishers.spark.schema import BLOCK_NUMBER, ITEMS, check_schema
 from publishers.spark.sink_options import SinkOptions
 from publishers.spark.slots import turn_seconds_for
@@ -59,6 +60,7 @@ def publish(
 
     Raises:
         FrameError: numbers are missing, or there more than once, or it is a stream; nothing was published.
+            Also when the last blocks did not come when the rows were read; what came is stored.
         SchemaError, OptionError: the columns, or an option, cannot be used.
         SparkJobFailed: a task gave up; it says why. What was acknowledged is stored; run it again to go on.
     """
@@ -87,7 +89,21 @@ def publish(
             _save(rows, texts)
         except PySparkException as error:
             raise SparkJobFailed(reason_in(str(error))) from error
-        return read_reports(Path(texts["report_path"]), parsed.publisher_id)
+        reports = read_reports(folder_of(texts["report_path"]), parsed.publisher_id)
+        _check_all_came(plan, reports)
+        return reports
+
+
+def _check_all_came(plan: ChainPlan, reports: list[PublishReport]) -> None:
+    """Check that the last block that was looked at was also read; a gap before it stops the job by itself."""
+    known = safe_through_of(reports)
+    if known is None or known < plan.last_block:
+        came = "no block" if known is None else f"only blocks up to {known}"
+        reason = (
+            f"block {plan.last_block} was there when the numbers were read, and {came} when the blocks were"
+        )
+        remedy = "the DataFrame had fewer rows the second time; cache it, and publish it again"
+        raise FrameError(reason, remedy)
 
 
 def _save(rows: DataFrame, options: Mapping[str, str]) -> None:

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from publishers.errors import SparkUnavailable
-from publishers.limits import ARROW_BATCH_BYTES, ARROW_BATCH_ROWS, JAVA_VERSION_MIN
+from publishers.limits import ARROW_BATCH_BYTES, ARROW_BATCH_ROWS, JAVA_VERSION_MIN, JVM_STARTS_MAX
 from publishers.spark import preflight
 from publishers.spark.failures import known_failure
 from publishers.submission import is_submitted
@@ -47,14 +47,12 @@ _JAVA_REMEDY: Final = (
     "macOS: brew install openjdk@17), or set JAVA_HOME to one"
 )
 _JAVA_TIMEOUT_SECONDS: Final = 60  # it takes 0.1 s, and far longer on a machine that has no time
+_STACK_FRAME: Final = re.compile(r"\s*at [\w.$]+\(|\s*\.\.\. \d+ more")
 _VERSION: Final = re.compile(r'version "(?:1\.)?(\d+)')
 _LOCAL_MASTER: Final = re.compile(r"local(?:\[(?P<slots>\*|\d+)(?P<failures>,\s*\d+)?\])?")
 _TASK_FAILURES: Final = 4
 _LOG_TAIL_LINES: Final = 200
 _LOG_SHOWN_LINES: Final = 5
-# PySpark forks this process to start the JVM. Where gRPC already runs in it, gRPC's handler in the forked
-# child can abort before Java begins (about one fork in fifty with grpcio 1.85); the next fork is another try.
-_JVM_STARTS_MAX: Final = 3
 _READ_BY_PYSPARK: Final = ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON")
 """Read in this process, whenever a session or a query begins."""
 # A local job's time is mostly Java compiling Spark: with the quick compiler alone, a session and two small
@@ -226,14 +224,14 @@ def _started(builder: SparkSession.Builder, log_path: Path) -> SparkSession:
     if "grpc" not in sys.modules:
         # Read when gRPC begins. With it off, what is forked from here on runs none of gRPC's handlers.
         os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
-    for start in range(1, _JVM_STARTS_MAX + 1):
+    for start in range(1, JVM_STARTS_MAX + 1):
         try:
             with _standard_error_to(log_path), _passed_on(preflight.worker_environment(os.environ)):
                 _start_context(builder)
                 return builder.getOrCreate()
         except PySparkRuntimeError as error:
             exited = error.getCondition() == "JAVA_GATEWAY_EXITED"
-            if not exited or "grpc" not in sys.modules or start == _JVM_STARTS_MAX:
+            if not exited or "grpc" not in sys.modules or start == JVM_STARTS_MAX:
                 raise
     raise AssertionError("unreachable: the last start returns or raises")
 
@@ -324,7 +322,7 @@ def _check_machine(master: str | None, settings: Mapping[str, str]) -> None:
 
 def _not_started(error: Exception, log_path: Path) -> SparkUnavailable:
     """Say why Spark did not start, as far as its log and the error tell."""
-    lines = _tail(log_path)
+    lines = list(dict.fromkeys(line for line in _tail(log_path) if not _STACK_FRAME.match(line)))
     explained = known_failure("\n".join([str(error), *lines]))
     tail = " | ".join(lines[-_LOG_SHOWN_LINES:]) or str(error).split("\n", 1)[0]
     return SparkUnavailable(f"Spark does not start: {explained or tail}", f"its log is {log_path}")

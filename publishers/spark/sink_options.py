@@ -2,7 +2,7 @@
 
 option             meaning                                                          default
 gateways, tls…     see gateway_options.py                                           needed
-publisher_id       the name by which nodes know this publisher                      spark
+publisher_id       the name by which nodes know this publisher: printable ASCII     spark
 race               publishers of every block in each task, each with its own        1
                    connection; one of them has to succeed
 check              `true`: check structure, root hash and links before offering     true
@@ -30,7 +30,8 @@ from typing import Final
 from gateway.channels import ClientTls
 from publishers import limits
 from publishers.block_gateways import BlockGateways
-from publishers.client import ClientOptions
+from publishers.client import ClientOptions, check_publisher_id
+from publishers.errors import OptionError
 from publishers.machine import SECOND_NS, MachineLimits
 from publishers.number_range import NUMBER_MAX
 from publishers.racing import Racer
@@ -51,7 +52,6 @@ _KNOWN: Final = (
         *("first_block", "report_path", "steward"),
     }
 )
-_CACHE_BYTES_MAX: Final = 1 << 40
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ class SinkOptions:
         return cls(
             gateways=gateways_of(options),
             tls=gateway_tls(options),
-            publisher_id=options.get("publisher_id", "").strip() or "spark",
+            publisher_id=_publisher_id(options),
             race=whole_number(options, "race", 1, 1, limits.RACE_MAX),
             is_checked=flag(options, "check", default=True),
             deadline_seconds=positive(options, "deadline_seconds", "seconds"),
@@ -103,7 +103,9 @@ class SinkOptions:
             set_bytes=whole_number(
                 options, "set_bytes", limits.ITEM_SET_BYTES_DEFAULT, 1, limits.ITEM_BYTES_MAX
             ),
-            cache_bytes=whole_number(options, "cache_bytes", limits.CACHE_BYTES_DEFAULT, 1, _CACHE_BYTES_MAX),
+            cache_bytes=whole_number(
+                options, "cache_bytes", limits.CACHE_BYTES_DEFAULT, 1, limits.CACHE_BYTES_MAX
+            ),
             window_blocks=whole_number(
                 options, "window_blocks", limits.WINDOW_BLOCKS_DEFAULT, 1, limits.OFFERS_MAX
             ),
@@ -139,6 +141,15 @@ class SinkOptions:
     def asker(self) -> BlockGateways:
         """Make what asks gateways how far they are."""
         return BlockGateways(rotated(self.gateways, 0), self.tls)
+
+
+def _publisher_id(options: Mapping[str, str]) -> str:
+    name = options.get("publisher_id", "").strip() or "spark"
+    check_publisher_id(name)
+    if len(name) > limits.PUBLISHER_ID_CHARS_MAX:
+        expected = f"{limits.PUBLISHER_ID_CHARS_MAX} characters at most"
+        raise OptionError("publisher_id", f"{len(name)} characters", expected)
+    return name
 
 
 def _steward(options: Mapping[str, str]) -> str | None:

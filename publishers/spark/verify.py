@@ -13,8 +13,9 @@
 
 Structure, root hash and proofs of a block are checked in whatever task has it. Then each footer's
 previous_block_root_hash is held against the root hash of the block before it, where that is in the frame and
-is accepted in itself; its second link, the tree over all blocks, is for `sluice verify` and the node, which
-see the blocks in order. In a streaming frame no links are checked.
+is accepted in itself; if that is there more than once, it has to be one of them. Its second link, the tree
+over all blocks, is for `sluice verify` and the node, which see the blocks in order. In a streaming frame no
+links are checked.
 The files that keys name are read on the driver; so is block 0 where the keys say that its publication is
 believed, which is why it has to be in the frame then: it is looked for in the whole frame, so for an archive
 without it name a tss:FILE. The workers get what was read.
@@ -175,25 +176,26 @@ def _with_links(checked: DataFrame) -> DataFrame:
     from pyspark.sql import functions as F
     from pyspark.sql.window import Window
 
-    # One task sees all rows here; they have no items any more, some 300 bytes each.
-    by_number = Window.orderBy(BLOCK_NUMBER)
-    before = F.lag(F.struct(BLOCK_NUMBER, "verdict", "root_hash", "other_root_hash")).over(by_number)
-    linked = checked.withColumn("_before", before)
+    # Only accepted blocks count: the number of another may be anything, the lowest that there is too.
+    is_accepted = F.col("verdict") == "accepted"
+    accepted_number = F.when(is_accepted, F.col(BLOCK_NUMBER))
+    # One task sees all rows here; they have no items any more, some 300 bytes each. A number may be there
+    # more than once, in any order: so it is all rows of the number before, not the row before.
+    just_before = Window.orderBy(accepted_number).rangeBetween(-1, -1)
+    linked = checked.withColumn("_roots", F.sort_array(F.collect_set("root_hash").over(just_before)))
+    # Where no proof signs the root of the block before, this footer may name it in the other layout.
+    linked = linked.withColumn("_other_roots", F.collect_set("other_root_hash").over(just_before))
     is_broken = (
-        (F.col("verdict") == "accepted")
-        & (F.col("_before.verdict") == "accepted")
-        & (F.col(f"_before.{BLOCK_NUMBER}") + 1 == F.col(BLOCK_NUMBER))
-        & (F.col("_before.root_hash") != F.col("previous_root_hash"))
-        # Where no proof signs the root of the block before, this footer may name it in the other layout.
-        & F.coalesce(F.col("_before.other_root_hash") != F.col("previous_root_hash"), F.lit(True))
+        is_accepted
+        & (F.size("_roots") > 0)
+        & ~F.array_contains("_roots", F.col("previous_root_hash"))
+        & ~F.array_contains("_other_roots", F.col("previous_root_hash"))
     )
     # Block 0 has no block before it; its footer must say so.
     starts_badly = (
-        (F.col("verdict") == "accepted")
-        & (F.col(BLOCK_NUMBER) == 0)
-        & (F.col("previous_root_hash") != F.lit(EMPTY_HASH.hex()))
+        is_accepted & (F.col(BLOCK_NUMBER) == 0) & (F.col("previous_root_hash") != F.lit(EMPTY_HASH.hex()))
     )
-    expected = F.when(starts_badly, F.lit(EMPTY_HASH.hex())).otherwise(F.col("_before.root_hash"))
+    expected = F.when(starts_badly, F.lit(EMPTY_HASH.hex())).otherwise(F.array_join("_roots", " or "))
     reason = F.concat(
         F.lit(f"{RefusalKind.BAD_ROOT_HASH.value}: block footer field 1 (previous_block_root_hash): got "),
         F.col("previous_root_hash"),

@@ -179,6 +179,34 @@ def test_a_file_of_another_name_is_refused(tmp_path: Path, name: str) -> None:
     assert refusal(tmp_path / name) == "not a block file name (N.blk, N.blk.gz, N.blk.zst)"
 
 
+@pytest.mark.parametrize("block_format", FORMATS)
+def test_a_pipe_is_not_waited_for(tmp_path: Path, block_format: BlockFormat) -> None:
+    path = tmp_path / f"1.{block_format}"
+    os.mkfifo(path)
+    assert refusal(path) == "Not a regular file"
+
+
+@pytest.mark.parametrize("block_format", FORMATS)
+def test_a_file_far_longer_than_any_block_is_not_read_to_its_end(
+    tmp_path: Path, block_format: BlockFormat
+) -> None:
+    """Zeros behind a block, a terabyte of them in a file with holes: gzip would pass over them one by one."""
+    path = tmp_path / f"1.{block_format}"
+    write_block_file(path, BLOCKS[1])
+    os.truncate(path, 1 << 40)
+    limit = 1 << 20
+    assert refusal(path, limit) == f"more than {limit} bytes, the most that a block may have"
+
+
+def test_what_cannot_be_compressed_may_get_somewhat_longer(tmp_path: Path) -> None:
+    block = Block.from_items([BLOCKS[1].items[0], b"\x22\x80\x80\x40" + os.urandom(1 << 20)])
+    for block_format in FORMATS:
+        path = tmp_path / f"1.{block_format}"
+        write_block_file(path, block)
+        assert read_block_file(path, len(block.to_bytes())) == block
+    assert path.stat().st_size > len(block.to_bytes())
+
+
 def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
     assert refusal(tmp_path / "1.blk.zst") == "No such file or directory"
 

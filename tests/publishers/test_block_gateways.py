@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,10 @@ import pytest
 
 from gateway.api import block_items_pb2, subscribe_pb2, subscribe_pb2_grpc
 from gateway.block import Block
+from gateway.items import field_item
 from publishers.block_gateways import BlockGateways, HeldBlocks
 from publishers.errors import SourceUnreachable
+from publishers.limits import ANSWER_BYTES_MAX
 from tests.nodes import make_blocks
 from tests.publishers.node_thread import node_thread, store
 
@@ -148,3 +151,23 @@ def test_a_silent_gateway_is_left(gateway: str) -> None:
 
     with scripted(silent) as (_, address):
         assert list(BlockGateways([address, gateway], answer_seconds=0.2).blocks(0, 3)) == BLOCKS[:4]
+
+
+def test_a_message_is_taken_up_to_a_limit_and_not_one_byte_more(caplog: pytest.LogCaptureFixture) -> None:
+    """It is of a field that no version knows, so the longest that is taken is refused for that."""
+
+    def give_up(seconds: float) -> None:
+        raise EOFError
+
+    def says(message: Response, request: Any, context: Any) -> Iterator[Response]:
+        yield message
+
+    for size_bytes in (ANSWER_BYTES_MAX, ANSWER_BYTES_MAX + 1):
+        message = Response.FromString(field_item(99, bytes(size_bytes - 6)))
+        assert message.ByteSize() == size_bytes
+        with scripted(partial(says, message)) as (_, address), pytest.raises(EOFError):
+            list(BlockGateways([address]).blocks(0, 0, give_up))
+    taken, refused = caplog.messages
+    assert "got a message of no known kind" in taken
+    assert "RESOURCE_EXHAUSTED: " in refused
+    assert str(ANSWER_BYTES_MAX) in refused

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -46,7 +48,10 @@ def test_two_at_once_are_refused(tmp_path: Path) -> None:
 def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
     (tmp_path / "offsets").mkdir()
     assert refusal(tmp_path) == "it is not empty and not of this command (offsets)"
-    assert not (tmp_path / "sluice.json").exists()
+    assert [path.name for path in tmp_path.iterdir()] == ["offsets"]  # not even a lock is left there
+    (tmp_path / "sluice.lock").touch()
+    assert refusal(tmp_path) == "it is not empty and not of this command (offsets)"
+    assert (tmp_path / "sluice.lock").exists()
 
 
 def test_a_damaged_one_is_refused(tmp_path: Path) -> None:
@@ -59,3 +64,51 @@ def test_a_damaged_one_is_refused(tmp_path: Path) -> None:
 def test_one_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     assert refusal(tmp_path / "file" / "x") == "Not a directory"
+
+
+CLAIM = """
+import sys
+from pathlib import Path
+from publishers.checkpoint import FollowCheckpoint
+from publishers.errors import CheckpointError
+try:
+    FollowCheckpoint(Path(sys.argv[1]), sys.argv[2], 0).__enter__()
+except CheckpointError as error:
+    sys.exit(error.reason)
+"""
+
+
+def test_one_that_a_full_disk_left_half_made_is_taken(tmp_path: Path) -> None:
+    """What had been written of the facts made it a folder of something else, for ever."""
+    words = ["sh", "-c", 'ulimit -f 0; exec "$@"', "sh", sys.executable, "-c", CLAIM, str(tmp_path), SOURCE]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (1, "sluice.json: [Errno 27] File too large\n")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["sluice.lock", "sluice.part"]
+    with FollowCheckpoint(tmp_path, SOURCE, 0):
+        pass
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["sluice.json", "sluice.lock"]
+
+
+def test_what_a_query_has_committed_is_in_its_folder(tmp_path: Path) -> None:
+    checkpoint = FollowCheckpoint(tmp_path, SOURCE, 0)
+    assert checkpoint.committed_next("p-1") is None
+    for name in ("commits", "offsets"):
+        (tmp_path / "p-1" / name).mkdir(parents=True)
+    assert checkpoint.committed_next("p-1") is None
+    for batch, end in ((9, 40), (10, 44), (11, 48)):
+        text = f'v1\n{{"batchTimestampMs":1}}\n{{"first": 4, "next": {end}}}'
+        (tmp_path / "p-1" / "offsets" / str(batch)).write_text(text)
+        if batch < 11:  # the last batch is not done
+            (tmp_path / "p-1" / "commits" / str(batch)).write_text("v1\n{}")
+            (tmp_path / "p-1" / "commits" / f".{batch}.crc").touch()
+    assert checkpoint.committed_next("p-1") == 44
+
+
+@pytest.mark.parametrize(
+    "text", ["", "v1\n{}", "v1\n{}\n-", "v1\n{}\n[]", 'v1\n{}\n{"next": -1}', "v1\n{}\n{}"]
+)
+def test_what_is_not_known_of_a_query_is_not_guessed(tmp_path: Path, text: str) -> None:
+    for name, content in (("commits", ""), ("offsets", text)):
+        (tmp_path / "p-1" / name).mkdir(parents=True)
+        (tmp_path / "p-1" / name / "0").write_text(content)
+    assert FollowCheckpoint(tmp_path, SOURCE, 0).committed_next("p-1") is None

@@ -14,7 +14,13 @@ from gateway.block import Block
 from gateway.items import field_item
 from publishers import limits
 from publishers.client import ClientOptions, PublishClient, publish_blocks, retry_wait
-from publishers.errors import BlockOrderError, ItemTooLarge, PublishFailed
+from publishers.errors import (
+    BlockOrderError,
+    ItemTooLarge,
+    OptionError,
+    PublishFailed,
+    SourceCancelled,
+)
 from publishers.machine import SECOND_NS, MachineLimits
 from publishers.maker import BlockMaker, MakerOptions, key_of_seed
 from publishers.report import PublishReport
@@ -328,6 +334,28 @@ def test_a_source_that_breaks_is_told_and_raised() -> None:
     assert asyncio.run(run()).words == ["ERROR(0, 0)"]
 
 
+def test_a_source_that_is_cancelled_fails_and_does_not_hang() -> None:
+    async def broken_off() -> AsyncIterator[Block]:
+        yield BLOCKS[0]
+        raise asyncio.CancelledError
+
+    async def run() -> FakeNode:
+        async with FakeNode() as node:
+            with pytest.raises(SourceCancelled, match=r"was cancelled after block 0$"):
+                await publish_blocks(broken_off(), [node.address], "alice", QUICK)
+            return node
+
+    assert asyncio.run(asyncio.wait_for(run(), 10)).words in ([], ["ERROR(0, 0)"])
+
+
+@pytest.mark.parametrize("name", ["Zoë", "a\nb", "tab\t"])
+def test_a_name_that_metadata_cannot_have_is_refused(name: str) -> None:
+    """gRPC would refuse it on every stream, and the publisher try for ever."""
+    with pytest.raises(OptionError) as caught:
+        PublishClient(["127.0.0.1:1"], name)
+    assert str(caught.value) == (f"option 'publisher_id': got {name!a}, expected printable ASCII characters")
+
+
 def test_a_gap_in_the_source_is_raised() -> None:
     with pytest.raises(BlockOrderError, match="block 1 is missing: block 2 came after block 0"):
         publish(FakeNode([FakeStream.drain]), [BLOCKS[0], BLOCKS[2]])
@@ -370,6 +398,41 @@ def test_cancellation_finishes_the_block_and_says_goodbye() -> None:
     assert node.words[0].startswith("RESET(0, ")
 
 
+def test_a_second_cancellation_ends_at_once_and_leaves_nothing_behind() -> None:
+    """The stream is blocked: one cancellation would wait for the block in flight."""
+
+    async def run() -> None:
+        in_block, over = asyncio.Event(), asyncio.Event()
+
+        async def script(stream: FakeStream) -> None:
+            await stream.header()
+            in_block.set()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                over.set()
+
+        options = ClientOptions(machine=replace(QUICK.machine, window_blocks_max=1))
+        block = Block(0, (BLOCKS[0].items[0], *(bytes([0xFA, 1]) + bytes(1 << 20) for _ in range(40))))
+        async with FakeNode([script]) as node:
+            client = PublishClient([node.address], "alice", options)
+            publishing = asyncio.create_task(client.publish(source_of([block])))
+            await in_block.wait()
+            before = asyncio.all_tasks()
+            publishing.cancel()
+            for _ in range(3):
+                await asyncio.sleep(0)
+            assert not publishing.done()
+            publishing.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await publishing
+            await over.wait()
+            ours = [task for task in before & asyncio.all_tasks() if "PublishClient" in repr(task.get_coro())]
+            assert ours == []
+
+    asyncio.run(asyncio.wait_for(run(), limits.STOP_TIMEOUT_SECONDS))
+
+
 def test_cancellation_while_connecting_ends_at_once() -> None:
     async def run() -> None:
         client = PublishClient(["127.0.0.1:1"], "alice", QUICK)
@@ -395,6 +458,38 @@ def test_a_node_that_never_answers_is_given_up() -> None:
     with pytest.raises(PublishFailed, match=r"block 0 was not acknowledged within 0\.2 s"):
         publish(node, options=options)
     assert node.words == ["TIMEOUT(0, 19)"]
+
+
+@pytest.mark.parametrize("answer", ["resend", "acknowledge"])
+def test_a_gateway_that_answers_and_reads_no_more_is_left(answer: str) -> None:
+    """Its answer sends the publisher to a header that cannot even be sent: the message before it is stuck."""
+    machine = replace(QUICK.machine, answer_timeout_ns=SECOND_NS // 2, deadline_ns=None)
+    large = Block(0, (BLOCKS[0].items[0], *(field_item(4, bytes(1 << 20)) for _ in range(40))))
+
+    async def run() -> None:
+        is_left = asyncio.Event()
+
+        async def deaf(stream: FakeStream) -> None:
+            await stream.header()
+            sent = -1
+            while sent != client.report().bytes_sent:
+                sent = client.report().bytes_sent
+                await asyncio.sleep(0.05)
+            await getattr(stream, answer)(0)
+            try:
+                await asyncio.Event().wait()
+            finally:
+                is_left.set()
+
+        async with FakeNode([deaf], default=FakeStream.drain) as node:
+            client = PublishClient([node.address], "alice", replace(QUICK, machine=machine))
+            publishing = asyncio.create_task(client.publish(source_of([large, *BLOCKS[1:3]])))
+            await asyncio.wait_for(is_left.wait(), 10)
+            publishing.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await publishing
+
+    asyncio.run(run())
 
 
 def test_the_retry_policy_doubles_up_to_its_limit() -> None:

@@ -41,6 +41,8 @@ CASES = [
     ),
     (errors.PrepareError(5, "no header"), "block 5 cannot be prepared: no header"),
     (errors.PrepareError(None, "a null"), "the blocks cannot be prepared: a null"),
+    (errors.SourceCancelled(5), "the source of blocks was cancelled after block 5"),
+    (errors.SourceCancelled(None), "the source of blocks was cancelled before its first block"),
     (
         errors.SourceRefused("block 5", "a:1 says NOT_AVAILABLE"),
         "block 5 cannot be had: a:1 says NOT_AVAILABLE",

@@ -16,7 +16,9 @@ from publishers import job as job_module
 from publishers.block_files import read_chain, write_block_file
 from publishers.checkpoint import FollowCheckpoint
 from publishers.errors import BlockListError
+from publishers.head import Head
 from publishers.job import JobProgress, JobReport, publish
+from publishers.limits import QUERY_STARTS_MAX
 from publishers.maker import BlockMaker, MakerOptions, key_of_seed
 from publishers.number_range import NumberRange
 from publishers.report import PublishReport
@@ -254,6 +256,9 @@ def test_two_that_follow_go_on_from_their_checkpoints_and_end_with_the_last_bloc
         assert (second.is_complete, second.failures) == (True, ())
         assert (second.safe_through, second.last_block) == (29, 29)
         assert node.ledger.last_number == 29
+        # All is done: no batch comes any more, and it ends all the same.
+        third = follow(NumberRange(end=30), stoppable=False)
+        assert (third.is_complete, third.safe_through, third.failures) == (True, 29, ())
     for report in (first, second):
         assert [row.publisher_id for row in report.publishers] == ["publisher-1", "publisher-2"]
     # The second run did not begin anew; one whose first batch was not over when all had to stop, does.
@@ -264,29 +269,88 @@ FELL_OVER = "Job aborted: task 0.0 in stage 1 failed (driver): java.io.OptionalD
 
 
 @pytest.mark.parametrize(
-    ("errors", "is_stopping", "starts", "is_raised"),
+    ("errors", "is_stopping", "has_batches", "starts", "is_raised"),
     [
-        ([], False, 1, False),
-        ([FELL_OVER, FELL_OVER], False, 3, False),
-        ([FELL_OVER] * 5, False, 5, True),
-        ([FELL_OVER], True, 1, True),
-        (["block 5 is missing"], False, 1, True),
+        ([], False, False, 1, False),
+        ([FELL_OVER, FELL_OVER], False, False, 3, False),
+        ([FELL_OVER] * (QUERY_STARTS_MAX - 1), False, False, QUERY_STARTS_MAX, False),
+        ([FELL_OVER] * QUERY_STARTS_MAX, False, False, QUERY_STARTS_MAX, True),
+        ([FELL_OVER] * 2 * QUERY_STARTS_MAX, False, True, 2 * QUERY_STARTS_MAX + 1, False),
+        ([FELL_OVER], True, False, 1, True),
+        (["block 5 is missing"], False, True, 1, True),
     ],
 )
 def test_a_query_that_fell_over_another_is_begun_again(
-    monkeypatch: pytest.MonkeyPatch, errors: list[str], is_stopping: bool, starts: int, is_raised: bool
+    monkeypatch: pytest.MonkeyPatch,
+    errors: list[str],
+    is_stopping: bool,
+    has_batches: bool,
+    starts: int,
+    is_raised: bool,
 ) -> None:
     """Spark's tasks cannot be read when another query changed the environment of all meanwhile."""
     begun: list[int] = []
 
     def run_query(*_: object) -> None:
         begun.append(1)
+        if has_batches:
+            job.reports = [PublishReport("publisher-1")]
         if len(begun) <= len(errors):
             raise RuntimeError(errors[len(begun) - 1])
 
     monkeypatch.setattr(job_module, "_run_query", run_query)
     race: Any = SimpleNamespace(is_stopping=is_stopping)
-    job: Any = SimpleNamespace(publisher_id="publisher-1")
+    job = job_module._Job("publisher-1", "a:1")
     with pytest.raises(RuntimeError) if is_raised else nullcontext():
         job_module._keep_query_running(race, job, {})
     assert len(begun) == starts
+
+
+def following(folder: Path, publisher_id: str, last_block: int) -> tuple[Any, Any]:
+    """A race and its job as they are while a query runs."""
+    race: Any = SimpleNamespace(
+        folder=folder,
+        chain=SimpleNamespace(last_block=last_block),
+        steward=SimpleNamespace(forget=lambda *_: None),
+    )
+    return race, job_module._Job(publisher_id, "a:1", thread=threading.current_thread())
+
+
+def test_following_up_to_block_0_ends() -> None:
+    race, job = following(Path(), "publisher-1", last_block=0)
+    assert not job_module._is_all_safe(race, [job])
+    job.reports = [PublishReport("publisher-1", safe_through=0)]
+    assert job_module._is_all_safe(race, [job])
+
+
+@pytest.mark.parametrize("publisher_id", ["team/a-1", "[a]-1", "a*-1", "a?-1"])
+def test_batches_of_a_publisher_with_any_name_are_found(tmp_path: Path, publisher_id: str) -> None:
+    race, job = following(tmp_path, publisher_id, last_block=4)
+    name = publisher_id.replace("/", "_")
+    report = PublishReport(publisher_id, blocks=5, acknowledged=5, safe_through=4)
+    (tmp_path / f"{name}-batch-0.json").write_text(f"[{report.to_json()}]")
+    job_module._take_batches(race, job)
+    assert job_module._is_all_safe(race, [job])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_query_that_starts_while_all_is_ended_is_ended_too(tmp_path: Path) -> None:
+    """Spark takes seconds to start one; when nothing comes to it, it would run for ever."""
+    was_ended, is_over, stop = threading.Event(), threading.Event(), threading.Event()
+    race, job = following(tmp_path, "publisher-1", last_block=4)
+
+    def start_late() -> None:
+        assert was_ended.wait(10)
+        job.query = SimpleNamespace(stop=is_over.set)
+        assert is_over.wait(10)
+
+    race.steward = SimpleNamespace(
+        ready_count=0, open_gate=lambda: None, stop=lambda: None, await_idle=lambda _: True
+    )
+    race.spark = SimpleNamespace(sparkContext=SimpleNamespace(cancelJobsWithTag=lambda _: was_ended.set()))
+    race.tag, race.is_stopping, race.opened_at, race.checkpoint = "x", False, None, None
+    job.thread = threading.Thread(target=start_late)
+    job.thread.start()
+    stop.set()
+    job_module._watch(race, [job], Head(("127.0.0.1:1",), None), None, stop)
+    assert is_over.is_set()

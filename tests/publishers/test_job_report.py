@@ -13,16 +13,23 @@ def report_of(
 
 
 def test_a_report_is_complete_when_nobody_failed_and_nothing_is_open() -> None:
-    done = PublishReport("a", blocks=2, acknowledged=1, duplicate=1)
+    done = PublishReport("a", blocks=2, acknowledged=1, duplicate=1, safe_through=1)
     assert report_of(done).is_complete
-    assert not report_of(PublishReport("a", blocks=2, acknowledged=1)).is_complete
+    assert not report_of(PublishReport("a", blocks=2, acknowledged=1, safe_through=1)).is_complete
     assert not report_of(done, interrupted=True).is_complete
     assert not report_of(done, failures=(Failure("b", "why"),)).is_complete
 
 
 def test_a_racer_that_gave_up_leaves_the_others_complete() -> None:
     lost = PublishReport("a.1", blocks=2, failure="refused")
-    assert report_of(lost, PublishReport("a.2", blocks=2, acknowledged=2)).is_complete
+    assert report_of(lost, PublishReport("a.2", blocks=2, acknowledged=2, safe_through=1)).is_complete
+
+
+def test_blocks_that_were_there_and_did_not_come_leave_a_report_open() -> None:
+    """A source may have less when it is read than when it was looked at."""
+    assert not report_of(PublishReport("a", blocks=1, acknowledged=1, safe_through=0)).is_complete
+    assert not report_of().is_complete
+    assert JobReport(None, None, (), (), 1.25).is_complete
 
 
 def test_json_has_the_names_of_the_report() -> None:

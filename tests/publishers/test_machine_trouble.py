@@ -6,14 +6,20 @@ import pytest
 
 from publishers import limits
 from publishers.machine import SECOND_NS, MachineLimits
+from publishers.number_range import NUMBER_MAX
 from publishers.signals import (
     NO_BLOCK,
+    Acknowledged,
     CloseStream,
     Connect,
     EndCode,
     EndStreamCode,
+    Event,
     Finish,
+    NodeBehind,
     Outcome,
+    ResendAsked,
+    SendEndOfBlock,
     SendEndStream,
 )
 from tests.publishers.scenario import Publisher
@@ -128,6 +134,38 @@ def test_a_gateway_that_does_not_take_the_block_that_it_asks_for_is_left_for_a_w
     assert publisher.write_all() == ["5", "5.", "6", "6."]
 
 
+def test_a_gateway_that_asks_for_ever_for_what_it_is_sent_is_left_for_a_while() -> None:
+    publisher = Publisher(options=MachineLimits(deadline_ns=60 * SECOND_NS)).streaming([5, 6])
+    for _ in range(limits.RESEND_ANSWERS_MAX):
+        publisher.write()
+        assert publisher.write() == SendEndOfBlock(5)
+        publisher.resend(5)
+    publisher.write()
+    publisher.resend(5)
+    assert publisher.write_all() == ["TOO_FAR_BEHIND(5, 6)", "HalfClose"]
+    assert publisher.report.resent == limits.RESEND_ANSWERS_MAX
+    assert publisher.lose() == [Connect(0, attempt=1)]
+    publisher.wait(60)
+    assert publisher.actions == [
+        Finish(
+            Outcome.FAILED,
+            "block 5 was not acknowledged within 60 s "
+            "(the gateway wants block 5, again and again, and does not take it)",
+        )
+    ]
+
+
+def test_a_block_that_becomes_safe_ends_the_count_of_resends() -> None:
+    publisher = Publisher().streaming([5, 6])
+    for number in (5, 6):
+        for _ in range(limits.RESEND_ANSWERS_MAX):
+            publisher.write()
+            publisher.resend(number)
+        publisher.write()
+        assert publisher.state == "streaming"
+        publisher.ack(number)
+
+
 def test_a_block_that_becomes_safe_ends_the_count_of_behind_answers() -> None:
     publisher = Publisher().streaming(range(5, 5 + limits.BEHIND_ANSWERS_MAX + 2))
     for number in range(5, 5 + limits.BEHIND_ANSWERS_MAX + 1):
@@ -171,11 +209,18 @@ def test_acknowledgements_count_while_the_stream_is_ending() -> None:
     assert publisher.lose() == [Finish(Outcome.DONE)]
 
 
-def test_an_acknowledgement_of_no_block_is_not_believed() -> None:
+@pytest.mark.parametrize("number", [NO_BLOCK, NO_BLOCK - 1, NUMBER_MAX + 1])
+def test_an_acknowledgement_of_a_number_that_no_block_has_is_not_believed(number: int) -> None:
     publisher = Publisher().streaming([5, 6])
-    publisher.ack(NO_BLOCK)
+    publisher.ack(number)
     assert publisher.report.acknowledged == 0
     assert publisher.write_all() == ["ERROR(5, 6)", "HalfClose"]
+
+
+def test_the_highest_number_that_a_block_can_have_is_believed() -> None:
+    publisher = Publisher().streaming([5, 6])
+    publisher.ack(NUMBER_MAX)
+    assert publisher.report.safe_through == NUMBER_MAX
 
 
 # --- bounds ------------------------------------------------------------------------------------------------
@@ -254,6 +299,29 @@ def test_a_silent_gateway_is_left() -> None:
     assert publisher.lose() == [Connect(1, attempt=0)]
 
 
+@pytest.mark.parametrize("answer", [Acknowledged(5), ResendAsked(5), NodeBehind(4)])
+def test_a_gateway_that_answers_and_takes_no_more_bytes_is_left(answer: Event) -> None:
+    publisher = Publisher(gateway_count=2).streaming([5, 6], set_count=3)
+    publisher.write()
+    publisher.hear(answer)  # and the stream does not ask for the next message: this one is stuck
+    publisher.wait(limits.ANSWER_TIMEOUT_SECONDS_DEFAULT - 1)
+    assert publisher.state == "streaming"
+    publisher.wait(1)
+    assert publisher.state == "leaving"
+    assert publisher.wait(limits.CLOSE_TIMEOUT_SECONDS) == [
+        CloseStream("the gateway did not end the stream", force=True)
+    ]
+    assert publisher.lose() == [Connect(1, attempt=0)]
+
+
+def test_a_stream_with_nothing_to_send_may_be_silent() -> None:
+    publisher = Publisher().streaming([5])
+    publisher.write_all()
+    publisher.ack(5)
+    publisher.wait(10 * limits.ANSWER_TIMEOUT_SECONDS_DEFAULT)
+    assert publisher.state == "streaming"
+
+
 def test_a_routine_reset_is_made_between_blocks() -> None:
     options = MachineLimits(reset_interval_ns=SECOND_NS)
     publisher = Publisher(gateway_count=2, options=options).streaming([5, 6], set_count=2)
@@ -261,6 +329,41 @@ def test_a_routine_reset_is_made_between_blocks() -> None:
     publisher.now_ns += SECOND_NS
     assert publisher.write_all() == ["5", "5.", "RESET(5, 6)", "HalfClose"]
     assert publisher.lose() == [Connect(1, attempt=0)]
+
+
+def test_a_stream_that_is_to_be_reset_at_once_brings_a_block_first() -> None:
+    """Else it would be opened and left for ever, and no block be stored."""
+    options = MachineLimits(reset_interval_ns=0)
+    publisher = Publisher(gateway_count=2, options=options).streaming([5, 6])
+    assert publisher.write_all() == ["5", "5.", "RESET(5, 6)", "HalfClose"]
+    publisher.ack(5)
+    assert publisher.lose() == [Connect(1, attempt=0)]
+    publisher.connect()
+    assert publisher.write_all() == ["6", "6.", "RESET(6, 6)", "HalfClose"]
+
+
+def test_after_a_reset_with_nothing_to_offer_the_next_block_goes_to_the_next_gateway() -> None:
+    options = MachineLimits(reset_interval_ns=SECOND_NS)
+    publisher = Publisher(gateway_count=2, options=options).streaming([5])
+    publisher.write_all()
+    publisher.now_ns += SECOND_NS
+    publisher.ack(5)
+    assert publisher.write_all() == ["RESET(5, 5)", "HalfClose"]
+    assert publisher.lose() == []
+    assert publisher.state == "resting"
+    publisher.take([6])
+    assert publisher.actions == [Connect(1, attempt=0)]
+
+
+@pytest.mark.parametrize("code", [EndCode.PERSISTENCE_FAILED, EndCode.SUCCESS])
+def test_a_gateway_that_ends_the_stream_when_nothing_is_left_is_not_asked_first(code: EndCode) -> None:
+    publisher = Publisher(gateway_count=2).streaming([5])
+    publisher.write_all()
+    publisher.ack(5)
+    publisher.end(code, last=5)
+    assert publisher.lose() == []
+    publisher.take([6])
+    assert publisher.actions == [Connect(1, attempt=0)]
 
 
 # --- stopping ----------------------------------------------------------------------------------------------

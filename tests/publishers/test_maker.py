@@ -13,6 +13,7 @@ from gateway.items import ItemKind, footer_of, header_of, kind_of, proof_of
 from gateway.merkle import EMPTY_HASH, StreamingTree
 from gateway.root_hash import BlockHasher, BlockSummary
 from publishers.errors import MakerOptionError
+from publishers.limits import MAKER_BLOCK_BYTES_MAX, MAKER_COUNT_MAX, MAKER_EVENTS_MAX
 from publishers.maker import BlockMaker, MakerOptions, key_of_seed
 
 KEY = key_of_seed(1)
@@ -109,10 +110,18 @@ def test_the_state_root_changes_with_each_block() -> None:
         (replace(SMALL, rounds_per_block=0), "--rounds-per-block: got 0, expected 1 to 100000"),
         (replace(SMALL, events_per_round=-1), "--events-per-round: got -1, expected 1 to 100000"),
         (
-            replace(SMALL, transactions_per_block=100_001),
+            replace(SMALL, transactions_per_block=MAKER_COUNT_MAX + 1),
             "--transactions-per-block: got 100001, expected 0 to 100000",
         ),
         (replace(SMALL, item_bytes=255), "--item-bytes: got 255, expected 256 to 6291456"),
+        (
+            replace(SMALL, rounds_per_block=1000, events_per_round=MAKER_EVENTS_MAX // 1000 + 1),
+            "--rounds-per-block times --events-per-round: got 1001000, expected at most 1000000",
+        ),
+        (
+            replace(SMALL, transactions_per_block=1024, item_bytes=MAKER_BLOCK_BYTES_MAX // 512 + 1),
+            "half of --transactions-per-block times --item-bytes: got 268435968, expected at most 268435456",
+        ),
         (replace(SMALL, block_time_seconds=0), "--block-time: got 0, expected 0.001 to 86400"),
     ],
 )
@@ -120,3 +129,10 @@ def test_options_out_of_range_are_refused(options: MakerOptions, message: str) -
     with pytest.raises(MakerOptionError) as caught:
         BlockMaker(1, KEY, options)
     assert str(caught.value) == message
+
+
+def test_the_largest_options_are_taken() -> None:
+    """Blocks of them would take hours to make."""
+    replace(SMALL, transactions_per_block=MAKER_COUNT_MAX).check()
+    replace(SMALL, rounds_per_block=1000, events_per_round=MAKER_EVENTS_MAX // 1000).check()
+    replace(SMALL, transactions_per_block=1024, item_bytes=MAKER_BLOCK_BYTES_MAX // 512).check()

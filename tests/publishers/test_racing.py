@@ -9,7 +9,7 @@ import pytest
 
 from gateway.block import Block
 from publishers.client import ClientOptions
-from publishers.errors import PublishFailed
+from publishers.errors import PublishFailed, SourceCancelled
 from publishers.machine import SECOND_NS, MachineLimits
 from publishers.racing import Racer, race
 from tests.nodes import make_blocks
@@ -72,3 +72,20 @@ def test_what_the_source_raises_is_raised(count: int) -> None:
 
     with pytest.raises(LookupError, match="the source broke"):
         asyncio.run(run())
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_source_that_is_cancelled_is_no_end_of_the_source(count: int) -> None:
+    async def broken_off() -> AsyncIterator[Block]:
+        for block in BLOCKS[:3]:
+            yield block
+        raise asyncio.CancelledError
+
+    async def run() -> None:
+        async with FakeNode(default=racing) as node:
+            racers = [Racer(f"r{number}", (node.address,)) for number in range(count)]
+            await race(broken_off(), racers, OPTIONS, 2000)
+
+    with pytest.raises(SourceCancelled) as caught:
+        asyncio.run(run())
+    assert caught.value.last_block == 2

@@ -50,3 +50,12 @@ def test_at_once_is_no_trouble() -> None:
     route = Route(1)
     assert route.after(Gateway.SAME, Pace.AT_ONCE) == Connect(0, attempt=0)
     assert route.after(Gateway.NEXT, Pace.BACKOFF).attempt == 1
+
+
+def test_after_a_rest_the_next_stream_begins_where_it_was_told_to() -> None:
+    route = Route(2)
+    route.rest(Gateway.SAME)
+    assert route.first() == Connect(0, attempt=0)
+    route.rest(Gateway.NEXT)
+    assert route.first() == Connect(1, attempt=0)
+    assert route.after(Gateway.NEXT, Pace.BACKOFF) == Connect(0, attempt=0)

@@ -10,6 +10,7 @@ import pytest
 from gateway.errors import KeyFileError
 from gateway.key_files import create_private_key
 from publishers.errors import OptionError
+from publishers.limits import KEY_PATH_CHARACTERS_MAX
 from publishers.signing_key import KeyPlace
 
 
@@ -55,6 +56,14 @@ def test_a_key_in_place_of_its_place_is_refused_and_not_repeated(tmp_path: Path)
         with pytest.raises(OptionError) as caught:
             KeyPlace.parse(None, text)
         assert caught.value.got == "something that is no name"
+
+
+def test_the_longest_path_is_taken_and_a_longer_one_may_be_a_key() -> None:
+    path = "k" * KEY_PATH_CHARACTERS_MAX
+    assert KeyPlace.parse(path, None) == KeyPlace(path, None)
+    with pytest.raises(OptionError) as caught:
+        KeyPlace.parse(path + "k", None)
+    assert caught.value.got == "something that is no path"
 
 
 def test_what_a_variable_has_instead_is_not_repeated() -> None:

@@ -11,7 +11,14 @@ from typing import Any
 
 import pytest
 
+from publishers import steward as steward_module
 from publishers.errors import OptionError
+from publishers.limits import (
+    LATENCY_SAMPLES_MAX,
+    RACE_MAX,
+    STEWARD_HELLO_BYTES_MAX,
+    STEWARD_LINE_BYTES_MAX,
+)
 from publishers.report import PublishReport
 from publishers.steward import NO_BATCH, Steward, StewardAddress
 
@@ -85,10 +92,11 @@ def test_what_tasks_say_stays_until_it_is_forgotten() -> None:
         b"\n",
         b"GET / HTTP/1.1\r\n",
         b"[]\n",
+        b"[" * 60_000 + b"\n",
         b'{"hello": "wrong", "publisher": "x", "task": "t", "batch": 0}\n',
     ],
 )
-def test_a_stranger_is_hung_up_on(line: bytes) -> None:
+def test_a_stranger_is_hung_up_on(line: bytes, capfd: pytest.CaptureFixture[str]) -> None:
     with (
         Steward() as steward,
         socket.create_connection((steward.address.host, steward.address.port)) as stranger,
@@ -97,6 +105,7 @@ def test_a_stranger_is_hung_up_on(line: bytes) -> None:
         stranger.sendall(line)
         assert stranger.recv(1) == b""
         assert steward.ready_count == 0
+    assert capfd.readouterr().err == ""  # nor does it fill the terminal
 
 
 def test_a_task_that_talks_nonsense_is_lost_and_nobody_else() -> None:
@@ -117,3 +126,43 @@ def test_the_address_is_an_option() -> None:
         with pytest.raises(OptionError) as caught:
             StewardAddress.parse(text)
         assert str(caught.value) == f"option 'steward': got {text!r}, expected host:port/token"
+
+
+def padded(message: dict[str, Any], size: int) -> bytes:
+    """The line of a message, with blanks up to so many bytes, the line's end among them."""
+    return json.dumps(message).encode().ljust(size - 1) + b"\n"
+
+
+def test_a_first_line_has_a_length_that_it_may_have_and_no_more() -> None:
+    with Steward() as steward:
+        address = steward.address
+        for more_bytes in (1, 0):
+            hello = {"hello": address.token, "publisher": f"p-{more_bytes}", "task": "t", "batch": NO_BATCH}
+            with socket.create_connection((address.host, address.port)) as one:
+                one.settimeout(SECONDS)
+                one.sendall(padded(hello, STEWARD_HELLO_BYTES_MAX + more_bytes))
+                if more_bytes:
+                    assert one.recv(1) == b""
+                    assert steward.ready_count == 0
+                    steward.open_gate()
+                else:
+                    assert one.makefile("rb").readline() == b'{"say": "go"}\n'
+
+
+def test_a_report_has_a_length_that_it_may_have_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """16 MiB otherwise: what the reports of all racers of a task need, with times of 100 seconds each."""
+    longest = PublishReport("p", latency_ns=(100_000_000_000,) * LATENCY_SAMPLES_MAX)
+    assert RACE_MAX * len(json.dumps(asdict(longest), separators=(",", ":"))) < STEWARD_LINE_BYTES_MAX
+    monkeypatch.setattr(steward_module, "STEWARD_LINE_BYTES_MAX", 1000)
+    report = PublishReport("p", won=1)
+    with Steward() as steward:
+        for size, is_taken in ((1000, True), (1001, False)):
+            name = f"p-{size}"
+            with task(steward, name) as one:
+                one.socket.sendall(padded({"reports": [asdict(report)]}, size))
+                if is_taken:
+                    while not steward.reports(name):
+                        steward.await_idle(0.001)
+                assert is_taken or one.hears() is None
+            assert steward.await_idle(SECONDS)
+            assert steward.reports(name) == [report] * is_taken

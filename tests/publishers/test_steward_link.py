@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 from collections.abc import AsyncIterator
 
 import pytest
 
 from gateway.block import Block
+from publishers import steward_link
 from publishers.client import ClientOptions, PublishClient
 from publishers.errors import PublishStopped
 from publishers.steward import Steward
@@ -52,6 +54,20 @@ def test_a_steward_that_goes_opens_the_gate() -> None:
                 await link.go()
 
         asyncio.run(run())
+
+
+def test_a_steward_that_reads_nothing_any_more_holds_up_no_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of a driver that is suspended, or whose machine went away."""
+    monkeypatch.setattr(steward_link, "STEWARD_CONNECT_SECONDS", 0.2)
+
+    async def run() -> None:
+        with socket.create_server(("127.0.0.1", 0)) as deaf:
+            link = StewardLink(f"127.0.0.1:{deaf.getsockname()[1]}/x", "p", "p")
+            async with link:
+                assert link._writer is not None
+                link._writer.write(bytes(32 << 20))  # more than any socket takes
+
+    asyncio.run(asyncio.wait_for(run(), 30))
 
 
 def test_stop_ends_waiting_and_refuses_to_go_on() -> None:

@@ -43,9 +43,18 @@ def test_several_processes_keep_the_order(tmp_path: Path) -> None:
     assert run.gaps == []
 
 
+# Has each process wait for a pipe in the place of a block file, which none does: as for a slow disk.
+WAITING = """
+from pathlib import Path
+from gateway import regular_files
+regular_files.open_regular = lambda path: Path(path).open("rb")
+"""
+
+
 @pytest.mark.timeout(120)
 def test_the_processes_are_deaf_to_ctrl_c_and_end_with_a_command_that_is_killed(tmp_path: Path) -> None:
     """A terminal sends Ctrl-C to all of them, and one that is just starting would print where it was."""
+    (tmp_path / "sitecustomize.py").write_text(WAITING)
     for block in make_blocks(VERIFY_ALONE_BLOCKS_MAX + 2):
         write_block_file(tmp_path / f"{block.number}.blk", block)
     stuck = tmp_path / "1.blk"
@@ -53,7 +62,8 @@ def test_the_processes_are_deaf_to_ctrl_c_and_end_with_a_command_that_is_killed(
     os.mkfifo(stuck)
     command = [sys.executable, "-m", "gateway.cli", "verify", str(tmp_path), "--workers", "2"]
     command += ["--ledger-key", ledger_key()]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    environment = os.environ | {"PYTHONPATH": str(tmp_path)}
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, env=environment)
     with stuck.open("wb") as fifo:  # opened when one of the processes has opened it to read
         masks = [_blocked_signals(child) for child in _children(process.pid)]
         process.kill()

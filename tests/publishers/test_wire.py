@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gateway.api import block_items_pb2, publish_pb2
+from publishers.number_range import NUMBER_MAX
 from publishers.signals import (
     NO_BLOCK,
     Acknowledged,
@@ -41,6 +42,14 @@ Request = publish_pb2.PublishStreamRequest
                 )
             ),
             StreamEnded(EndCode.BAD_BLOCK_PROOF, 5, 6),
+        ),
+        (
+            Response(node_behind_publisher=Response.BehindPublisher(block_number=NUMBER_MAX + 1)),
+            NodeBehind(None),
+        ),
+        (
+            Response(node_behind_publisher=Response.BehindPublisher(block_number=NUMBER_MAX)),
+            NodeBehind(NUMBER_MAX),
         ),
         (
             Response(end_stream=Response.EndOfStream(block_number=NO_BLOCK)),

@@ -4,19 +4,26 @@ from __future__ import annotations
 
 import json
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
+from gateway.api import block_pb2, node_pb2
 from gateway.block import Block
+from gateway.channels import WHOLE_BLOCKS
 from gateway.cli import main
+from gateway.limits import BLOCK_ANSWER_BYTES_MAX
 from gateway.node import Node
 from publishers import limits
 from publishers.block_files import read_block_file
 from publishers.block_summary import summarize
+from publishers.commands import block as block_module
 from publishers.commands.block import command
+from publishers.errors import SourceRefused
 from tests.nodes import make_blocks
 from tests.publishers.node_thread import node_thread, store
 
@@ -88,3 +95,45 @@ def test_a_node_that_says_nothing_is_waited_for(
         assert main(["block", "0", "--gateway", address]) == 1
     [line] = capsys.readouterr().err.splitlines()
     assert line.startswith(f"sluice: block 0 did not come within 0.2 s ({address}: DEADLINE_EXCEEDED: ")
+
+
+def test_a_link_is_left_where_it_is(node: Node, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    words = ["block", "1", "--gateway", str(node.grpc_address), "--out", str(tmp_path / "loop")]
+    assert main(words) == 1
+    assert capsys.readouterr().err == f"sluice: {tmp_path / 'loop'}: Too many levels of symbolic links\n"
+    assert (tmp_path / "loop").is_symlink()
+
+
+@pytest.mark.parametrize("is_there", [False, True])
+def test_a_disk_that_does_not_take_it_is_left_without_half_a_block(
+    node: Node, tmp_path: Path, is_there: bool
+) -> None:
+    """What was there stays in its place: it may be a device."""
+    path = tmp_path / "1.blk"
+    if is_there:
+        path.write_bytes(b"before")
+    words = ["sh", "-c", 'ulimit -f 0; exec "$@"', "sh", sys.executable, "-m", "gateway.cli", "block", "1"]
+    words += ["--gateway", str(node.grpc_address), "--out", str(path)]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (1, f"sluice: {path}: File too large\n")
+    assert path.exists() is is_there
+
+
+def test_a_block_of_so_many_bytes_is_taken_and_of_one_more_not(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of an answer with 1 GiB otherwise."""
+    assert dict(WHOLE_BLOCKS) == {"grpc.max_receive_message_length": BLOCK_ANSWER_BYTES_MAX}
+    answer = node_pb2.BlockResponse(
+        status=node_pb2.BlockResponse.Code.SUCCESS, block=block_pb2.Block(items=BLOCKS[1].items)
+    )
+    for more_bytes in (0, -1):
+        options = (("grpc.max_receive_message_length", answer.ByteSize() + more_bytes),)
+        monkeypatch.setattr(block_module, "WHOLE_BLOCKS", options)
+        result = run(1, "--gateway", node.grpc_address)
+        if not more_bytes:
+            assert result.exit_code == 0, result.output
+            continue
+        assert isinstance(result.exception, SourceRefused)
+        assert "RESOURCE_EXHAUSTED: " in str(result.exception)

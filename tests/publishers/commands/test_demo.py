@@ -87,6 +87,16 @@ def test_a_folder_that_is_not_empty_is_refused(tmp_path: Path, capsys: pytest.Ca
     )
 
 
+def test_a_folder_that_cannot_be_made_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "loop").symlink_to("nowhere")
+    folder = tmp_path / "loop"
+    assert main(["demo", "--folder", str(folder)]) == 2
+    assert capsys.readouterr().err == (
+        f"sluice demo: Invalid value for --folder: {folder} cannot be made: File exists "
+        "(see: sluice demo --help)\n"
+    )
+
+
 def test_a_ledger_key_goes_with_a_source(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["demo", "--ledger-key", "ed25519:00"]) == 2
     assert "--ledger-key goes with --source" in capsys.readouterr().err

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,7 @@ from gateway.ledger_keys import LedgerKeys
 from publishers.block_files import list_block_files, read_chain
 from publishers.commands.generate import KEY_FILE_NAME, command
 from publishers.errors import BlockFileError, BlockListError, MakerOptionError
+from publishers.limits import MAKER_BLOCKS_MAX
 from publishers.maker import BlockMaker, MakerOptions, key_of_seed
 
 
@@ -105,3 +108,25 @@ def test_help_names_every_option() -> None:
     text = CliRunner().invoke(command, ["--help"]).output
     for option in ("--blocks", "--out", "--key", "--seed", "--first-block", "--format", "--json"):
         assert option in text
+
+
+@pytest.mark.parametrize("option", ["--blocks", "--first-block"])
+def test_more_blocks_than_anybody_means_are_refused(tmp_path: Path, option: str) -> None:
+    """As many as the limit would take hours; the option takes the number."""
+    (parameter,) = (one for one in command.params if option in one.opts)
+    assert parameter.type.convert(str(MAKER_BLOCKS_MAX), parameter, None) == MAKER_BLOCKS_MAX
+    words = {"--blocks": "1"} | {option: str(MAKER_BLOCKS_MAX + 1)}
+    refused = generate(tmp_path / "chain", *(word for pair in words.items() for word in pair))
+    assert refused.exit_code == 2
+    assert f"Invalid value for '{option}': 10000001 is not in the range" in refused.stderr
+    assert not (tmp_path / "chain").exists()
+
+
+def test_a_disk_that_takes_no_key_is_left_without_half_a_key(tmp_path: Path) -> None:
+    """Half a key was in the way of every further attempt."""
+    command = [sys.executable, "-m", "gateway.cli", "generate", "--blocks", "1", "--out", str(tmp_path)]
+    full = ["sh", "-c", 'ulimit -f 0; exec "$@"', "sh"]
+    done = subprocess.run([*full, *command], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (1, f"sluice: {tmp_path / KEY_FILE_NAME}: File too large\n")
+    assert list(tmp_path.iterdir()) == []
+    assert generate(tmp_path, "--blocks", "1").exit_code == 0

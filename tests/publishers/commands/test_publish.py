@@ -20,6 +20,7 @@ from publishers.commands import publish as module
 from publishers.commands.publish import command
 from publishers.errors import BlockListError, CheckpointError, SparkUnavailable
 from publishers.job_report import Failure, JobReport
+from publishers.limits import PUBLISHER_ID_CHARS_MAX, PUBLISHERS_MAX, SHARDS_MAX
 from publishers.maker import BlockMaker, key_of_seed
 from publishers.number_range import NumberRange
 from publishers.report import PublishReport
@@ -235,12 +236,22 @@ def test_no_java_is_said(chain: Path, monkeypatch: pytest.MonkeyPatch, tmp_path:
         (("--source", "."), "Missing option '--gateway'"),
         (("--gateway", "a"), "Invalid value for '--gateway': got 'a', expected host:port"),
         (("--gateway", "a:1/x"), "Invalid value for '--gateway': got 'a:1/x', expected host:port/priority"),
-        (("--gateway", "a:1", "--publishers", "65"), "65 is not in the range 1<=x<=64"),
+        (("--gateway", "a:1", "--publishers", str(PUBLISHERS_MAX + 1)), "65 is not in the range 1<=x<=64"),
+        (("--gateway", "a:1", "--publishers", "0"), "0 is not in the range 1<=x<=64"),
+        (("--gateway", "a:1", "--shards", str(SHARDS_MAX + 1)), "257 is not in the range 1<=x<=256"),
         (("--gateway", "a:1", "--deadline", "0"), "0.0 is not in the range x>0"),
         (("--gateway", "a:1", "--from", "5", "--to", "4"), "--to 4 is before --from 5"),
         (("--gateway", "a:1", "--follow"), "--follow and --checkpoint go together"),
         (("--gateway", "a:1", "--checkpoint", "x"), "--follow and --checkpoint go together"),
         (("--gateway", "a:1", "--option", "x"), "Invalid value for '--option': got 'x', expected NAME=VALUE"),
+        (
+            ("--gateway", "a:1", "--publisher-id", "Zoë"),
+            r"Invalid value for '--publisher-id': got 'Zo\xeb', expected printable ASCII characters",
+        ),
+        (
+            ("--gateway", "a:1", "--publisher-id", "x" * (PUBLISHER_ID_CHARS_MAX + 1)),
+            "Invalid value for '--publisher-id': got 129 characters, expected 128 characters at most",
+        ),
         (("--gateway", "a:1", "--sink-option", "race=17"), "option 'race': got 17, expected 1 to 16"),
         (("--gateway", "a:1", "--sink-option", "gateways=x"), "gateways has an option of its own"),
         (("--gateway", "a:1", "--sink-option", "tls_key=x"), "tls_key has an option of its own"),
@@ -256,6 +267,15 @@ def test_wrong_use_is_said_and_exit_2(words: tuple[str, ...], said: str, tmp_pat
     assert said in str(result.exception.format_message())
     assert result.exception.exit_code == 2
     assert "abab" not in str(result.exception.format_message())
+
+
+def test_the_highest_numbers_are_taken(chain: Path, calls: dict[str, Any]) -> None:
+    words = ("--publishers", str(PUBLISHERS_MAX), "--shards", str(SHARDS_MAX), "--master", "local[2]")
+    name = "x" * PUBLISHER_ID_CHARS_MAX
+    result = run("--source", chain, "--gateway", "a:1", *words, "--publisher-id", f" {name} ")
+    assert result.exception is None
+    assert calls["publish"][1]["publisher_prefix"] == name
+    assert calls["build_session"][0][1] == PUBLISHERS_MAX * SHARDS_MAX
 
 
 def test_help_is_enough() -> None:

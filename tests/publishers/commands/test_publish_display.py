@@ -28,6 +28,7 @@ PUBLISHED = PublishReport(
     latency_ns=(2_000_000, 4_000_000),
     safe_through=1,
 )
+STORED = PublishReport("publisher-1", safe_through=5)
 GOOD = JobReport(0, 1, (PUBLISHED,), (), 1.25, 8.0)
 SUMMARY = "blocks 0 to 1: stored, safe_through 1, 8.0 blocks_per_second, 1.2 s"
 
@@ -69,7 +70,7 @@ def test_plain_lines() -> None:
 @pytest.mark.parametrize(
     ("report", "line"),
     [
-        (JobReport(5, 5, (), (), 0), "block 5: stored, safe_through -, 0.0 blocks_per_second, 0.0 s"),
+        (JobReport(5, 5, (STORED,), (), 0), "block 5: stored, safe_through 5, 0.0 blocks_per_second, 0.0 s"),
         (JobReport(None, None, (), (), 2), "no blocks came, 2.0 s"),
         (
             JobReport(0, 9, (PUBLISHED,), (), 2, 1, is_interrupted=True),

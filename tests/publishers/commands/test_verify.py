@@ -6,6 +6,7 @@ import gzip
 import json
 import os
 import pty
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,14 +18,20 @@ from click.testing import CliRunner, Result
 
 from gateway.cli import main
 from gateway.node import Node
+from publishers import verify_run
 from publishers.block_files import write_block_file
+from publishers.commands import verify
 from publishers.commands.verify import command
-from publishers.errors import SourceUnreachable
-from publishers.limits import VERIFY_TABLE_ROWS_MAX
+from publishers.errors import SourceRefused, SourceUnreachable
+from publishers.limits import VERIFY_TABLE_ROWS_MAX, VERIFY_WORKERS_MAX
+from publishers.verify_sources import Job
 from tests.certificates import Authority
 from tests.gateway.proofs import real
+from tests.gateway.proofs.tss_chain import TssChain
+from tests.gateway.proofs.tss_network import TssNetwork
 from tests.nodes import ledger_key, make_blocks
 from tests.publishers.node_thread import node_thread, store
+from tests.publishers.test_verify_run import WAITING
 
 BLOCKS = make_blocks(4)
 KEY = ("--ledger-key", ledger_key())
@@ -85,6 +92,37 @@ def test_a_tampered_file(folder: Path) -> None:
     assert run(folder, *KEY, "--verify", "hash").stdout.splitlines()[-1] == (
         "4 blocks: 4 accepted, 0 refused; proofs were not checked"
     )
+
+
+def test_what_stands_in_the_place_of_a_block_file_is_one_refused_block(folder: Path) -> None:
+    """A pipe that nobody writes to, a link to itself, a folder, a terabyte of zeros: the rest is checked."""
+    os.mkfifo(folder / "4.blk.gz")
+    (folder / "5.blk").symlink_to("5.blk")
+    (folder / "6.blk.zst").mkdir()
+    with (folder / "7.blk.zst").open("wb") as file:
+        file.truncate(1 << 40)
+    status, found = run_json(folder, *KEY)
+    assert (status, found["accepted"], found["refused"]) == (1, 4, 4)
+    assert [block["reason"]["got"] for block in found["blocks"][4:]] == [
+        "Not a regular file",
+        "Too many levels of symbolic links",
+        "Is a directory",
+        "more than 268435456 bytes, the most that a block may have",
+    ]
+
+
+def test_a_block_0_that_gives_no_ledger_data_says_why_where_it_is_not_listed(tmp_path: Path) -> None:
+    for block in TssChain(TssNetwork((1, 1))).blocks(2):
+        write_block_file(tmp_path / f"{block.number}.blk", block)
+    pinned = ("--ledger-key", f"tss:id={bytes(32).hex()}")
+    result = run(tmp_path, *pinned, "--from", "1")
+    assert result.exit_code == 1
+    line = result.stdout.splitlines()[-1]
+    assert line.startswith(
+        "block 0 is refused and gives no ledger data: bad proof: ledger id publication: ledger id: got "
+    )
+    assert "gives no ledger data" not in run(tmp_path, *pinned).stdout
+    assert "gives no ledger data" not in run(tmp_path, "--from", "1").stdout
 
 
 def test_a_gap(folder: Path) -> None:
@@ -160,6 +198,65 @@ def test_the_progress_of_many_blocks_on_a_terminal(tmp_path: Path) -> None:
     assert "4/4" in shown
     assert shown.endswith("\x1b[2K")  # the line is cleared
     assert done.stdout.splitlines()[-1] == "4 blocks: 4 accepted, 0 refused"
+
+
+@pytest.mark.timeout(120)
+def test_what_was_found_before_an_interruption_is_printed(folder: Path) -> None:
+    """Ctrl-C while block 2 is read, which takes for ever."""
+    (folder / "sitecustomize.py").write_text(WAITING)
+    path = folder / "1.blk.gz"
+    path.write_bytes(gzip.compress(b"spoiled"))
+    stuck = folder / "2.blk.gz"
+    stuck.unlink()
+    os.mkfifo(stuck)
+    for flags in ([], ["--json"]):
+        command = [sys.executable, "-m", "gateway.cli", "verify", str(folder), *KEY, *flags]
+        environment = os.environ | {"PYTHONPATH": str(folder)}
+        pipe = subprocess.PIPE
+        process = subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=environment)
+        with stuck.open("wb"):  # opened when the command has opened it to read
+            process.send_signal(signal.SIGINT)
+            stdout, stderr = process.communicate()
+        assert (process.returncode, stderr) == (130, "\n")
+        if flags:
+            found = json.loads(stdout)
+            assert (found["complete"], found["sound"], found["accepted"], found["refused"]) == (
+                False,
+                False,
+                1,
+                1,
+            )
+            continue
+        lines = stdout.splitlines()
+        assert [line.split()[0] for line in lines[1:-2]] == ["0", "1"]
+        assert lines[-2:] == [
+            "2 blocks: 1 accepted, 1 refused",
+            "not complete: the check ended after block 1",
+        ]
+
+
+def test_what_was_found_before_a_node_failed_is_printed(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Failing:
+        count = 3
+
+        def jobs(self) -> Iterator[Job]:
+            yield Job(0, items=BLOCKS[0].items)
+            raise SourceRefused("block 1", "it is not there")
+
+        def block_0(self) -> Job | None:
+            return None
+
+    monkeypatch.setattr(verify_run, "VERIFY_ALONE_BLOCKS_MAX", -1)  # none is asked for before it is checked
+    monkeypatch.setattr(verify, "_source", lambda *_, **__: Failing())
+    assert main(["verify", "anything", *KEY, "--workers", "1"]) == 1
+    printed = capsys.readouterr()
+    assert printed.out.splitlines()[-2:] == [
+        "1 block: 1 accepted, 0 refused",
+        "not complete: the check ended after block 0",
+    ]
+    assert printed.err == f"sluice: {SourceRefused('block 1', 'it is not there')}\n"
 
 
 def test_many_blocks_are_not_all_listed(tmp_path: Path) -> None:
@@ -269,3 +366,11 @@ def test_one_real_block_with_the_ledger_data_of_its_block_0() -> None:
     assert (status, found["blocks"][0]["reason"]["kind"]) == (1, "bad proof")
     status, found = run_json(one)
     assert (status, found["blocks"][0]["reason"]["kind"]) == (1, "missing verification data")
+
+
+def test_so_many_workers_may_be_asked_for_and_not_one_more(tmp_path: Path) -> None:
+    write_block_file(tmp_path / "0.blk", make_blocks(1)[0])
+    assert run(tmp_path, *KEY, "--workers", VERIFY_WORKERS_MAX).exit_code == 0
+    refused = run(tmp_path, *KEY, "--workers", VERIFY_WORKERS_MAX + 1)
+    assert refused.exit_code == 2
+    assert "257 is not in the range 1<=x<=256" in refused.stderr

@@ -25,6 +25,7 @@ from publishers.block_files import write_block_file
 from publishers.errors import BlockFileError, BlockListError, OptionError, SchemaError
 from publishers.linking import summary_of
 from publishers.maker import BlockMaker, MakerOptions, key_of_seed
+from publishers.spark import block_files as block_files_module
 from publishers.spark.block_files import BlockFilesDataSource, BlockFilesReader, BlockFilesStreamReader
 from publishers.spark.block_rows import root_row
 from publishers.spark.failures import reason_in
@@ -193,8 +194,13 @@ def test_columns_that_are_not_there_are_refused(chain: Path) -> None:
 def test_options_are_checked() -> None:
     source = BlockFilesDataSource({"path": "chain"})
     assert (source.name(), source.schema()) == ("blockfiles", spark_schema(BLOCK_COLUMNS))
+    BlockFilesDataSource({"path": "chain", "partitions": str(limits.PARTITIONS_MAX)}).schema()
     for options, message in (
         ({"partitions": "0"}, "option 'partitions': got 0, expected 1 to 1000000"),
+        (
+            {"partitions": str(limits.PARTITIONS_MAX + 1)},
+            "option 'partitions': got 1000001, expected 1 to 1000000",
+        ),
         (
             {"mode": "dropmalformed"},
             "option 'mode': got 'dropmalformed', expected one of failfast, permissive",
@@ -226,6 +232,24 @@ def test_a_stream_waits_for_a_missing_number_and_goes_on_in_order(tmp_path: Path
     (tmp_path / "7.blk").unlink()  # a batch that is run again after a block went away
     with pytest.raises(BlockListError, match="block 7 is missing"):
         reader.partitions(first, second)
+
+
+@pytest.mark.parametrize(("gone", "missing"), [((5,), 5), ((8,), 8), ((5, 6), 5), ((7, 8), 8)])
+def test_a_batch_whose_first_or_last_files_have_gone_is_no_batch(
+    tmp_path: Path, gone: tuple[int, ...], missing: int
+) -> None:
+    """Spark would commit it with the rows that are left, and never come back to the others."""
+    reader = stream_of(tmp_path, partitions=2)
+    for number in range(5, 9):
+        write_block_file(tmp_path / f"{number}.blk", BLOCKS[number])
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, reader.getDefaultReadLimit())
+    assert (start, end) == ({"next": 5}, {"first": 5, "next": 9})
+    for number in gone:
+        (tmp_path / f"{number}.blk").unlink()
+    with pytest.raises(BlockListError) as caught:
+        reader.partitions(start, end)
+    assert str(caught.value) == f"{tmp_path}: block {missing} is missing"
 
 
 def test_a_stream_waits_for_a_file_that_is_being_written(
@@ -314,3 +338,25 @@ def test_two_queries_over_one_frame_have_their_own_rows(spark: SparkSession, cha
     high, low = frame.filter("block_number >= 2"), frame.filter("block_number < 2")
     numbers = sorted(row.block_number for row in high.union(low).select("block_number").collect())
     assert numbers == [block.number for block in BLOCKS]
+
+
+def test_a_stream_does_not_wait_for_ever_for_a_file_that_is_being_written(
+    chain: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = chain / "009.blk"
+    whole = path.read_bytes()
+    now = [1000.0]
+
+    def write_on(seconds: float) -> None:
+        now[0] += seconds
+        path.write_bytes(whole[:-1])  # never the last byte
+
+    write_on(0)
+    monkeypatch.setattr(block_files_module, "FILE_LOOK_SECONDS", limits.FILE_WRITE_SECONDS_MAX / 3)
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(time, "sleep", write_on)
+    stream = stream_of(chain, partitions=1)
+    (partition,) = stream.partitions({"next": 0}, {"next": 10})
+    with pytest.raises(BlockFileError, match="not a block"):
+        read(stream, [partition])
+    assert now[0] - 1000 == pytest.approx(limits.FILE_WRITE_SECONDS_MAX)

@@ -221,6 +221,18 @@ def test_a_query_adds_up_its_batches_and_keeps_the_reports_of_the_last(tmp_path:
     assert batches == list(range(3, kept + 2))
 
 
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"before": [], "publishers": [], "x": 1}'])
+def test_damaged_totals_stop_no_query(tmp_path: Path, caplog: pytest.LogCaptureFixture, text: str) -> None:
+    sink = stream_writer(gateways="127.0.0.1:1", publisher_id="alice", report_path=str(tmp_path))
+    path = tmp_path / "alice-totals.json"
+    path.write_text(text)
+    report = PublishReport("alice", safe_through=7, blocks=1, acknowledged=1)
+    sink.commit([PartitionPublished((report.to_json(),))], 7)
+    assert [line for line in caplog.messages if line.startswith(f"{path} cannot be read (")]
+    assert caplog.messages[-1].endswith("; the totals begin anew with batch 7")
+    assert read_totals(tmp_path, "alice").total == report
+
+
 def test_abort_says_what_is_stored(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     store(tmp_path, BLOCKS[:5])
     done = PartitionPublished((PublishReport("alice", safe_through=3).to_json(),))

@@ -13,6 +13,7 @@ pytest.importorskip("pyspark")
 
 from pyspark.sql.datasource import InputPartition
 
+from publishers import limits
 from publishers.errors import OptionError, SourceUnreachable
 from publishers.event_rows import EVENT_COLUMNS
 from publishers.spark.data_stream import DataStreamDataSource, DataStreamReader, DataStreamTcpReader
@@ -99,6 +100,10 @@ def test_events_of_the_sample(tmp_path: Path) -> None:
         (
             {"path": "x", "decode": "rows"},
             "option 'decode': got 'rows', expected one of entries, blocks, events",
+        ),
+        (
+            {"path": "x", "partitions": str(limits.PARTITIONS_MAX + 1)},
+            "option 'partitions': got 1000001, expected 1 to 1000000",
         ),
         ({"path": "x", "server": "a:1"}, "option 'server': got 'a:1', expected readStream, or a path"),
         ({"path": "x", "generation": "old"}, "option 'generation': got 'old', expected one of auto, network"),

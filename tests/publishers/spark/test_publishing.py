@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pytest
 
 pytest.importorskip("pyspark")
@@ -72,6 +73,27 @@ def test_a_frame_that_is_no_chain_is_refused_before_anything_is_sent(
         publish(frame_of(spark, [BLOCKS[number] for number in numbers]), node.address)
     assert str(caught.value) == f"{reason}; nothing was published: a chain has every number once"
     assert node.received == []
+
+
+def test_a_frame_that_has_fewer_rows_the_second_time_is_no_success(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    seen = tmp_path / "seen"
+
+    def fewer(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Leave out the last two rows, but not the first time."""
+        table = pa.Table.from_batches(batches)
+        yield from (table.slice(0, len(table) - 2) if seen.exists() else table).to_batches()
+        seen.touch()
+
+    frame = frame_of(spark, BLOCKS).coalesce(1).mapInArrow(fewer, BLOCK_SCHEMA)
+    with running(FakeNode()) as node, pytest.raises(FrameError) as caught:
+        publish(frame, node.address, report_path=tmp_path.as_uri())
+    assert node.received == BLOCKS[:-2]
+    assert str(caught.value) == (
+        "block 11 was there when the numbers were read, and only blocks up to 9 when the blocks were; "
+        "the DataFrame had fewer rows the second time; cache it, and publish it again"
+    )
 
 
 def test_a_bad_block_and_an_unreachable_gateway_end_with_one_line(spark: SparkSession) -> None:

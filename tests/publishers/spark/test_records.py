@@ -16,7 +16,9 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 
 from gateway.items import header_of, payload_of
 from publishers.errors import OptionError, PrepareError, SchemaError
+from publishers.limits import RECORD_PARTS_MAX, RECORDS_PER_BLOCK_MAX
 from publishers.spark import ChainStart, chain_start, records_to_blocks, records_to_signed_blocks
+from publishers.spark import records as records_module
 from publishers.spark.failures import reason_in
 from tests.nodes import KEY
 from tests.publishers.node_thread import node_thread
@@ -67,12 +69,24 @@ def test_a_real_node_takes_the_records_in_order(spark: SparkSession, tmp_path: P
 
 @pytest.mark.spark
 @pytest.mark.usefixtures("few_partitions")
-def test_partitions_and_order_change_nothing(spark: SparkSession) -> None:
+def test_partitions_and_order_change_nothing(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     """Records of one time are ordered by their payloads, twins are kept."""
     records = [*RECORDS, *RECORDS[50:60], *((7, bytes([value])) for value in range(200))]
+    bounds: list[int] = []
+    part_of = records_module._part_of
+
+    def noted(moment: Any, some: Sequence[int], first_part: int = 0) -> Any:
+        bounds.append(len(some))
+        return part_of(moment, some, first_part)
+
+    monkeypatch.setattr(records_module, "_part_of", noted)
     expected = bytes_of(records_to_blocks(frame_of(spark, records), items_per_block=64))
+    assert 0 < bounds[0] < RECORD_PARTS_MAX
+    monkeypatch.setattr(records_module, "RECORD_PARTS_MAX", bounds[0])  # one part less than there were
+    count = len(bounds)
     spread = frame_of(spark, sorted(records), SCHEMA).repartition(7, "payload")
     assert bytes_of(records_to_blocks(spread, items_per_block=64)) == expected
+    assert bounds[count] == bounds[0] - 1
     items = [payload_of(item) for _, items in expected for item in items[1:-1]]
     assert items == [payload for _, payload in sorted(records)]
     assert [len(items) - 2 for _, items in expected] == [64, 64, 64, 64, 54]
@@ -132,7 +146,8 @@ def test_what_is_refused_before_a_job(spark: SparkSession, tmp_path: Path) -> No
         assert str(wrong.value) == message
     with pytest.raises(SchemaError, match="column 'missing': got no such column, expected a column"):
         records_to_blocks(frame, order_by=["missing"])
-    for count in (0, 1_000_001):
+    records_to_blocks(frame.drop("text", "local"), items_per_block=RECORDS_PER_BLOCK_MAX)
+    for count in (0, RECORDS_PER_BLOCK_MAX + 1):
         with pytest.raises(OptionError) as bad:
             records_to_blocks(frame, items_per_block=count)
         assert str(bad.value) == f"option 'items_per_block': got {count}, expected 1 to 1000000"

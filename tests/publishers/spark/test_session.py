@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from publishers.errors import SparkUnavailable
+from publishers.limits import JAVA_VERSION_MIN, JVM_STARTS_MAX
 from publishers.spark import session as session_module
 from publishers.spark.session import (
     build_session,
@@ -56,7 +57,7 @@ def test_the_version_is_read_from_what_java_says(tmp_path: Path, says: str, vers
     assert java_version(fake_java(tmp_path, says) / "bin" / "java") == version
 
 
-@pytest.mark.parametrize("version", ["17.0.1", "25"])
+@pytest.mark.parametrize("version", [str(JAVA_VERSION_MIN), "17.0.1", "25"])
 def test_a_good_java_home_is_taken(tmp_path: Path, version: str) -> None:
     home = fake_java(tmp_path, OPENJDK.format(version))
     assert require_java({"JAVA_HOME": str(home), "PATH": ""}) == int(version.split(".")[0])
@@ -183,7 +184,7 @@ except SparkUnavailable as error:
 """
 
 
-@pytest.mark.parametrize(("before", "starts"), [("import grpc", 3), ("", 1)])
+@pytest.mark.parametrize(("before", "starts"), [("import grpc", JVM_STARTS_MAX), ("", 1)])
 def test_a_jvm_that_aborts_at_once_is_started_again_beside_grpc(
     tmp_path: Path, before: str, starts: int
 ) -> None:
@@ -247,3 +248,27 @@ def test_what_workers_are_to_have_is_not_left_in_the_environment(monkeypatch: py
     with session_module._passed_on({"PYTHONSAFEPATH": "1"}):
         pass
     assert os.environ["PYTHONSAFEPATH"] == "x"
+
+
+def test_the_version_before_the_first_good_one_is_refused(tmp_path: Path) -> None:
+    home = fake_java(tmp_path, OPENJDK.format(f"{JAVA_VERSION_MIN - 1}.0.2"))
+    java = home / "bin" / "java"
+    assert refusal({"PATH": str(java.parent)}) == f"Spark needs Java 17: {java} is version 16"
+
+
+def test_what_spark_wrote_when_it_did_not_start_is_shown_without_its_stack(tmp_path: Path) -> None:
+    log = tmp_path / "spark.log"
+    log.write_text(
+        "WARNING: Using incubator modules\n"
+        'Exception in thread "main" org.apache.spark.SparkException: Master must start with spark\n'
+        + "\tat org.apache.spark.deploy.SparkSubmit$$anon$2.doSubmit(SparkSubmit.scala:1171)\n"
+        * 9
+        + "\t... 12 more\n"
+        "WARNING: Using incubator modules\n"
+    )
+    error = session_module._not_started(RuntimeError("no gateway"), log)
+    assert error.reason == (
+        "Spark does not start: WARNING: Using incubator modules | "
+        'Exception in thread "main" org.apache.spark.SparkException: Master must start with spark'
+    )
+    assert error.remedy == f"its log is {log}"

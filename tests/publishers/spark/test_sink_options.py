@@ -78,7 +78,10 @@ def test_racers_begin_with_different_gateways_of_one_priority() -> None:
                 "such as 127.0.0.1:6900, [::1]:6900 or 0.0.0.0:6900"
             ),
         ),
-        ({"gateways": "a:1", "window_blocks": "513"}, "option 'window_blocks': got 513, expected 1 to 512"),
+        (
+            {"gateways": "a:1", "window_blocks": str(limits.OFFERS_MAX + 1)},
+            "option 'window_blocks': got 513, expected 1 to 512",
+        ),
         (
             {"gateways": "a:1", "deadline_seconds": "0"},
             "option 'deadline_seconds': got '0', expected seconds above 0",
@@ -87,7 +90,19 @@ def test_racers_begin_with_different_gateways_of_one_priority() -> None:
             {"gateways": "a:1", "reset_interval_seconds": "-1"},
             "option 'reset_interval_seconds': got '-1', expected seconds above 0",
         ),
-        ({"gateways": "a:1", "race": "17"}, "option 'race': got 17, expected 1 to 16"),
+        (
+            {"gateways": "a:1", "cache_bytes": str(limits.CACHE_BYTES_MAX + 1)},
+            "option 'cache_bytes': got 1099511627777, expected 1 to 1099511627776",
+        ),
+        ({"gateways": "a:1", "race": str(limits.RACE_MAX + 1)}, "option 'race': got 17, expected 1 to 16"),
+        (
+            {"gateways": "a:1", "publisher_id": "a\nb"},
+            r"option 'publisher_id': got 'a\nb', expected printable ASCII characters",
+        ),
+        (
+            {"gateways": "a:1", "publisher_id": "x" * (limits.PUBLISHER_ID_CHARS_MAX + 1)},
+            "option 'publisher_id': got 129 characters, expected 128 characters at most",
+        ),
         ({"gateways": "a:1", "check": "no"}, "option 'check': got 'no', expected one of true, false"),
     ],
 )
@@ -95,3 +110,16 @@ def test_wrong_options_are_refused(options: dict[str, str], message: str) -> Non
     with pytest.raises(OptionError) as caught:
         SinkOptions.parse(options)
     assert str(caught.value) == message
+
+
+def test_the_highest_numbers_are_taken() -> None:
+    options = SinkOptions.parse(
+        {
+            "gateways": "a:1",
+            "race": str(limits.RACE_MAX),
+            "cache_bytes": str(limits.CACHE_BYTES_MAX),
+            "window_blocks": str(limits.OFFERS_MAX),
+            "set_bytes": str(limits.ITEM_BYTES_MAX),
+        }
+    )
+    assert len(options.racers("x")) == limits.RACE_MAX

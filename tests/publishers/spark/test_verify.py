@@ -125,6 +125,28 @@ def test_a_root_that_no_proof_signs_may_be_that_of_the_other_layout(spark: Spark
 
 
 @pytest.mark.spark
+@pytest.mark.parametrize("turned", [False, True])
+def test_a_number_that_is_there_twice_and_numbers_that_no_block_can_have(
+    spark: SparkSession, turned: bool
+) -> None:
+    """Whatever the order of the rows: block 3 follows one of the two, whether the other is good or not."""
+    stranger = make_blocks(4, seed=8)
+    blocks = [*BLOCKS[:3], stranger[2], BLOCKS[3], stranger[3], BLOCKS[0], *make_blocks(6, seed=9)[5:]]
+    rows: list[tuple[int | None, list[bytes]]] = [(block.number, list(block.items)) for block in blocks]
+    nowhere = [None, -(1 << 63), (1 << 63) - 1, -1, 2, 4]
+    rows += [(number, list(BLOCKS[1].items)) for number in nowhere]
+    frame = spark.createDataFrame(rows[::-1] if turned else rows, "block_number BIGINT, items ARRAY<BINARY>")
+    found = rows_of(verify_blocks(frame.coalesce(1), ledger_keys=[ledger_key()]))
+    accepted = [number for number, verdict, _, _ in found if verdict == "accepted"]
+    # Of the two blocks 2 one does not follow block 1; both blocks 3 follow a block 2 that is good in itself.
+    assert accepted == [0, 0, 1, 2, 3, 3, 5]
+    [link] = [reason for *_, reason in found if str(reason).startswith("bad root hash: block footer")]
+    expected = VERIFIER.hasher()
+    expected.add(BLOCKS[1].items)
+    assert str(link).endswith(f", expected {expected.finish().root_hash.hex()}")
+
+
+@pytest.mark.spark
 @real.needs_real_blocks
 def test_real_blocks_with_what_block_0_publishes(spark: SparkSession) -> None:
     blocks = spark.read.format("blockfiles").load(str(real.FOLDER / "layout-8-chain"))
