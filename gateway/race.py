@@ -63,7 +63,7 @@ class Arbiter(RaceSteps):
                 stream,
                 EndStatus.PERSISTENCE_FAILED,
                 self.persistence_failed,
-                proximate_number=self.next_number,
+                proximate_number=self.persistence_number,
             )
         elif self.is_closing or (self.retired is not None and not is_peer):
             self._end(stream, EndStatus.SUCCESS, self._closing_reason())
@@ -76,7 +76,7 @@ class Arbiter(RaceSteps):
         items: Sequence[bytes],
         now_ns: int,
         *,
-        kinds: Sequence[int] | None = None,
+        kinds: Sequence[int],
         proven: bool = False,
     ) -> list[Action]:
         """An item set that begins with the header of block `number`; `kinds`, `proven` as for `items`."""
@@ -97,14 +97,14 @@ class Arbiter(RaceSteps):
         items: Sequence[bytes],
         now_ns: int,
         *,
-        kinds: Sequence[int] | None = None,
+        kinds: Sequence[int],
         proven: bool,
         only_proofs: bool,
     ) -> list[Action]:
         """An item set without a header.
 
         Args:
-            kinds: the items' field numbers, where they are known; handed on in `Append`.
+            kinds: the items' field numbers; handed on in `Append`.
             proven: it ends with a proof.
             only_proofs: it has nothing but proofs.
         """
@@ -233,7 +233,7 @@ class Arbiter(RaceSteps):
         self._now_ns = now_ns
         failed = self.attempts.get(attempt_id)
         number = failed.number if failed is not None else self.next_number
-        self.persistence_failed = reason
+        self.persistence_failed, self.persistence_number = reason, number
         self._drop_all(reason, number)
         for stream in self.streams.values():
             if stream.state is not StreamState.ENDED:

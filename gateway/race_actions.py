@@ -1,6 +1,6 @@
 """What the arbiter wants done: values that a shell performs, in the order given.
 
-Pure. The shell (`gateway.conductor`) has one method per class and decides nothing.
+Pure. The shell (`gateway.conductor`) performs them in order and decides nothing.
 """
 
 from __future__ import annotations
@@ -119,8 +119,8 @@ class Append:
 
     attempt_id: AttemptId
     items: Sequence[bytes]
-    kinds: Sequence[int] | None
-    """Field numbers of the items, where the event told them."""
+    kinds: Sequence[int]
+    """Field numbers of the items."""
     size_bytes: int
     """Sum of the sizes of the items."""
 

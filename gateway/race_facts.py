@@ -156,6 +156,8 @@ class RaceFacts:
         """The same by network address."""
         self.persistence_failed: str | None = None
         """Why the disk cannot be written, while it cannot."""
+        self.persistence_number = 0
+        """The block that could not be: those below it may still wait to be acknowledged."""
         self.lowest_since_ns = 0
         """When block L was committed: since then, block L + 1 is the one that all wait for."""
         self.blocks: dict[int, BlockFacts] = {}

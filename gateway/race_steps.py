@@ -38,6 +38,7 @@ from gateway.race_tables import (
     EndStatus,
     Failure,
     Reaction,
+    Standing,
     StreamEvent,
     StreamState,
 )
@@ -55,8 +56,8 @@ class Said:
     number: int = 0
     """Block number of the header."""
     items: Sequence[bytes] = ()
-    kinds: Sequence[int] | None = None
-    """Field numbers of the items, where they are known."""
+    kinds: Sequence[int] = ()
+    """Field numbers of the items."""
     proven: bool = False
     """The items end with a proof."""
     failure: Failure = Failure.LEFT
@@ -165,7 +166,7 @@ class RaceSteps(RaceFacts):
         stream.state = StreamState.DROPPING
         if self.is_closing:
             return
-        answer = ON_HEADER[self.standing_of(number, stream.name)]
+        answer = ON_HEADER[self._standing(stream, said)]
         if answer is Answer.ACCEPT:
             self._accept(stream, said)
         elif answer is Answer.SKIP:
@@ -180,6 +181,11 @@ class RaceSteps(RaceFacts):
         else:
             reason = f"got the header of block {number}, expected {self.next_number} or later"
             self._end(stream, EndStatus.DUPLICATE_BLOCK, reason)
+
+    def _standing(self, stream: StreamFacts, said: Said) -> Standing:
+        if said.failure is Failure.RESTARTED and self.blocks[said.number].state is BlockState.OPEN:
+            return Standing.STARTED_OVER  # it was dropped just now; behind a proof it would be whole
+        return self.standing_of(said.number, stream.name)
 
     def _note_way(self, stream: StreamFacts, number: int) -> None:
         """Note where the stream stands on its way through the chain, now that it offers block `number`."""

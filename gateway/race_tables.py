@@ -75,6 +75,7 @@ class Standing(_Key):
     BEFORE_BEGINNING = "N is below the first block of an empty node, which was offered and is not committed"
     STREAMING = "another publisher is sending it"
     HELD = "received whole, not yet acknowledged"
+    STARTED_OVER = "P is sending it, and starts it over"
     WANTED = "N <= U, and nobody is sending it"
     WANTED_BUT_LOST_BY_P = "N <= U, nobody is sending it, P failed it, and somebody else may bring it"
     AHEAD = "N > U"
@@ -96,6 +97,9 @@ ON_HEADER: Final[dict[Standing, Answer]] = {
     Standing.BEFORE_BEGINNING: Answer.SKIP,
     Standing.STREAMING: Answer.SKIP,
     Standing.HELD: Answer.SKIP,
+    # P stays its winner, whatever has happened meanwhile: also where it failed the block before, and where a
+    # block below is open again.
+    Standing.STARTED_OVER: Answer.ACCEPT,
     Standing.WANTED: Answer.ACCEPT,
     # "The previous winner cannot be selected for the failed block". It hears Skip and goes on behind it, and
     # hears ResendBlock(N) when everybody else has left or has let its time go by, so that the block is never

@@ -151,6 +151,8 @@ def test_a_failed_commit_leaves_the_blocks_below_it() -> None:
     race.commit_failed(10)
     assert race.dropped == [(10, "NODE"), (11, "NODE")]
     race.expect("Carol", "end PERSISTENCE_FAILED last 8 about 10")
+    race.connect("late")
+    race.expect("late", "end PERSISTENCE_FAILED last 8 about 10")
     race.arbiter.disk_recovered()
     race.connect("Dave")
     race.header("Dave", 9)

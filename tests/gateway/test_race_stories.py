@@ -194,3 +194,77 @@ def test_who_starts_its_block_over_is_stalled_all_the_same() -> None:
     race.items("Bob", ITEM, PROOF)
     race.end("Bob", 12)
     race.expect("Alice", "end TIMEOUT last 8 about 9")
+
+
+def test_who_starts_a_block_over_that_it_had_failed_stays_its_winner() -> None:
+    """Alice failed block 9 and won it again since nobody else was there; Bob comes, and she starts it over.
+
+    She heard SkipBlock for the block that she was sending, and it waited for Bob, who had not come to it.
+    """
+    race = Race(8)
+    race.connect("Alice")
+    race.header("Alice", 9)
+    race.header("Alice", 10)  # breaks 9 off
+    race.expect("Alice", "behind 8")
+    race.header("Alice", 9)
+    race.connect("Bob")
+    race.header("Alice", 9)
+    race.expect("Alice")
+    race.header("Bob", 9)
+    race.expect("Bob", "skip 9")
+    race.items("Alice", PROOF)
+    race.end("Alice", 9)
+    race.expect("Alice", "ack 9")
+    race.expect("Bob", "ack 9")
+
+
+def test_who_fails_a_block_after_it_started_it_over_is_blamed_as_before() -> None:
+    race = Race(8)
+    race.connect("Alice")
+    race.header("Alice", 9)
+    race.header("Alice", 10)
+    race.header("Alice", 9)
+    race.connect("Bob")
+    race.header("Alice", 9)
+    race.bad_request("Alice")
+    race.connect("Alice")
+    race.header("Alice", 9)
+    race.expect("Alice", "skip 9")
+    race.block("Bob", 9)
+    race.expect("Bob", "ack 9")
+
+
+def test_who_starts_a_block_over_while_one_below_is_open_stays_its_winner() -> None:
+    """Bob sends block 10 when Alice breaks 9 off; he was asked for 9, but starts 10 over before he reads it.
+
+    He goes on with 10 as he would have without that header, and comes back to 9 then.
+    """
+    race = Race(8)
+    race.connect("Alice")
+    race.connect("Bob")
+    race.header("Alice", 9)
+    race.header("Bob", 9)
+    race.expect("Bob", "skip 9")
+    race.header("Bob", 10)
+    race.leave("Alice")
+    race.expect("Bob", "resend 9")
+    race.header("Bob", 10)
+    race.expect("Bob")
+    race.items("Bob", PROOF)
+    race.end("Bob", 10)
+    race.block("Bob", 9)
+    race.expect("Bob", "ack 9", "ack 10")
+
+
+def test_who_offers_a_block_again_that_it_has_sent_whole_does_not_start_it_over() -> None:
+    """Its proof ended the block when the next header came, though that is its own once more."""
+    race = Race(8)
+    race.connect("Alice")
+    race.connect("Bob")
+    race.header("Alice", 9)
+    race.header("Bob", 9)
+    race.expect("Bob", "skip 9")
+    race.header("Bob", 10)
+    race.items("Bob", PROOF)
+    race.header("Bob", 10)
+    race.expect("Bob", "skip 10")

@@ -88,7 +88,7 @@ class ConductorChecks:
         self._check_attempts(conductor)
 
     def _check_attempts(self, conductor: Conductor) -> None:
-        expect, attempts = self._world.expect, conductor._attempts
+        expect, attempts = self._world.expect, conductor.in_flight.attempts
         awaiting = {block.attempt_id for block in conductor.acknowledging._awaiting}
         wanted = {
             block.attempt_id: block

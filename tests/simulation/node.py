@@ -250,7 +250,7 @@ class SimNode:
                 self.conductor.arbiter.check()
             except AssertionError as error:
                 world.break_rule("The arbiter's own invariants hold", str(error))
-            attempts = self.conductor._attempts.values()
+            attempts = self.conductor.in_flight.attempts.values()
             self.oracle.check_memory(sum(held_bytes(attempt.items) for attempt in attempts))
         if self.loop.job_count != self._checked_jobs:
             self._checked_jobs = self.loop.job_count
