@@ -143,9 +143,9 @@ def encode_runs(
             expected = "no field number that is the entry type of a mark"
             raise LayoutError(f"block {block_number}", got, expected)
         if len(data) == 1 and size_bytes > DATA_SIZE_MAX:
-            *before, last = _pieces(entry_types[0], data[0])
-            yield from before
-            entry_types, data, size_bytes = last
+            yield from _pieces_before_last(entry_types[0], data[0])
+            data = [data[0][_last_piece_at(data[0]) :]]
+            size_bytes = len(data[0])
         if stop == len(items):
             entry_types.append(BLOCK_END_TYPE)
             data.append(block_number.to_bytes(_NUMBER_SIZE, "big") + root_hash)
@@ -153,12 +153,15 @@ def encode_runs(
         start = stop
 
 
-def _pieces(kind: int, item: bytes) -> Iterator[Run]:
-    """Cut an item into the entries that it needs, each a run."""
-    last_at = (len(item) - 1) // DATA_SIZE_MAX * DATA_SIZE_MAX
-    for offset in range(0, last_at, DATA_SIZE_MAX):
+def _last_piece_at(item: bytes) -> int:
+    """Return where the last piece of an item begins that is too long for one entry."""
+    return (len(item) - 1) // DATA_SIZE_MAX * DATA_SIZE_MAX
+
+
+def _pieces_before_last(kind: int, item: bytes) -> Iterator[Run]:
+    """Cut off all pieces of an item but the last, each when it is asked for: to copy it takes a while."""
+    for offset in range(0, _last_piece_at(item), DATA_SIZE_MAX):
         yield Run([CONTINUED | kind], [item[offset : offset + DATA_SIZE_MAX]], DATA_SIZE_MAX)
-    yield Run([kind], [item[last_at:]], len(item) - last_at)
 
 
 @dataclass(frozen=True, slots=True)

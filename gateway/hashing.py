@@ -99,17 +99,12 @@ class Hashing:
 def _next_batch(waiting: deque[Append]) -> Append:
     """Take one set from the queue, and what is behind it as long as they are little together."""
     first = waiting.popleft()
-    if not waiting or first.kinds is None:
+    if not waiting:
         return first
     items, kinds, size_bytes = list(first.items), list(first.kinds), first.size_bytes
-    while (
-        waiting
-        and size_bytes < HASH_BATCH_BYTES
-        and len(items) < HASH_BATCH_ITEMS
-        and (further_kinds := waiting[0].kinds) is not None
-    ):
+    while waiting and size_bytes < HASH_BATCH_BYTES and len(items) < HASH_BATCH_ITEMS:
         further = waiting.popleft()
         items.extend(further.items)
-        kinds.extend(further_kinds)
+        kinds.extend(further.kinds)
         size_bytes += further.size_bytes
     return Append(first.attempt_id, items, kinds, size_bytes)

@@ -11,7 +11,8 @@ it; another process has its own lock.
 Requests are sent as they are asked, so that the process goes on to the next one without waiting for the node,
 and answered in their order. The process says that it is ready by an empty frame, and ends with its socket,
 that is with the node, however the node ends. One that dies, or takes too long for one request, is lost, and
-with it everything that was asked of it: `HelperProcessLost`. The next request starts another one.
+with it everything that was asked of it: `HelperProcessLost`. The next request starts another one. Time
+in which the node itself stood still, as in a container that was paused, does not count.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from collections.abc import Callable, Iterable
 from typing import Final, cast
 
 from gateway.errors import HelperProcessLost
+from gateway.limits import HELPER_LOOK_LATE_SECONDS_MAX
 
 __all__ = ["HelperProcess", "serve"]
 
@@ -67,6 +69,7 @@ class HelperProcess:
         self._is_ready = False
         self._asked: deque[asyncio.Future[bytes]] = deque()
         self._watch: asyncio.TimerHandle | None = None
+        self._look_at = 0.0
         self._start_count = 0
         self._over = False
 
@@ -90,9 +93,13 @@ class HelperProcess:
         if self._over or self._process is not None:
             return
         self._start_count += 1
-        ours, theirs = socket.socketpair()
         environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         words = [sys.executable, "-P", "-m", self._module]
+        try:
+            ours, theirs = socket.socketpair()
+        except OSError as error:  # no file descriptors are left
+            self.lose(str(error))
+            return
         try:
             with theirs:
                 self._process = subprocess.Popen(words, stdin=theirs.fileno(), env=environment)
@@ -134,7 +141,7 @@ class HelperProcess:
             if handle is not None:
                 handle.cancel()
         self._watch = self._connecting = None
-        self._is_ready = False
+        was_ready, self._is_ready = self._is_ready, False
         if wire is not None:
             wire.cut()
         if process is not None:
@@ -144,7 +151,9 @@ class HelperProcess:
         asked, self._asked = self._asked, deque()
         for index, answered in enumerate(asked):
             if not answered.done():
-                answered.set_exception(HelperProcessLost(self._name, got, is_first=index == 0))
+                answered.set_exception(
+                    HelperProcessLost(self._name, got, is_first=index == 0, was_ready=was_ready)
+                )
 
     def _take(self, answer: bytes) -> None:
         """Hand out answers in the order of the requests."""
@@ -157,11 +166,15 @@ class HelperProcess:
     def _watch_over(self) -> None:
         """See to it that what is asked now is answered in time."""
         oldest = self._asked[0] if self._asked else None
-        self._watch = asyncio.get_running_loop().call_later(self._seconds_max, self._look, oldest)
+        loop = asyncio.get_running_loop()
+        self._look_at = loop.time() + self._seconds_max
+        self._watch = loop.call_at(self._look_at, self._look, oldest)
 
     def _look(self, oldest: asyncio.Future[bytes] | None) -> None:
         self._watch = None
-        if not self._is_ready or (self._asked and self._asked[0] is oldest):
+        if asyncio.get_running_loop().time() > self._look_at + HELPER_LOOK_LATE_SECONDS_MAX:
+            self._watch_over()  # the node was stopped, and maybe the process with it; an answer may have come
+        elif not self._is_ready or (self._asked and self._asked[0] is oldest):
             self.lose(f"no answer in {self._seconds_max:g} s")
         elif self._asked:
             self._watch_over()

@@ -18,11 +18,11 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from gateway.errors import KeyFileError
+from gateway.limits import KEY_FILE_BYTES_MAX
 
 __all__ = ["create_private_key", "load_private_key", "private_key_of", "public_key_hex"]
 
 _EXPECTED: Final = "an unencrypted Ed25519 private key in PEM (`sluice keygen` writes one)"
-_KEY_FILE_SIZE_MAX: Final = 65_536
 
 
 def create_private_key(path: Path) -> Ed25519PrivateKey:
@@ -58,9 +58,11 @@ def load_private_key(path: Path) -> Ed25519PrivateKey:
     """
     try:
         with path.open("rb") as file:
-            pem = file.read(_KEY_FILE_SIZE_MAX)
+            pem = file.read(KEY_FILE_BYTES_MAX + 1)
     except OSError as error:
         raise KeyFileError(str(path), got=_reason(error), expected="a file that can be read") from error
+    if len(pem) > KEY_FILE_BYTES_MAX:
+        raise KeyFileError(str(path), got=f"more than {KEY_FILE_BYTES_MAX} bytes", expected=_EXPECTED)
     return private_key_of(pem, str(path))
 
 

@@ -20,6 +20,7 @@ Source: design.md "From block to stream", "Durability and speed".
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import logging
@@ -33,6 +34,7 @@ from typing import NamedTuple
 from datastream import DataStreamer, Entry
 from datastream.bookmarks import OpenDatabase, bookmarks_folder
 from datastream.disk import Disk, RealDisk
+from datastream.header_check import inspect_header
 from datastream.layout import BOOKMARK_TYPE
 from datastream.streamfile import StreamFile
 from gateway.block_layout import (
@@ -88,6 +90,8 @@ class Ledger:
         self.chain = Chain()
         """The chain up to the last committed block."""
         self._snapshot_number = -1
+        self._room_bytes = 0
+        """What the first block of the last group takes in the file."""
         self._callbacks: tuple[Callable[[], None], ...] = ()
 
     @classmethod
@@ -181,6 +185,7 @@ class Ledger:
         self, blocks: Sequence[VerifiedBlock], items_max: int, bytes_max: int
     ) -> Generator[None, None, None]:
         streamer = self.streamer
+        streamer.rollback_group()  # of a group that was staged, and then there was no thread to commit it
         entry_count = size_bytes = 0  # in this step
         try:
             for block in blocks:
@@ -199,6 +204,8 @@ class Ledger:
                         entry_count, size_bytes = len(run.data), run.size_bytes
                     streamer.add_stream_entries(run.entry_types, run.data)
                 streamer.seal_atomic_op()
+                if block is blocks[0]:
+                    self._room_bytes = streamer.group_bytes
         except BaseException:
             streamer.rollback_group()
             raise
@@ -259,7 +266,8 @@ class Ledger:
     def probe(self) -> None:
         """Find out whether the disk takes writes again: a file, what a failed commit left, the bookmarks.
 
-        In the thread that appends; nothing is added to the stream.
+        There has to be room for the block that was refused: with less, the node would be ready and not ready
+        by turns. In the thread that appends; nothing is added to the stream.
 
         Raises:
             OSError: there is no room, or the disk refuses.
@@ -270,7 +278,12 @@ class Ledger:
             file.write(bytes(DISK_PROBE_BYTES))
             file.flush()
             os.fdatasync(file.fileno())
+            room = os.fstatvfs(file.fileno())
         self.streamer.recover()
+        # What a commit has written before it was refused is zero again, and has its room already.
+        spare_bytes = max(0, self.streamer.allocated_bytes - self.streamer.committed.total_length)
+        if room.f_bfree * room.f_frsize + spare_bytes < self._room_bytes:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def close(self) -> None:
         """Write the snapshot and close the stream. Closing twice does nothing."""
@@ -416,7 +429,7 @@ def _look_before_opening(path: Path, stream_type: int) -> None:
     """
     with contextlib.suppress(OSError), contextlib.closing(RealDisk(path, writable=False)) as disk:
         if disk.size():
-            file = StreamFile(path, disk, StreamFile.inspect(path, disk, stream_type))
+            file = StreamFile(path, disk, inspect_header(path, disk, stream_type))
             file.load()
             total_entries = file.committed.total_entries
             if total_entries:

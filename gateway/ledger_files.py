@@ -41,8 +41,9 @@ from gateway.proofs.ledger_data import (
     read_publication,
     refusal_of,
 )
+from gateway.regular_files import open_regular
 from gateway.root_hash import RootLayout
-from gateway.verification import BlockVerifier
+from gateway.verification import BlockVerifier, Verdict
 
 __all__ = [
     "KEPT_NAME",
@@ -127,7 +128,7 @@ def kept_ledger(data_dir: Path) -> LedgerData | None:
         Fatal: the file cannot be read, or is not what was written.
     """
     path = data_dir / KEPT_NAME
-    if not path.exists():
+    if not os.path.lexists(path):  # a link that leads nowhere is no leave to believe another block 0
         return None
     try:
         return ledger_of_file(path)
@@ -144,7 +145,7 @@ def keep_ledger(data_dir: Path, ledger: LedgerData) -> None:
     path = data_dir / KEPT_NAME
     written = path.with_suffix(".new")
     try:
-        if path.exists():
+        if os.path.lexists(path):
             return
         with written.open("wb") as file:
             file.write(ledger.publication)
@@ -169,19 +170,23 @@ def given_address_book(keys: LedgerKeys, mode: VerificationMode, needed_count: i
         needed_count: nodes that must have signed a record file; 0: more than a third.
 
     Raises:
-        LedgerKeyError: it cannot be read, is no address book, or has fewer nodes.
+        LedgerKeyError: it cannot be read, is no address book, or has fewer nodes, or fewer usable keys.
     """
     if mode == "hash" or keys.rsa_file is None:
         return None
     what = f"ledger key rsa:{keys.rsa_file}"
-    book = RsaBook(_content(Path(keys.rsa_file).expanduser(), what), needed_count)
+    book = RsaBook(_content(_path(keys.rsa_file, what), what), needed_count)
     try:
-        node_count = read_address_book(book.serialized).node_count
+        known = read_address_book(book.serialized)
     except ProofDataError as error:
         raise LedgerKeyError(f"{what}: {error.what}", got=error.got, expected=error.expected) from error
-    if needed_count > node_count:
+    if needed_count > known.node_count:
         expected = f"at least {needed_count}, the setting verification.rsa_threshold"
-        raise LedgerKeyError(what, got=f"{node_count} nodes", expected=expected)
+        raise LedgerKeyError(what, got=f"{known.node_count} nodes", expected=expected)
+    if len(known.keys) < (signers_count := book.check().needed_count):  # then no record file would ever do
+        got = f"{known.node_count} nodes, {len(known.keys)} of them with a usable key"
+        expected = f"at least {signers_count}, as many as must have signed a record file"
+        raise LedgerKeyError(what, got=got, expected=expected)
     return book
 
 
@@ -193,7 +198,7 @@ def given_ledger(keys: LedgerKeys, mode: VerificationMode) -> LedgerData | None:
     """
     if mode == "hash" or keys.tss_file is None:
         return None
-    return ledger_of_file(Path(keys.tss_file).expanduser(), keys.tss_id)
+    return ledger_of_file(_path(keys.tss_file, f"ledger key tss:{keys.tss_file}"), keys.tss_id)
 
 
 def ledger_to_start_with(
@@ -227,10 +232,13 @@ def ledger_to_start_with(
     block_0 = ledger.read_block(0) if ledger.first_number == 0 else None
     chosen = given or kept
     if chosen is None and block_0 is not None:
-        chosen = _ledger_of_stored(
-            block_0, BlockVerifier(ProofVerifier(keys, mode, None, rsa_book), root_layout)
-        )
-        if chosen is not None:
+        verdict = _verdict_on(block_0, BlockVerifier(ProofVerifier(keys, mode, None, rsa_book), root_layout))
+        if verdict is not None and verdict.published is None:
+            # As in the run that has committed it (`ProofChecks.block_0_committed`): the other keys do.
+            log.warning("block 0 publishes no ledger data: TSS proofs are refused")
+            return None
+        if verdict is not None and verdict.published is not None:
+            chosen = verdict.published
             keep_ledger(ledger.data_dir, chosen)
     if chosen is None:
         _require_block_0(keys, ledger, first_number)
@@ -268,15 +276,15 @@ def _read(publication: bytes) -> LedgerData | None:
         return None
 
 
-def _ledger_of_stored(block_0: StoredBlock, verifier: BlockVerifier) -> LedgerData | None:
-    """Return the ledger data of the block 0 that the node has, None if it has none that can be believed.
+def _verdict_on(block_0: StoredBlock, verifier: BlockVerifier) -> Verdict | None:
+    """Return what there is to say of the block 0 that the node has, None if it is not to be believed.
 
     It may have been committed in mode `hash`, so its proof is checked here.
     """
     hasher = verifier.hasher()
     try:
         hasher.add(block_0.items)
-        return verifier.check(hasher.finish(), block_0.items).published
+        return verifier.check(hasher.finish(), block_0.items)
     except BlockRefused as error:
         log.warning("block 0 gives no ledger data", extra=fields(reason=str(error.refusal)))
         return None
@@ -309,10 +317,18 @@ def _believed(ledger: LedgerData, what: str, ledger_id: bytes | None) -> LedgerD
     return ledger
 
 
+def _path(written: str, what: str) -> Path:
+    try:
+        return Path(written).expanduser()
+    except RuntimeError as error:
+        got = "the home folder of nobody"
+        raise LedgerKeyError(what, got=got, expected="a file that can be read") from error
+
+
 def _content(path: Path, what: str) -> bytes:
     """Return a file's bytes, decompressed, within the limit."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             head = file.read(4)
             file.seek(0)
             if head.startswith(_GZIP_MAGIC):

@@ -102,6 +102,8 @@ def _parse_one(text: str) -> tuple[str, bytes | str]:
         return kind, _hex(what, value, ED25519_KEY_SIZE, "the public key")
     if not value:
         raise LedgerKeyError(what, got="no value", expected=_EXPECTED)
+    if "\0" in value:
+        raise LedgerKeyError(what, got="a zero byte", expected=_EXPECTED)
     if kind == "tss" and value == "block0":
         return "tss:block0", value
     if kind == "tss" and value.startswith("id="):

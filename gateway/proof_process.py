@@ -8,17 +8,25 @@ A shell around `gateway.verification`: `gateway.helper_process` with these frame
 
 Big integers and pairings hold Python's lock for milliseconds at a time. Requests follow one another without a
 pause: the next one is there before the last one is answered. Where several wait, since blocks come faster
-than they are checked, what is cheaper together is checked together. A process that died or hung is replaced,
-and all that it was asked is asked again, each block by itself; one that ends the process twice is refused.
+than they are checked, what is cheaper together is checked together.
 Where processors are short, the process gives way to the node: no event loop waits until a pairing is done.
+
+    the process                          what it was asked
+    dies, or takes too long              is asked again of another one, each block by itself
+    does so again over the same block    that block is refused
+    does not start, or not get ready     is checked here, in a thread: no block is to blame
+    did not, within the last seconds     is checked here, and no other process is started
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import logging
 import os
 import pickle
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from itertools import takewhile
 from typing import Final
 
@@ -27,9 +35,11 @@ from gateway.helper_process import HelperProcess, serve
 from gateway.limits import (
     PROOF_CHECK_SECONDS_MAX,
     PROOF_PROCESS_NICENESS,
+    PROOF_PROCESS_REST_SECONDS,
     PROOFS_GATHER_SECONDS,
     PROOFS_TOGETHER_MAX,
 )
+from gateway.logs import fields
 from gateway.proofs import ProofVerifier
 from gateway.proofs.ledger_data import LedgerData
 from gateway.proofs.poseidon import round_constants
@@ -38,6 +48,8 @@ from gateway.verdict import Refusal, RefusalKind
 from gateway.verification import BlockVerifier, Verdict
 
 __all__ = ["ProofProcess", "main"]
+
+log = logging.getLogger(__name__)
 
 _ATTEMPTS: Final = 2
 _Request = tuple[ProofVerifier | None, BlockSummary, tuple[bytes, ...], bool]
@@ -52,7 +64,14 @@ class ProofProcess:
     """
 
     def __init__(self, module: str = "gateway.proof_process") -> None:
-        self._helper = HelperProcess("proof process", module, PROOF_CHECK_SECONDS_MAX)
+        self._helper = HelperProcess(
+            *("proof process", module, PROOF_CHECK_SECONDS_MAX),
+            on_ready=self._on_ready,
+            on_lost=self._on_lost,
+        )
+        self._is_ready = False
+        self._start_at = 0.0
+        self._thread = ThreadPoolExecutor(1, "proofs")
         self._proofs: ProofVerifier | None = None  # what was sent last
         self._sent_to = 0  # which process, of those so far
 
@@ -62,8 +81,9 @@ class ProofProcess:
         return self._helper.pid
 
     def start(self) -> None:
-        """Start the process if there is none; it gets ready by itself."""
-        self._helper.start()
+        """Start the process if there is none, and one may be started; it gets ready by itself."""
+        if self.pid is None and asyncio.get_running_loop().time() >= self._start_at:
+            self._helper.start()
 
     async def check(
         self, proofs: ProofVerifier, summary: BlockSummary, items: Sequence[bytes], *, more_come: bool = False
@@ -77,7 +97,9 @@ class ProofProcess:
         """
         lost_count, by_itself = 0, False
         while lost_count < _ATTEMPTS and not self._helper.is_over:
-            self._helper.start()
+            self.start()
+            if self.pid is None:
+                return await self._check_here(proofs, summary, items)
             has_them = proofs is self._proofs and self._sent_to == self._helper.start_count
             self._proofs, self._sent_to = proofs, self._helper.start_count
             request: _Request = (None if has_them else proofs, summary, tuple(items), by_itself)
@@ -88,6 +110,8 @@ class ProofProcess:
                     )
                 )
             except HelperProcessLost as lost:
+                if not lost.was_ready:
+                    continue
                 lost_count += lost.is_first  # the others only waited behind it, or were checked with it
                 by_itself = True
                 continue
@@ -109,6 +133,30 @@ class ProofProcess:
     def close(self) -> None:
         """End the process; a check that waits for it fails."""
         self._helper.close()
+        self._thread.shutdown(cancel_futures=True)
+
+    async def _check_here(
+        self, proofs: ProofVerifier, summary: BlockSummary, items: Sequence[bytes]
+    ) -> Verdict:
+        """Check the proofs of a block in this process; it holds up the event loop some milliseconds."""
+        check = BlockVerifier(proofs).check
+        try:
+            checking = self._thread.submit(check, summary, items)
+        except RuntimeError:  # where no process can be had, it may be that no thread can
+            return check(summary, items)
+        return await asyncio.wrap_future(checking)
+
+    def _on_ready(self) -> None:
+        self._is_ready = True
+
+    def _on_lost(self, got: str) -> None:
+        """Let some time go by before the next one is started, if this one was of no use."""
+        was_ready, self._is_ready = self._is_ready, False
+        if self._helper.is_over:
+            return
+        if not was_ready:
+            self._start_at = asyncio.get_running_loop().time() + PROOF_PROCESS_REST_SECONDS
+        log.warning("proof process lost", extra=fields(got=got, was_ready=was_ready))
 
 
 def main() -> None:

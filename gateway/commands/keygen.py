@@ -5,6 +5,7 @@ from pathlib import Path
 
 import click
 
+from gateway.commands.named_path import NamedPath
 from gateway.key_files import create_private_key, public_key_hex
 
 __all__ = ["command"]
@@ -14,7 +15,7 @@ __all__ = ["command"]
 @click.option(
     "--out",
     "key_file",
-    type=click.Path(path_type=Path),
+    type=NamedPath(path_type=Path),
     default=Path("sluice.key"),
     show_default=True,
     metavar="FILE",

@@ -13,7 +13,8 @@ from rich.table import Table
 
 from gateway.addresses import parse_address
 from gateway.api import node_pb2, node_pb2_grpc
-from gateway.channels import ClientTls, open_blocking_channel
+from gateway.channels import WHOLE_BLOCKS, ClientTls, open_blocking_channel
+from gateway.commands.named_path import NamedPath
 from gateway.commands.tls_options import tls_options
 from gateway.errors import AddressError, BlockRefused, Fatal, LedgerKeyError
 from gateway.ledger_files import ledger_of_file, ledger_of_folder
@@ -33,7 +34,7 @@ def command() -> None:
 
 
 @command.command("show", short_help="Print the ledger id of a network, and its nodes.")
-@click.argument("source", metavar="FILE|DIR|HOST:PORT")
+@click.argument("source", type=NamedPath(), metavar="FILE|DIR|HOST:PORT")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
 @tls_options
 def show(source: str, as_json: bool, tls: ClientTls | None) -> None:
@@ -67,8 +68,7 @@ def _ledger_of(source: str, tls: ClientTls | None) -> LedgerData:
 
 
 def _ledger_of_node(address: str, tls: ClientTls | None) -> LedgerData:
-    options = (("grpc.max_receive_message_length", -1),)
-    with open_blocking_channel(address, tls, options) as channel:
+    with open_blocking_channel(address, tls, WHOLE_BLOCKS) as channel:
         stub = node_pb2_grpc.BlockAccessServiceStub(channel)
         request = node_pb2.BlockRequest(block_number=0)
         try:

@@ -19,7 +19,7 @@ from gateway.block_layout import (
 )
 from gateway.errors import ItemError, LayoutError
 from gateway.items import field_item, kinds_of
-from gateway.limits import RUN_ITEMS_MAX
+from gateway.limits import RUN_ITEMS_MAX, STORED_BLOCK_BYTES_MAX
 from tests.gateway.blocks import block_items
 
 ROOT_HASH = bytes(range(48))
@@ -119,6 +119,49 @@ def test_without_a_limit_of_bytes_only_an_item_that_is_cut_is_alone() -> None:
     assert decoded([*encode(5, items[:1], ROOT_HASH)[:2], *entries]) == [
         StoredBlock(5, tuple(items), ROOT_HASH)
     ]
+
+
+def plainly(number: int, items: list[bytes]) -> Entries:
+    """The entries of a block behind its bookmarks, as design.md says it: item by item, byte by byte."""
+    entries = []
+    for item in items:
+        rest, kind = item, kinds_of([item])[0]
+        while len(rest) > DATA_SIZE_MAX:
+            entries.append((0x8000_0000 | kind, rest[:DATA_SIZE_MAX]))
+            rest = rest[DATA_SIZE_MAX:]
+        entries.append((kind, rest))
+    return [*entries, (BLOCK_END_TYPE, number.to_bytes(8, "big") + ROOT_HASH)]
+
+
+SHORT = st.integers(0, 600)
+AT_THE_EDGE = st.sampled_from(
+    [DATA_SIZE_MAX - 8, DATA_SIZE_MAX - 4, *range(2 * DATA_SIZE_MAX - 6, 2 * DATA_SIZE_MAX)]
+)
+LONG = st.sampled_from([300_000, DATA_SIZE_MAX // 2, 3 * DATA_SIZE_MAX + 1])
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(SHORT | SHORT | SHORT | SHORT | AT_THE_EDGE | LONG, min_size=1, max_size=40),
+    st.integers(1, 50),
+    st.sampled_from([1, 10, 1_000, 300_000, DATA_SIZE_MAX - 1, DATA_SIZE_MAX, DATA_SIZE_MAX + 1, 1 << 40]),
+    st.booleans(),
+)
+def test_runs_are_the_plain_entries_however_they_are_cut(
+    sizes: list[int], items_max: int, bytes_max: int, are_kinds_known: bool
+) -> None:
+    zeros = bytes(4 * DATA_SIZE_MAX)
+    items = [field_item(1 + index % 12, zeros[:size]) for index, size in enumerate(sizes)]
+    kinds = kinds_of(items) if are_kinds_known else None
+    runs = list(encode_runs(9, items, ROOT_HASH, kinds, items_max=items_max, bytes_max=bytes_max))
+    entries = [entry for run in runs for entry in zip(run.entry_types, run.data, strict=True)]
+    assert entries == plainly(9, items)
+    assert encode(9, items, ROOT_HASH)[2:] == entries
+    for index, run in enumerate(runs):
+        item_count = len(run.data) - (index == len(runs) - 1)  # the block end is not counted
+        assert run.size_bytes == sum(map(len, run.data[:item_count]))
+        assert 1 <= item_count <= items_max
+        assert item_count == 1 or run.size_bytes <= bytes_max
 
 
 def test_the_refused_item_is_told_by_its_place_in_the_block() -> None:
@@ -363,3 +406,8 @@ def test_a_reset_forgets_the_block() -> None:
     decoder.reset()
     assert decoder.block_number is None
     assert [decoder.feed(*entry) for entry in entries][-1] == StoredBlock(5, tuple(block_items(5)), ROOT_HASH)
+
+
+def test_a_reader_of_entries_gives_a_block_up_where_the_limits_say() -> None:
+    """1 GiB is too much for a test; `test_the_size_of_a_block_is_limited` goes one past a small limit."""
+    assert BlockDecoder()._block_bytes_max == STORED_BLOCK_BYTES_MAX

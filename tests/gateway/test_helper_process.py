@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import signal
 import sys
+import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -14,6 +16,7 @@ import uvloop
 
 from gateway.errors import HelperProcessLost
 from gateway.helper_process import HelperProcess
+from gateway.limits import HELPER_LOOK_LATE_SECONDS_MAX
 
 # It answers with how many requests it took at once, and the request in capitals; `die` ends it.
 MODULE = """
@@ -160,6 +163,46 @@ def test_one_that_hangs_is_given_up() -> None:
     with_helper(play)
 
 
+def stand_still(seconds: float) -> None:
+    """Let nothing else run here for so long."""
+    time.sleep(seconds)
+
+
+@pytest.mark.parametrize("run", [uvloop.run, asyncio.run])
+@pytest.mark.parametrize("extra_seconds", [-0.5, 0.5])
+def test_a_node_that_stood_still_looks_again(
+    run: Callable[..., None], extra_seconds: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a paused container: when both go on, the time is over, and there can be no answer yet."""
+
+    async def play(helper: HelperProcess) -> None:
+        await helper.ask(b"ready")
+        looked, look = asyncio.Event(), helper._look
+
+        def spy(oldest: asyncio.Future[bytes] | None) -> None:
+            look(oldest)
+            looked.set()
+
+        monkeypatch.setattr(helper, "_look", spy)
+        assert helper._watch is not None
+        helper._watch.cancel()
+        helper._watch, helper._seconds_max = None, 0.1
+        assert helper.pid is not None
+        os.kill(helper.pid, signal.SIGSTOP)
+        answered = helper.ask(b"a")
+        stand_still(0.1 + HELPER_LOOK_LATE_SECONDS_MAX + extra_seconds)
+        helper._seconds_max = 60.0
+        await looked.wait()
+        if extra_seconds < 0:
+            assert str(await lost(answered)) == "helper: got no answer in 60 s, expected an answer"
+        else:
+            os.kill(helper.pid, signal.SIGCONT)
+            assert await answered == b"1 A"
+            assert helper.start_count == 1
+
+    with_helper(play, run=run)
+
+
 def test_one_that_goes_on_answering_is_not_given_up() -> None:
     """Each look finds another request at the head than the look before."""
 
@@ -191,6 +234,31 @@ def test_one_that_does_not_start_is_lost(
     async def play(helper: HelperProcess) -> None:
         assert str(await lost(helper.ask(b"a"))) in got
         assert helper.pid is None
+
+    with_helper(play)
+
+
+def test_one_that_was_ready_is_told_from_one_that_never_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def play(helper: HelperProcess) -> None:
+        assert await helper.ask(b"a") == b"1 A"
+        assert (await lost(helper.ask(b"die"))).was_ready
+        monkeypatch.setattr(sys, "executable", "/bin/false")
+        assert not (await lost(helper.ask(b"a"))).was_ready
+
+    with_helper(play)
+
+
+def test_without_file_descriptors_none_is_started_and_later_one_is() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+
+    async def play(helper: HelperProcess) -> None:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+        try:
+            answered = helper.ask(b"a")
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        assert str(await lost(answered)) == "helper: got [Errno 24] Too many open files, expected an answer"
+        assert await helper.ask(b"b") == b"1 B"
 
     with_helper(play)
 

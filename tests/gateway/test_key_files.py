@@ -19,6 +19,7 @@ from cryptography.hazmat.primitives.serialization import (
 
 from gateway.errors import KeyFileError
 from gateway.key_files import create_private_key, load_private_key, public_key_hex
+from gateway.limits import KEY_FILE_BYTES_MAX
 
 EXPECTED = "expected an unencrypted Ed25519 private key in PEM (`sluice keygen` writes one)"
 
@@ -112,3 +113,15 @@ def test_a_missing_file_is_refused(tmp_path: Path) -> None:
         str(caught.value)
         == f"{tmp_path / 'none'}: got No such file or directory, expected a file that can be read"
     )
+
+
+def test_the_longest_file_is_taken_and_a_longer_one_is_no_key(tmp_path: Path) -> None:
+    path = tmp_path / "key.pem"
+    key = create_private_key(path)
+    pem = path.read_bytes()
+    path.write_bytes(pem.ljust(KEY_FILE_BYTES_MAX, b"\n"))
+    assert load_private_key(path).private_bytes_raw() == key.private_bytes_raw()
+    path.write_bytes(pem.ljust(KEY_FILE_BYTES_MAX + 1, b"\n"))
+    with pytest.raises(KeyFileError) as caught:
+        load_private_key(path)
+    assert str(caught.value).startswith(f"{path}: got more than 65536 bytes, expected an unencrypted Ed25519")

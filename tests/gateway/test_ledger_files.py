@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -30,6 +31,7 @@ from tests.gateway.blocks import summary_of
 from tests.gateway.proofs.record_files import book_bytes
 from tests.gateway.proofs.tss_chain import TssChain
 from tests.gateway.proofs.tss_network import TssNetwork
+from tests.nodes import ledger_key, make_blocks
 
 NETWORK, OTHER = TssNetwork((1, 1, 1)), TssNetwork((1, 1, 1), seed=2)
 CHAIN = TssChain(NETWORK)
@@ -123,6 +125,34 @@ def test_what_is_no_publication_is_refused(tmp_path: Path) -> None:
         ledger_of_file(tmp_path / "none")
 
 
+def read_files(keys: LedgerKeys) -> None:
+    given_ledger(keys, "full")
+    given_address_book(keys, "full", 0)
+
+
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    for keys in (LedgerKeys(tss_file=str(path)), LedgerKeys(rsa_file=str(path))):
+        with pytest.raises(LedgerKeyError) as caught:
+            read_files(keys)
+        kind = "tss" if keys.tss_file else "rsa"
+        assert str(caught.value) == (
+            f"ledger key {kind}:{path}: got Not a regular file, expected a file that can be read"
+        )
+
+
+def test_a_home_folder_of_nobody() -> None:
+    for keys in (LedgerKeys(tss_file="~nobody-here/a"), LedgerKeys(rsa_file="~nobody-here/a")):
+        with pytest.raises(LedgerKeyError) as caught:
+            read_files(keys)
+        kind = "tss" if keys.tss_file else "rsa"
+        assert str(caught.value) == (
+            f"ledger key {kind}:~nobody-here/a: got the home folder of nobody, expected a file that can be "
+            "read"
+        )
+
+
 def test_the_home_folder_may_be_written_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "publication").write_bytes(NETWORK.publication)
@@ -170,6 +200,15 @@ def test_an_address_book(tmp_path: Path) -> None:
         f"ledger key rsa:{path}: got {node_count} nodes, expected at least {node_count + 1}, "
         "the setting verification.rsa_threshold"
     )
+    path.write_bytes(book_bytes(2, *({"nodeId": number} for number in range(2, 6))))
+    for needed, fewest in ((0, 3), (3, 3), (6, 6)):
+        with pytest.raises(LedgerKeyError) as caught:
+            given_address_book(keys, "full", needed)
+        assert str(caught.value) == (
+            f"ledger key rsa:{path}: got 6 nodes, 2 of them with a usable key, expected at least {fewest}, "
+            "as many as must have signed a record file"
+        )
+    assert given_address_book(keys, "full", 2) is not None
     path.write_bytes(b"[]")
     with pytest.raises(LedgerKeyError) as caught:
         given_address_book(keys, "full", 0)
@@ -260,6 +299,17 @@ def test_what_is_kept_in_place_of_a_file(tmp_path: Path) -> None:
     assert kept_ledger(tmp_path) == NETWORK.ledger
 
 
+def test_what_is_kept_elsewhere_and_gone_stops_the_node(tmp_path: Path) -> None:
+    """A link to a volume that is not mounted: no other block 0 is believed, and the link stays."""
+    path = tmp_path / KEPT_NAME
+    path.symlink_to(tmp_path / "unmounted" / KEPT_NAME)
+    for _ in range(2):
+        with pytest.raises(Fatal, match=rf"^{path}: got No such file or directory, expected "):
+            start(tmp_path)
+        keep_ledger(tmp_path, NETWORK.ledger)
+        assert path.is_symlink()
+
+
 # --- starting -----------------------------------------------------------------------------------------------
 
 
@@ -287,6 +337,21 @@ def test_block_0_in_the_stream_gives_them(tmp_path: Path) -> None:
     assert kept_ledger(tmp_path) == NETWORK.ledger
     assert start(tmp_path) == NETWORK.ledger
     assert start(tmp_path, LedgerKeys(tss_id=ID)) == NETWORK.ledger
+
+
+@pytest.mark.parametrize("key", [f"tss:id={ID.hex()}", "tss:block0"])
+def test_a_chain_whose_block_0_publishes_nothing_goes_on_after_a_restart(
+    tmp_path: Path, key: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its first blocks have other proofs: record files of an older network, or those of one's own key."""
+    keys = LedgerKeys.parse([key, ledger_key()])
+    assert start(tmp_path, keys) is None
+    for more in (make_blocks(2), []):
+        assert start(tmp_path, keys, *more) is None
+    assert [record.getMessage() for record in caplog.records][-1] == (
+        "block 0 publishes no ledger data: TSS proofs are refused"
+    )
+    assert kept_ledger(tmp_path) is None
 
 
 def test_a_block_0_whose_proof_does_not_hold_gives_none(tmp_path: Path) -> None:

@@ -79,6 +79,7 @@ def test_there_is_one_network_and_one_address_book(texts: tuple[str, ...], got: 
         ("x25519:00", f"ledger key 'x25519:00': got unknown kind 'x25519', expected {KINDS}"),
         ("rsa:", f"ledger key 'rsa:': got no value, expected {KINDS}"),
         ("tss:", f"ledger key 'tss:': got no value, expected {KINDS}"),
+        ("tss:a\0b", f"ledger key 'tss:a\\x00b': got a zero byte, expected {KINDS}"),
         (
             "tss:id=00",
             "ledger key 'tss:id=00': got 2 hex digits, expected 64, the 32 bytes of the ledger id",

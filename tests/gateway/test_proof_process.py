@@ -8,6 +8,7 @@ import pickle
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
@@ -17,7 +18,7 @@ import uvloop
 
 from gateway.errors import BlockRefused
 from gateway.ledger_keys import LedgerKeys
-from gateway.limits import PROOF_PROCESS_NICENESS
+from gateway.limits import PROOF_PROCESS_NICENESS, PROOF_PROCESS_REST_SECONDS, PROOFS_TOGETHER_MAX
 from gateway.proof_process import ProofProcess, _Answers
 from gateway.proofs import ProofVerifier
 from gateway.root_hash import BlockSummary
@@ -185,16 +186,58 @@ def test_one_that_was_killed_is_replaced_and_asked_again() -> None:
     with_process(play)
 
 
-def test_a_block_that_ends_it_twice_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The interpreter of the process is one that ends at once, as if it crashed."""
-    monkeypatch.setattr(sys, "executable", "/bin/false")
+@pytest.mark.parametrize("executable", ["/bin/false", "/no/such/python"])
+def test_where_it_cannot_be_started_the_node_checks_itself(
+    executable: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It ends before it is ready, or there is none at all: no block, and no publisher, is to blame."""
+    monkeypatch.setattr(sys, "executable", executable)
+    summaries = [*SUMMARIES[1:3], FORGED, *SUMMARIES[3:]]
 
     async def play(process: ProofProcess) -> None:
-        refusal = await outcome(process, KNOWING, SUMMARY)
-        assert str(refusal) == (
-            "unsupported: block proofs: got 2 checks that did not come to an end, expected proofs that can "
-            "be checked"
-        )
+        asked = [asyncio.ensure_future(outcome(process, KNOWING, summary)) for summary in summaries]
+        assert [await one for one in asked] == [here(KNOWING, summary) for summary in summaries]
+        assert process._helper.start_count == 1
+
+    with_process(play)
+    assert [record.getMessage() for record in caplog.records] == ["proof process lost"]
+
+
+def test_after_a_rest_it_is_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    python, now_seconds = sys.executable, 1_000.0
+    monkeypatch.setattr(sys, "executable", "/no/such/python")
+
+    async def play(process: ProofProcess) -> None:
+        monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: now_seconds, raising=False)
+        assert await outcome(process, KNOWING, SUMMARY) == here(KNOWING, SUMMARY)
+        monkeypatch.setattr(sys, "executable", python)
+        let_time_go_by(PROOF_PROCESS_REST_SECONDS - 0.01)
+        assert await outcome(process, KNOWING, SUMMARY) == here(KNOWING, SUMMARY)
+        assert process.pid is None
+        let_time_go_by(0.01)
+        assert await outcome(process, KNOWING, SUMMARY) == here(KNOWING, SUMMARY)
+        assert process.pid is not None
+
+    def let_time_go_by(more_seconds: float) -> None:
+        nonlocal now_seconds
+        now_seconds += more_seconds
+
+    with_process(play)
+
+
+def test_where_no_thread_can_be_had_either_it_checks_in_the_event_loop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A container that limits processes limits threads with the same number."""
+    monkeypatch.setattr(sys, "executable", "/no/such/python")
+
+    def start(self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    async def play(process: ProofProcess) -> None:
+        monkeypatch.setattr(threading.Thread, "start", start)
+        for summary in (SUMMARY, FORGED):
+            assert await outcome(process, KNOWING, summary) == here(KNOWING, summary)
 
     with_process(play)
 
@@ -227,7 +270,10 @@ def test_a_block_that_ends_it_is_refused_and_those_asked_with_it_are_not(
         asked = [asyncio.ensure_future(outcome(process, KNOWING, summary)) for summary in SUMMARIES[1:]]
         outcomes = [await one for one in asked]
         assert [isinstance(one, Verdict) for one in outcomes] == [True, False, True, True]
-        assert "2 checks that did not come to an end" in str(outcomes[1])
+        assert str(outcomes[1]) == (
+            "unsupported: block proofs: got 2 checks that did not come to an end, expected proofs that can "
+            "be checked"
+        )
 
     with_process(play, "deadly")
 
@@ -301,3 +347,41 @@ def is_running(pid: int) -> bool:
     except OSError:
         return False
     return stat.rpartition(")")[2].split()[0] != "Z"
+
+
+NOTING = """
+import sys
+from gateway import proof_process
+
+answer = proof_process._Answers.__call__
+
+def noting(self, requests):
+    with open({path!r}, "a") as file:
+        file.write(str(len(requests)) + chr(10))
+    return answer(self, requests)
+
+proof_process._Answers.__call__ = noting
+proof_process.main()
+"""
+
+
+def test_so_many_blocks_are_checked_together_and_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    noted = tmp_path / "noted"
+    (tmp_path / "noting.py").write_text(NOTING.format(path=str(noted)))
+    monkeypatch.syspath_prepend(tmp_path)
+
+    async def play(process: ProofProcess) -> None:
+        await process.check(KNOWING, SUMMARY, ())
+        assert process.pid is not None
+        os.kill(process.pid, signal.SIGSTOP)
+        asked = [
+            asyncio.ensure_future(process.check(KNOWING, SUMMARY, ())) for _ in range(PROOFS_TOGETHER_MAX + 1)
+        ]
+        await asyncio.sleep(0)
+        os.kill(process.pid, signal.SIGCONT)
+        await asyncio.gather(*asked)
+
+    with_process(play, "noting")
+    assert noted.read_text().split() == ["1", str(PROOFS_TOGETHER_MAX), "1"]

@@ -1,0 +1,43 @@
+"""Tests of `gateway.regular_files`, with what may stand in a file's place."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+from gateway.regular_files import open_regular
+
+
+def test_a_file_and_a_link_to_it_are_read(tmp_path: Path) -> None:
+    file, link = tmp_path / "file", tmp_path / "link"
+    file.write_bytes(b"content")
+    link.symlink_to(file)
+    for path in (file, link):
+        with open_regular(path) as opened:
+            assert opened.read() == b"content"
+
+
+def test_nothing_else_is_opened_or_waited_for(tmp_path: Path) -> None:
+    pipe, link, folder = tmp_path / "pipe", tmp_path / "link", tmp_path / "folder"
+    os.mkfifo(pipe)
+    link.symlink_to(pipe)
+    folder.mkdir()
+    listening = socket.socket(socket.AF_UNIX)
+    listening.bind(str(tmp_path / "socket"))
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    for path, reason in (
+        (pipe, "Not a regular file"),
+        (link, "Not a regular file"),
+        (Path("/dev/zero"), "Not a regular file"),
+        (folder, "Is a directory"),
+        (tmp_path / "socket", "No such device or address"),
+        (tmp_path / "nothing", "No such file or directory"),
+    ):
+        with pytest.raises(OSError, match=reason) as caught:
+            open_regular(path)
+        assert caught.value.strerror == reason
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+    listening.close()
