@@ -83,6 +83,7 @@ class BlockReader:
 
         Raises:
             datastream.DatastreamError: the stream does not have it, or is damaged.
+            OSError: the disk cannot be read.
         """
         loop = asyncio.get_running_loop()
         bookmark = bookmark_of(block_number)
@@ -98,6 +99,7 @@ class BlockReader:
         Raises:
             LayoutError: an item is too long to be sent, or the entries are not a block's.
             datastream.DatastreamError: the stream is damaged.
+            OSError: the disk cannot be read.
         """
         key = (position, last_number)
         batch = self._shared.get(key)
@@ -150,7 +152,7 @@ class BlockReader:
                 entry_number += messages.feed_columns(*columns, last_number)
                 if last_number is not None and messages.block_number > last_number:
                     break
-        except (LayoutError, DatastreamError):
+        except (LayoutError, DatastreamError, OSError):
             if messages.block_number == block_number:
                 raise
             return self._read(position, messages.block_number - 1)  # the blocks before it are well

@@ -11,6 +11,7 @@ printed: a key is read where it is used, and stands in no plan and no log.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,11 +20,18 @@ import grpc
 from grpc import aio
 
 from gateway.errors import TlsError
+from gateway.limits import BLOCK_ANSWER_BYTES_MAX
 
-__all__ = ["ClientTls", "open_blocking_channel", "open_channel"]
+__all__ = ["WHOLE_BLOCKS", "ClientTls", "open_blocking_channel", "open_channel"]
 
 _Options = Sequence[tuple[str, str | int]]
 _ALWAYS: _Options = (("grpc.enable_http_proxy", 0),)
+WHOLE_BLOCKS: _Options = (("grpc.max_receive_message_length", BLOCK_ANSWER_BYTES_MAX),)
+"""Of a channel on which blocks come in one message each, as `getBlock` sends them."""
+
+# gRPC tells of a file of another kind on standard error only, and then that it cannot connect.
+_CERTIFICATE = re.compile(rb"-----BEGIN (X509 |TRUSTED )?CERTIFICATE-----")
+_KEY = re.compile(rb"-----BEGIN ([A-Z0-9]+ )*PRIVATE KEY-----")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +57,12 @@ class ClientTls:
         """Read the files.
 
         Raises:
-            TlsError: one cannot be read.
+            TlsError: one cannot be read, or is of another kind.
         """
         return grpc.ssl_channel_credentials(
-            root_certificates=_read(self.ca_file, "CA file"),
-            private_key=_read(self.key_file, "key file"),
-            certificate_chain=_read(self.certificate_file, "certificate file"),
+            root_certificates=_read(self.ca_file, "CA file", _CERTIFICATE),
+            private_key=_read(self.key_file, "key file", _KEY),
+            certificate_chain=_read(self.certificate_file, "certificate file", _CERTIFICATE),
         )
 
     def options(self) -> _Options:
@@ -80,10 +88,14 @@ def open_blocking_channel(address: str, tls: ClientTls | None = None, options: _
     return grpc.secure_channel(address, tls.credentials(), options=(*_ALWAYS, *tls.options(), *options))
 
 
-def _read(file: str | None, what: str) -> bytes | None:
+def _read(file: str | None, what: str, kind: re.Pattern[bytes]) -> bytes | None:
     if file is None:
         return None
     try:
-        return Path(file).read_bytes()
+        data = Path(file).read_bytes()
     except OSError as error:
         raise TlsError(what, got=f"{file} ({error.strerror})", expected="a file that can be read") from error
+    if not kind.search(data):
+        expected = f"a PEM file with a {'private key' if kind is _KEY else 'certificate'}"
+        raise TlsError(what, got=f"{file}, which has none", expected=expected)
+    return data

@@ -32,8 +32,18 @@ STATUS_FAILED = 1
 STATUS_USAGE = 2
 STATUS_INTERRUPTED = 130
 
-_NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO})
-"""A full or broken disk behind `>` or a file: not a bug, wherever it shows."""
+_STANDARD_ERROR = 2
+"""The highest file descriptor of a standard stream."""
+
+_ENVIRONMENT = {
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EIO), "room for it"),
+    **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), "to be allowed to use it"),
+    **dict.fromkeys((errno.EMFILE, errno.ENFILE), "fewer open files, or a higher limit (ulimit -n)"),
+    **dict.fromkeys((errno.ENAMETOOLONG, errno.ELOOP), "a path that can be followed"),
+}
+"""Errors of the system that are no bug, wherever they show, and what was expected in their place: a full disk
+behind `>`, a folder of somebody else."""
+_OF_PROCESS = (errno.EMFILE, errno.ENFILE)
 _OUR_PACKAGES = frozenset({"datastream", "gateway", "publishers"})
 _EXTRA_OF_MODULE = {
     "numpy": "spark",
@@ -134,6 +144,7 @@ def main(args: Sequence[str] | None = None) -> int:
     # Before gRPC is imported. Its fork handlers can abort a child that some library forks before an exec
     # (PySpark starts its JVM so), and no child of ours goes on using gRPC after a fork.
     os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
+    _open_standard_streams()
     try:
         _refuse_optimized(__debug__)
         status = sluice.main(args=args, prog_name="sluice", standalone_mode=False)
@@ -150,13 +161,27 @@ def main(args: Sequence[str] | None = None) -> int:
         return _fail(f"sluice: this command {_what_to_install(error)}", STATUS_FAILED)
     except Exception as error:
         if not _is_ours(error):
-            if isinstance(error, OSError) and error.errno in _NO_ROOM:
-                where = error.filename or "what is written"
-                line = f"sluice: {where}: got {error.strerror}, expected room for it"
+            if isinstance(error, OSError) and (expected := _ENVIRONMENT.get(error.errno or 0)):
+                place = "this process" if error.errno in _OF_PROCESS else "what is written"
+                where = error.filename or place
+                line = f"sluice: {where}: got {error.strerror}, expected {expected}"
                 return _fail(line, STATUS_FAILED)
             raise
         return _fail(f"sluice: {error}", getattr(error, "exit_status", STATUS_FAILED))
     return status if isinstance(status, int) else 0
+
+
+def _open_standard_streams() -> None:
+    """Open /dev/null in the place of each standard stream that is closed, as after `sluice serve >&-`.
+
+    Else a socket or the stream file gets its number, and whatever is printed there, by a library in C too.
+    """
+    while (number := os.open(os.devnull, os.O_RDWR)) <= _STANDARD_ERROR:
+        os.set_inheritable(number, True)
+    os.close(number)
+    for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(number, mode, encoding="utf-8", closefd=False))
 
 
 def _refuse_optimized(asserts_are_on: bool) -> None:

@@ -5,7 +5,8 @@ otherwise), because whoever can call it can take a node out of service.
 
     refused by the role table, or another chain      FAILED_PRECONDITION
     not in time                                      DEADLINE_EXCEEDED
-    the disk refused, blocks were not finished       INTERNAL
+    the disk refused or is damaged, blocks were
+    not finished                                     INTERNAL
     an argument that is not what it must be          INVALID_ARGUMENT
 """
 
@@ -19,9 +20,10 @@ from typing import Any
 import grpc
 from grpc import aio
 
+from datastream.errors import DatastreamError
 from gateway.addresses import parse_address
 from gateway.api import control_pb2, control_pb2_grpc
-from gateway.errors import AddressError, Fatal, RoleRefused
+from gateway.errors import AddressError, GatewayError, RoleRefused
 from gateway.ledger import Ledger
 from gateway.limits import CONTROL_SECONDS_MAX
 from gateway.logs import fields
@@ -109,15 +111,17 @@ class ControlService(control_pb2_grpc.NodeControlServicer):
     async def _change(self, what: str, change: Awaitable[None], context: _Context) -> control_pb2.NodeState:
         """Make a change that goes on when its caller is gone, and answer with what the node is then."""
         log.info("asked to change", extra=fields(change=what, peer=context.peer()))
+        changing = asyncio.ensure_future(change)
+        changing.add_done_callback(lambda done: _note(what, done))
         try:
-            await asyncio.shield(asyncio.ensure_future(change))
+            await asyncio.shield(changing)
         except RoleRefused as error:
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
         except TimeoutError:
             last = self._ledger.last_number
             reason = f"{what}: got block {'none' if last is None else last} in the time given"
             await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, reason)
-        except (Fatal, OSError) as error:
+        except (GatewayError, DatastreamError, OSError) as error:
             await context.abort(grpc.StatusCode.INTERNAL, f"{what}: {error}")
         return self._state()
 
@@ -135,6 +139,12 @@ class ControlService(control_pb2_grpc.NodeControlServicer):
             problems=problems,
             instance=self._instance,
         )
+
+
+def _note(what: str, changing: asyncio.Future[None]) -> None:
+    """Log what was not done: who asked may be gone by now."""
+    if not changing.cancelled() and (error := changing.exception()) is not None:
+        log.warning("not changed", extra=fields(change=what, reason=str(error) or type(error).__name__))
 
 
 async def _seconds(value: float, name: str, context: _Context) -> float:

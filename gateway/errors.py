@@ -249,12 +249,14 @@ class ChainStateError(StoredDataError):
 class HelperProcessLost(GatewayError):
     """A process that works for the node is gone, or did not answer."""
 
-    def __init__(self, name: str, got: str, *, is_first: bool) -> None:
+    def __init__(self, name: str, got: str, *, is_first: bool, was_ready: bool = False) -> None:
         super().__init__(f"{name}: got {got}, expected an answer")
         self.got = got
         """What became of it."""
         self.is_first = is_first
         """Whether it was at work on this request; else that waited behind another."""
+        self.was_ready = was_ready
+        """Whether there was one that answers; else no request can be what was too much for it."""
 
 
 class ChainMisuse(GatewayError):

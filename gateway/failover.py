@@ -8,8 +8,10 @@
 
     a step fails                  what is done
     before activate               the drained node is resumed: it is active again
-    activate, answer lost         the standby is asked what it is; active: go on; else as above
-    stand by                      nothing: the load has moved; the old node comes back as a standby by itself
+    activate, answer lost, late   the standby is asked what it is, when its change is over; active: go on;
+                                  else as above
+    stand by                      nothing: the load has moved. It is said what the old node is: one that lives
+                                  is active again after its hold, one that died comes back as a standby
 
 With `force` the active node is taken for dead: the standby is activated as it is. That is refused while the
 other node still answers as active. If the dead node comes back, it is active as well, since nobody could tell
@@ -24,6 +26,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
@@ -223,7 +226,11 @@ class Failover:
                 f"activate {self._target.address}", self._target.activate(), lambda state: state.last_text
             )
         except NodeCallFailed as error:
-            # Perhaps only the answer was lost: then the load has moved, and undoing it makes two active.
+            # Perhaps only the answer was lost, or is late: then the load moves, and undoing it makes two
+            # active. Changes are made one at a time: a resume is answered after the activation. It changes
+            # nothing: an active node is active, and a standby refuses it.
+            with suppress(NodeCallFailed):
+                await self._target.resume()
             try:
                 if (await self._target.state()).phase is Phase.ACTIVE:
                     return
@@ -239,13 +246,26 @@ class Failover:
                 lambda state: f"follows {state.followed}",
             )
         except NodeCallFailed as error:
-            self._report(
-                Step(
-                    f"{self._source.address} stands by",
-                    f"no answer ({error.reason}); it comes back as a standby of {followed}",
-                    0.0,
+            name = f"{self._source.address} stands by"
+            try:
+                source = await self._source.state()
+            except NodeCallFailed:
+                detail = (
+                    f"no answer ({error.reason}); if it died it comes back as a standby of {followed}, if it "
+                    f"lives it is active, too, after {FAILOVER_HOLD_SECONDS:g} s: then run the failover again"
                 )
-            )
+                self._report(Step(name, detail, 0.0))
+                return
+            if source.phase is not Phase.STANDBY:
+                until = (
+                    "" if source.phase is Phase.ACTIVE else f", and active after {FAILOVER_HOLD_SECONDS:g} s"
+                )
+                raise FailoverFailed(
+                    str(error),
+                    f"{self._target.address} is active, but {self._source.address} is {source.phase.value}"
+                    f"{until}: run the failover again",
+                ) from error
+            self._report(Step(name, f"follows {source.followed}", 0.0))
 
     async def _undo(self, error: NodeCallFailed) -> None:
         """Make the drained node active again.

@@ -78,6 +78,7 @@ class Following:
         self._look_seconds = stall_seconds
         self._machine: CatchUp | None = None
         self._task: asyncio.Task[None] | None = None
+        self._stopping: asyncio.Task[None] | None = None
         self._changed = asyncio.Event()
         self._was_problem = False
         self._given_up: tuple[int | None, int] = None, 0
@@ -102,11 +103,16 @@ class Following:
         self._start(CatchUp(addresses, self._rules, live=True))
 
     async def stop(self) -> None:
-        """Stop following; return when nothing of it is in flight any more. Stopping twice does nothing."""
+        """Stop following; return when nothing of it is in flight any more. Stopping twice does nothing, but
+        waits as long."""
         task, self._task, self._machine = self._task, None, None
-        if task is None:
-            return
-        task.cancel()
+        if task is not None:
+            task.cancel()
+            self._stopping = asyncio.ensure_future(self._end(task))
+        if self._stopping is not None:
+            await asyncio.shield(self._stopping)  # who gives up does not take it from the others
+
+    async def _end(self, task: asyncio.Task[None]) -> None:
         await asyncio.wait({task})
         await self._settle()
 

@@ -12,6 +12,7 @@ __all__ = [
     "ACCESS_SECONDS_MAX",
     "ADDRESS_BOOK_NODES_MAX",
     "ADDRESS_BOOK_SIZE_MAX",
+    "BLOCK_ANSWER_BYTES_MAX",
     "BLOCK_ITEMS_MAX",
     "CERTIFICATE_LOOK_SECONDS",
     "CERTIFICATE_WARNING_DAYS",
@@ -42,6 +43,7 @@ __all__ = [
     "HASH_PROCESS_SECONDS_MAX",
     "HEADER_SIZE_MAX",
     "HEALTH_CHECK_SECONDS",
+    "HELPER_LOOK_LATE_SECONDS_MAX",
     "HTTP_CONNECTIONS_MAX",
     "HTTP_SILENT_SECONDS_MAX",
     "INLINE_HASH_BYTES_MAX",
@@ -49,6 +51,7 @@ __all__ = [
     "ITEM_OVERHEAD_BYTES",
     "KEEPALIVE_ANSWER_SECONDS",
     "KEEPALIVE_PEER_SECONDS",
+    "KEY_FILE_BYTES_MAX",
     "LEDGER_KEYS_MAX",
     "LEVEL_LOOK_SECONDS",
     "LOOP_WATCH_SECONDS",
@@ -64,6 +67,7 @@ __all__ = [
     "PROOFS_TOGETHER_MAX",
     "PROOF_CHECK_SECONDS_MAX",
     "PROOF_PROCESS_NICENESS",
+    "PROOF_PROCESS_REST_SECONDS",
     "PUBLICATION_FILE_BYTES_MAX",
     "PUBLISHER_NAME_CHARACTERS_MAX",
     "QUIET_BLOCK_TIMES",
@@ -114,6 +118,9 @@ good proof, so without a limit one block could cost minutes."""
 LEDGER_KEYS_MAX: Final = 64
 """Ledger keys that may be configured. A proof is tried against each key of its kind, some 0.1 ms each."""
 
+KEY_FILE_BYTES_MAX: Final = 65_536
+"""Bytes of a file with a private key. One has some 120; more is a wrong path."""
+
 ADDRESS_BOOK_NODES_MAX: Final = 1_000
 """Nodes of an address book. Public networks have some thirty; decoding a key takes some 0.1 ms."""
 
@@ -133,6 +140,7 @@ STATE_PROOF_PATHS_MAX: Final = 64
 STATE_PROOF_SIBLINGS_MAX: Final = 20_000
 """Siblings of one state proof in all its paths. A proof has five for each block up to the signed one, so this
 is enough for a network that signs one block of 4,000; reading and hashing them takes some 0.1 s."""
+
 PUBLICATION_FILE_BYTES_MAX: Final = 256 * 1024 * 1024
 """Bytes of a file that `tss:FILE` names, decompressed: a block 0 with some margin."""
 
@@ -140,10 +148,18 @@ PROOF_CHECK_SECONDS_MAX: Final = 30.0
 """How long the proofs of one block may be checked. Real ones take 50 ms; what takes that long hangs, and its
 process is replaced."""
 
+HELPER_LOOK_LATE_SECONDS_MAX: Final = 1.0
+"""How late the node may look whether a process has answered in time. Its event loop is late by milliseconds;
+by more than this, it was stopped itself, maybe with the process, and gives it its time again."""
+
 PROOF_PROCESS_NICENESS: Final = 10
 """By how much the process that checks proofs gives way to the rest of the node where processors are short: a
 tenth of a share. The event loop and the hashing wait for it less (a third fewer pauses above 4 ms on two
 cores), so blocks come faster; proofs that wait are checked together, which is cheaper."""
+
+PROOF_PROCESS_REST_SECONDS: Final = 5.0
+"""Time between two attempts to start the process that checks proofs, where one did not get ready: each costs
+a fork, or some 0.3 s of a core. Meanwhile the node checks in a thread of its own."""
 
 PROOFS_TOGETHER_MAX: Final = 8
 """Blocks whose proofs are checked in one go, where so many wait. Eight TSS signatures by different nodes take
@@ -205,6 +221,10 @@ empty items would cost far more than `publish.max_block_bytes` says. Real blocks
 ITEM_OVERHEAD_BYTES: Final = 64
 """Counted for each item in flight beside its own bytes: the 33 of a `bytes` object, rounded up to 16, and its
 place in a list that grows by an eighth. Else a block of tiny items would cost many times what is counted."""
+
+BLOCK_ANSWER_BYTES_MAX: Final = STORED_BLOCK_BYTES_MAX + 8 * BLOCK_ITEMS_MAX
+"""Bytes of the longest answer that a command takes from a node that it asks for a whole block: the items that
+a reader gathers at most, each with a tag and a length in front. A node of any kind may be asked."""
 
 INLINE_HASH_BYTES_MAX: Final = 256 * 1024
 """Bytes of one item set that are hashed in the event loop, about 0.5 ms; a larger set goes to a thread, so
@@ -336,6 +356,7 @@ CERTIFICATE_WARNING_DAYS: Final = 14
 TLS_FILE_BYTES_MAX: Final = 1 << 20
 """Bytes of a certificate or key file. A bundle of all public authorities has a quarter of it; more is a
 wrong path."""
+
 # --- single blocks ------------------------------------------------------------------------------------------
 
 ACCESS_BYTES_MAX: Final = 512 * 1024 * 1024
@@ -423,8 +444,9 @@ ROLL_FORWARD_LOG_BLOCKS: Final = 100_000
 """Blocks between two log lines while a start reads root hashes, some seconds of reading."""
 
 COMMIT_GROUP_BYTES_MAX: Final = 64 * 1024 * 1024
-"""Bytes of items beyond which no further block joins a commit: two flushes are nothing beside writing so
-much, and a group is built in memory, where the data streamer takes 1 GiB at most."""
+"""Bytes of items and of the heads of their entries beyond which no further block joins a commit: two flushes
+are nothing beside writing so much. A group is built in memory, and with the largest block behind so much, and
+with as much padding, it is within what the data streamer takes."""
 
 RUN_ITEMS_MAX: Final = 8_192
 """Items of a block that are laid out for the stream in one go, in a thread."""

@@ -266,7 +266,7 @@ class Node:
         verifier = BlockVerifier(proofs, settings.verification_root_layout)
         if known is not None:
             log.info("TSS ledger", extra=fields(ledger_id=known.ledger_id.hex(), nodes=len(known.nodes)))
-        elif verifier.awaits_block_0 and keys.tss_id is None:
+        elif verifier.awaits_block_0 and keys.tss_id is None and self.ledger.last_number is None:
             log.warning(
                 "no ledger key: the ledger id that block 0 publishes will be believed, whatever it is",
                 extra=fields(pin_it_with="--ledger-key tss:id=HEX"),
@@ -339,6 +339,7 @@ class Node:
         self.block_access = BlockAccessService(self.ledger)
         self._level_service = LevelService(self.ledger, self._instance)
         reading = (self.block_access, self.subscribe_service, self._level_service)
+        self._cleanup.push_async_callback(self.keeper.close)  # should an address be taken: what follows ends
         await self.keeper.start()  # a standby sends publishers elsewhere from the first one on
         # Undone from the last to the first: publishers are told, then subscribers, then the servers go.
         subscriber_address = await servers.start_reading(status, reading)
@@ -358,7 +359,9 @@ class Node:
             self.account.watch(servers.show_readiness),
             watch_certificates(servers.certificates, self.metrics),
         ):
-            self._cleanup.callback(asyncio.ensure_future(watch).cancel)
+            task = asyncio.ensure_future(watch)
+            task.add_done_callback(_on_watch_done)
+            self._cleanup.callback(task.cancel)
 
     async def _start_control(self) -> Address:
         """Start the server for those who operate the node, at an address of its own."""
@@ -383,3 +386,9 @@ class Node:
     async def _stop_server(self, server: aio.Server) -> None:
         """Give calls what is left of the time that subscribers had."""
         await server.stop(max(0.0, self._cut_off_at - asyncio.get_running_loop().time()))
+
+
+def _on_watch_done(task: asyncio.Task[None]) -> None:
+    """An error in our own code ends a watch, and is to be seen: what it shows stays as it is."""
+    if not task.cancelled() and (error := task.exception()) is not None:
+        log.critical("the node does not watch itself any more", exc_info=error)

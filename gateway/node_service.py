@@ -109,7 +109,7 @@ def read_facts(text: str | bytes) -> dict[str, Any]:
     """Read the facts of an answer; what is not the object that it should be is as good as nothing."""
     try:
         facts = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):  # the second one of some thousand brackets
         return {}
     return facts if isinstance(facts, dict) else {}
 

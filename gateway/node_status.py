@@ -19,7 +19,7 @@ from typing import Any
 from grpc import aio
 
 from gateway.api import node_pb2, node_pb2_grpc
-from gateway.channels import ClientTls, open_channel
+from gateway.channels import WHOLE_BLOCKS, ClientTls, open_channel
 from gateway.errors import BlockRefused, TlsError
 from gateway.limits import PEER_STATUS_SECONDS_MAX
 from gateway.node_service import INSTANCE_KEY, STATUS_KEY, read_facts
@@ -147,7 +147,7 @@ async def collect(addresses: Sequence[str], tls: ClientTls | None = None) -> Nod
             await channel.close()
 
 
-_OPTIONS = (("grpc.max_receive_message_length", -1), ("grpc.use_local_subchannel_pool", 1))
+_OPTIONS = (*WHOLE_BLOCKS, ("grpc.use_local_subchannel_pool", 1))
 
 
 async def _ask(report: NodeReport, channel: aio.Channel) -> None:

@@ -23,7 +23,7 @@ from grpc import aio
 from gateway.api import subscribe_pb2, subscribe_pb2_grpc
 from gateway.catch_up import Outcome, Range
 from gateway.conductor import Conductor
-from gateway.errors import SubscriptionError
+from gateway.errors import ItemError, SubscriptionError
 from gateway.item_set import ItemSet
 from gateway.limits import PEER_POLL_FAILURES_MAX, PEER_POLL_SECONDS
 from gateway.logs import fields
@@ -70,6 +70,7 @@ class PeerStream:
         self._address = address
         self._plan = plan
         self._stall_seconds = stall_seconds
+        self._looking = Looking(conductor.turns)
         self._order = SubscriptionOrder(plan.start_number, plan.end_number)
         self._heard_at: float | None = None
         """Since when a message is waited for; None while none is."""
@@ -166,10 +167,15 @@ class PeerStream:
 
     async def _take(self, response: subscribe_pb2.SubscribeStreamResponse, outbox: Outbox) -> None:
         """Check one message and offer it to the race."""
-        conductor = self._conductor
-        if not Looking.is_quick(response.block_items.block_items):
-            await conductor.turns.take()
-        taken = self._order.take(response)
+        conductor, items = self._conductor, response.block_items.block_items
+        look: ItemSet | ItemError | None = None
+        if not Looking.is_quick(items):
+            self._order.refuse_too_many(len(items))
+            try:
+                look = await self._looking.look(items)
+            except ItemError as error:
+                look = error
+        taken = self._order.take(response, look)
         if isinstance(taken, ItemSet):
             await conductor.room_for(outbox)
             conductor.offer(outbox, taken)

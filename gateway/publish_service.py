@@ -147,6 +147,7 @@ class PublishService:
         """Start both loops and end when both directions are over."""
         outbox = self._conductor.connect(name, address=address)
         reader = asyncio.ensure_future(self._read(outbox, address, context))
+        reader.add_done_callback(lambda reading: self._on_read(outbox, reading))
         writer = asyncio.ensure_future(self._write(outbox, context))
         over = asyncio.ensure_future(outbox.over.wait())
         reason = "cancelled, or the connection was lost"
@@ -233,12 +234,18 @@ class PublishService:
                     return
             self._handle(outbox, message)
         except Exception as error:  # the edge of a shell: this publisher's stream ends, others go on
-            log.exception("message failed", extra=fields(publisher=outbox.name))
-            conductor = self._conductor
-            reason = f"{type(error).__name__}: {error}"
-            conductor.perform(
-                conductor.arbiter.publisher_failed(outbox.publisher_id, reason, conductor.now_ns())
-            )
+            self._failed(outbox, error)
+
+    def _on_read(self, outbox: Outbox, reading: asyncio.Task[None]) -> None:
+        """Reading is over; where an error has ended it, nobody would hear this publisher any more."""
+        if not (reading.cancelled() or outbox.closed) and (error := reading.exception()) is not None:
+            self._failed(outbox, error)
+
+    def _failed(self, outbox: Outbox, error: BaseException) -> None:
+        """Something went wrong on our side: this publisher's stream ends with ERROR."""
+        log.error("message failed", extra=fields(publisher=outbox.name), exc_info=error)
+        conductor, reason = self._conductor, f"{type(error).__name__}: {error}"
+        conductor.perform(conductor.arbiter.publisher_failed(outbox.publisher_id, reason, conductor.now_ns()))
 
     async def _item_set_of_many(self, request: _Request) -> ItemSet | BadMessage:
         """Look at the items of a message; return in a turn of the event loop."""

@@ -8,6 +8,7 @@ how it goes on. It is replaced whole and flushed before anything that follows fr
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from pathlib import Path
@@ -42,7 +43,7 @@ def read_role(data_dir: Path) -> RoleRecord | None:
             raise ValueError(f"role {role!r}")
         if followed is not None:
             parse_address(followed, port_min=1)
-    except (ValueError, KeyError, TypeError, AttributeError, AddressError):
+    except (ValueError, RecursionError, KeyError, TypeError, AttributeError, AddressError):
         raise Fatal(str(path), got=repr(text[:200]), expected=_EXPECTED) from None
     return RoleRecord(role, followed)
 
@@ -55,6 +56,7 @@ def write_role(data_dir: Path, record: RoleRecord) -> None:
     """
     path = data_dir / ROLE_FILE_NAME
     new_path = path.with_suffix(".new")
+    before = path.read_bytes() if path.exists() else None
     content: dict[str, str] = {"role": record.role}
     if record.followed is not None:
         content["followed"] = record.followed
@@ -63,8 +65,23 @@ def write_role(data_dir: Path, record: RoleRecord) -> None:
         file.flush()
         os.fsync(file.fileno())
     new_path.replace(path)
-    folder = os.open(data_dir, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        os.fsync(folder)
+        _flush_folder(data_dir)
+    except OSError:
+        # Nobody acts on the new role, so a restart must not find it: that could be a second active node.
+        with contextlib.suppress(OSError):
+            if before is None:
+                path.unlink()
+            else:
+                new_path.write_bytes(before)
+                new_path.replace(path)
+        raise
+
+
+def _flush_folder(folder: Path) -> None:
+    """Have the names in a folder on disk."""
+    number = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(number)
     finally:
-        os.close(folder)
+        os.close(number)

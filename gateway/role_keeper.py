@@ -8,7 +8,9 @@ the old role or the new one on disk, and never two active nodes:
     activate    stop following, remember "active", then open the doors
     stand by    remember whom to follow, then follow
 
-One change at a time; one that fails is undone before its error is raised.
+One change at a time; one that fails is undone before its error is raised. One that the end of the node comes
+upon is given up where it is, and the role stays what is remembered: a node that is stopped in the middle of a
+failover starts as one that is lost there.
 """
 
 from __future__ import annotations
@@ -87,6 +89,7 @@ class RoleKeeper:
         self._change = asyncio.Lock()
         self._hold: asyncio.TimerHandle | None = None
         self._resuming: asyncio.Task[None] | None = None
+        self._closed = False
 
     @property
     def phase(self) -> Phase:
@@ -106,7 +109,8 @@ class RoleKeeper:
         log.info("role", extra=fields(role=self.phase.value, followed=self.followed))
 
     async def close(self) -> None:
-        """Follow nobody any more. The role stays what it is."""
+        """Follow nobody any more, and take no change; the role stays. A second time does nothing."""
+        self._closed = True
         self._release_hold()
         if self._resuming is not None:
             self._resuming.cancel()
@@ -122,20 +126,24 @@ class RoleKeeper:
             successor: the gRPC address of the node that takes over.
 
         Raises:
-            RoleRefused: the node is not active.
+            RoleRefused: the node is not active, or stops.
             OSError: the disk refused; the node is still active.
             Fatal: the blocks in flight were not finished in time; the node is active again.
         """
         async with self._change:
+            self._refuse_if_closed("drain")
             self._release_hold()
             before = self.phase
             self._state.take(RoleEvent.DRAIN, successor)
             try:
                 await self._remember()
+                self._refuse_if_closed("drain")
                 if before is Phase.ACTIVE:
                     await self._close_doors()
+                    self._refuse_if_closed("drain")
             except BaseException:
-                await self._open_doors(RoleEvent.RESUME)
+                if not self._closed:
+                    await self._open_doors(RoleEvent.RESUME)
                 raise
             self._hold = asyncio.get_running_loop().call_later(hold_seconds, self._on_hold_ended)
 
@@ -143,10 +151,11 @@ class RoleKeeper:
         """Take publishers again.
 
         Raises:
-            RoleRefused: the node is a standby.
+            RoleRefused: the node is a standby, or stops.
             OSError: the disk refused; the node takes publishers, but does not remember it.
         """
         async with self._change:
+            self._refuse_if_closed("resume")
             self._release_hold()
             await self._open_doors(RoleEvent.RESUME)
 
@@ -154,15 +163,17 @@ class RoleKeeper:
         """Turn a standby into the active node.
 
         Raises:
-            RoleRefused: the node is draining, or drained.
+            RoleRefused: the node is draining, or drained, or stops.
             OSError: the disk refused; the node is still a standby.
         """
         async with self._change:
+            self._refuse_if_closed("activate")
             if self.phase is Phase.ACTIVE:
                 return
             followed = self.followed
             if self.phase is Phase.STANDBY:
                 await self._following.stop()
+                self._refuse_if_closed("activate")
             self._state.take(RoleEvent.ACTIVATE)
             try:
                 await self._remember()
@@ -170,6 +181,8 @@ class RoleKeeper:
                 self._state = RoleState(RoleRecord("standby", followed))
                 self._follow()
                 raise
+            if self._closed:
+                return  # it is what it was told to be when it starts again
             self._conductor.reinstate()
             self._follow()
             log.info("the node is active", extra=fields(last_block=self._ledger.last_number))
@@ -178,10 +191,11 @@ class RoleKeeper:
         """Turn a drained node into a standby, or have a standby follow another node.
 
         Raises:
-            RoleRefused: the node is active or draining.
+            RoleRefused: the node is active or draining, or stops.
             OSError: the disk refused; nothing has changed.
         """
         async with self._change:
+            self._refuse_if_closed("stand by")
             phase, before = self.phase, self.followed
             self._state.take(RoleEvent.STAND_BY, followed)
             try:
@@ -199,10 +213,11 @@ class RoleKeeper:
 
         Raises:
             TimeoutError: it does not hold the block in time.
-            RoleRefused: it holds another block of this number.
+            RoleRefused: it holds another block of this number, or stops.
         """
         async with asyncio.timeout(timeout_seconds):
-            while self._ledger.last_number is None or self._ledger.last_number < number:  # noqa: ASYNC110
+            while self._ledger.last_number is None or self._ledger.last_number < number:
+                self._refuse_if_closed("take over")
                 await asyncio.sleep(LEVEL_LOOK_SECONDS)
         held = await asyncio.to_thread(self._ledger.root_hash_at, number)
         if held != root_hash:
@@ -243,13 +258,17 @@ class RoleKeeper:
 
     async def _resume_by_itself(self) -> None:
         async with self._change:
-            if self.phase not in (Phase.DRAINED, Phase.DRAINING):
-                return
+            if self._closed or self._hold is not None or self.phase not in (Phase.DRAINED, Phase.DRAINING):
+                return  # the node stops; or another change came before, and the hold is a new one
             log.warning("nobody finished the failover: publishers are taken again")
             try:
                 await self._open_doors(RoleEvent.HOLD_ENDED)
             except OSError as error:
                 log.error("the role cannot be remembered", extra=fields(got=str(error)))
+
+    def _refuse_if_closed(self, change: str) -> None:
+        if self._closed:
+            raise RoleRefused(change, got="stopping", expected="running")
 
     def _release_hold(self) -> None:
         if self._hold is not None:
@@ -258,6 +277,8 @@ class RoleKeeper:
 
     def _follow(self) -> None:
         """Take blocks from others as the role wants it: all of them, or what publishers are ahead by."""
+        if self._closed:
+            return
         if self.phase is Phase.ACTIVE:
             if self._peers:
                 self._following.catch_up(self._peers)

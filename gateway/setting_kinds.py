@@ -96,6 +96,14 @@ def size_text(size: int) -> str:
     return f"{size}B"
 
 
+def _at_home(written: str, what: str) -> Path:
+    """Read a path; `~` is a home folder, which not every name after it has."""
+    try:
+        return Path(written).expanduser()
+    except RuntimeError:
+        raise NotThisKind(what) from None
+
+
 def _quoted(text: str) -> str:
     """Write a text as a TOML basic string."""
     escaped = text.replace("\\", "\\\\").replace('"', '\\"')
@@ -249,7 +257,7 @@ class Folder:
         """Read a path that is not empty."""
         if not isinstance(written, str) or not written.strip() or "\0" in written:
             raise NotThisKind("a folder's path")
-        return Path(written).expanduser()
+        return _at_home(written, "a folder's path")
 
     def to_toml(self, value: object) -> str:
         """Write the path as a string."""
@@ -266,7 +274,7 @@ class File:
         """Read a path that is not empty."""
         if not isinstance(written, str) or not written.strip() or "\0" in written:
             raise NotThisKind("a file's path")
-        return Path(written).expanduser()
+        return _at_home(written, "a file's path")
 
     def to_toml(self, value: object) -> str:
         """Write the path as a string."""

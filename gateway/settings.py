@@ -10,7 +10,7 @@ the other forms follows from the name (a few flags have a short one):
     TOML            [publish] max_block_bytes         [verification] mode       [grpc] address
 
 `gateway.setting_sources` reads the sources, `sluice serve` makes its options from the table, and
-`python -m gateway.settings` prints the table as `docs/settings.md`.
+`gateway.settings_page` makes `docs/settings.md` of it.
 
 Invariants
   - A setting's unit ends its name, and every time limit of 0 means "no limit".
@@ -21,7 +21,6 @@ Invariants
 # ruff: noqa: RUF009 - the rows of the table are dataclass fields, made once
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Literal
@@ -47,7 +46,7 @@ from gateway.setting_kinds import (
 )
 from gateway.setting_rows import NODE_SECTION, Derived, Setting, row
 
-__all__ = ["NODE_SECTION", "SETTINGS", "Derived", "Setting", "Settings", "markdown"]
+__all__ = ["NODE_SECTION", "SETTINGS", "Derived", "Setting", "Settings"]
 
 _U64_MAX = 2**64 - 1
 _DAY_SECONDS = 86_400.0
@@ -535,32 +534,3 @@ class Settings:
 
 SETTINGS: tuple[Setting, ...] = tuple(one.metadata["setting"] for one in fields(Settings))
 """The rows, in the order of the help."""
-
-
-def markdown() -> str:
-    """Write the table as the page `docs/settings.md`."""
-    lines = [
-        "# Settings of `sluice serve`",
-        "",
-        "Made by `python -m gateway.settings > docs/settings.md`; a test compares it with the code.",
-        "",
-        "In rising order of precedence: the default, the TOML file (`--config FILE` or `SLUICE_CONFIG`), the",
-        "environment, the flag. In the environment several values have commas between them. Sizes may be",
-        "written `8MiB`, `1GiB`; a time limit of 0 means no limit. A name that ends in `_seconds` may be",
-        "written without that: `publish.block_timeout`. `sluice serve --print-config` shows what applies,",
-        "and from where.",
-    ]
-    for section in dict.fromkeys(setting.section for setting in SETTINGS):
-        place = "the top of the file" if section == NODE_SECTION else f"`[{section}]`"
-        lines += ["", f"## {section}", "", f"In the TOML file: {place}.", ""]
-        lines += ["| setting | flag | environment | default | unit | |", "|---|---|---|---|---|---|"]
-        for one in SETTINGS:
-            if one.section == section:
-                flag = f"`{one.flag} {one.kind.metavar}`".replace("|", "\\|")
-                cells = (f"`{one.name}`", flag, f"`{one.environment}`", one.default_text, one.unit, one.help)
-                lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines) + "\n"
-
-
-if __name__ == "__main__":
-    sys.stdout.write(markdown())

@@ -80,6 +80,8 @@ class StandbyWatch:
         self._unlisten = ledger.on_advance(self._on_stored)
         self._tasks = [asyncio.ensure_future(self._watch(address)) for address in dict.fromkeys(addresses)]
         self._tasks.append(asyncio.ensure_future(self._ask()))
+        for task in self._tasks:
+            task.add_done_callback(_on_done)
         self._settle()
 
     async def close(self) -> None:
@@ -100,11 +102,14 @@ class StandbyWatch:
                 async with open_channel(address, self._tls, _OPTIONS) as channel:
                     stub: standby_pb2_grpc.NodeLevelAsyncStub = standby_pb2_grpc.NodeLevelStub(channel)
                     call = stub.watch(standby_pb2.WatchRequest())
-                    async for message in call:
-                        self._stubs[address] = stub
-                        self._gate.heard(address, _level_of(message))
-                        self._settle()
-                        rest_seconds = STANDBY_RETRY_SECONDS
+                    try:
+                        async for message in call:
+                            self._stubs[address] = stub
+                            self._gate.heard(address, _level_of(message))
+                            self._settle()
+                            rest_seconds = STANDBY_RETRY_SECONDS
+                    finally:  # before the connection is closed: nobody may ask over it any more
+                        self._stubs.pop(address, None)
             except aio.AioRpcError as error:
                 reason = f"{error.code().name}: {error.details()}"
                 if error.code() is grpc.StatusCode.UNIMPLEMENTED:
@@ -114,7 +119,6 @@ class StandbyWatch:
             except Exception as error:  # the edge of a shell: the next attempt may go better
                 log.exception("watching a standby failed", extra=fields(peer=address))
                 reason = f"{type(error).__name__}: {error}"
-            self._stubs.pop(address, None)
             self._gate.lost(address, reason)
             self._settle()
             await asyncio.sleep(rest_seconds)
@@ -142,6 +146,7 @@ class StandbyWatch:
             except Exception:  # the edge of a shell: the next report may be another one
                 log.exception("asking standbys failed")
                 await asyncio.sleep(STANDBY_ASK_SECONDS)
+                self._wake.set()  # what was asked is still open, and perhaps nobody reports again
 
     async def _ask_once(self) -> None:
         while (number := self._gate.unknown()) is not None:
@@ -176,6 +181,17 @@ class StandbyWatch:
             self._gate.holds(address, _level_of(answer))
         except (aio.AioRpcError, ValueError) as error:
             log.debug("a standby does not answer", extra=fields(peer=address, reason=str(error)))
+        except asyncio.CancelledError:
+            # gRPC says this, too, when the stream to that node has ended and its connection was closed.
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+
+
+def _on_done(task: asyncio.Task[None]) -> None:
+    """An error in our own code ends a task, and is to be seen."""
+    if not task.cancelled() and (error := task.exception()) is not None:
+        log.critical("watching standbys stopped on an internal error", exc_info=error)
 
 
 def _level_of(message: standby_pb2.Level) -> Level:

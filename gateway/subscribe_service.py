@@ -78,6 +78,8 @@ class _Stream:
     writing_since: float | None = None
     """Since when a message waits for it to be taken, on the event loop's clock; None: none waits."""
     is_cut_off: bool = False
+    refusal: End | None = None
+    """What it is told in place of everything else."""
 
 
 class SubscribeService:
@@ -173,16 +175,15 @@ class SubscribeService:
         self, request: subscribe_pb2.SubscribeStreamRequest | None, context: aio.ServicerContext[Any, Any]
     ) -> None:
         """Serve one stream."""
-        if request is None:
-            await context.write(_Response(status=_Code.INVALID_REQUEST).SerializeToString())
-            return
         address = address_of(context.peer())
         too_many = self._too_many(address)
         if too_many is not None:
             log.warning("subscriber refused", extra=fields(subscriber=context.peer(), reason=too_many))
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, too_many)
-        start, end = request.start_block_number, request.end_block_number
+        start, end = (0, 0) if request is None else (request.start_block_number, request.end_block_number)
         stream = _Stream(Subscriber(start, end, self._limits.future_blocks_max), context.peer())
+        if request is None:
+            stream.refusal = End(_Code.INVALID_REQUEST, "a request that does not parse")
         if self._closing:
             stream.subscriber.shut_down(self.held())
         self._streams.add(stream)
@@ -243,7 +244,15 @@ class SubscribeService:
                 if since is None or loop.time() - since < most_seconds or stream.is_cut_off:
                     continue
                 stream.is_cut_off = True
-                found = await asyncio.to_thread(cut_off, stream.name)
+                try:
+                    found = await asyncio.to_thread(cut_off, stream.name)
+                except OSError as error:  # too many files are open to look at them
+                    stream.is_cut_off = False  # but the next time
+                    log.warning(
+                        "subscriber takes nothing, and cannot be cut off now",
+                        extra=fields(subscriber=stream.name, got=str(error)),
+                    )
+                    continue
                 log.warning(
                     "subscriber takes nothing" + (", and is cut off" if found else ""),
                     extra=fields(subscriber=stream.name, seconds=most_seconds, blocks=stream.blocks_sent),
@@ -255,7 +264,7 @@ class SubscribeService:
         position: Position | None = None
         while True:
             changed = self._changed
-            step = stream.subscriber.step(self.held())
+            step = stream.refusal or stream.subscriber.step(self.held())
             if step is WAIT:
                 await changed.wait()
                 continue
@@ -263,26 +272,25 @@ class SubscribeService:
                 try:
                     position = await self._send_batch(stream, context, position)
                     continue
-                except (StoredDataError, DatastreamError) as error:
+                except (StoredDataError, DatastreamError, OSError) as error:
                     log.error("blocks cannot be read", extra=fields(subscriber=stream.name, got=str(error)))
                     step = End(_Code.ERROR, str(error))
             assert isinstance(step, End)
-            await context.write(_Response(status=step.status).SerializeToString())  # type: ignore[arg-type]
+            last_word = _Response(status=step.status)  # type: ignore[arg-type]
+            await _write(stream, context, last_word.SerializeToString())
             return step
 
     async def _send_batch(
         self, stream: _Stream, context: aio.ServicerContext[Any, Any], position: Position | None
     ) -> Position:
         """Read once and send what was read; return where to go on."""
-        subscriber, loop = stream.subscriber, asyncio.get_running_loop()
+        subscriber = stream.subscriber
         if position is None:
             assert subscriber.next_number is not None
             position = await self._reader.find(subscriber.next_number)
         batch = await self._reader.read(position, subscriber.last_wanted)
         for message in batch.messages:
-            stream.writing_since = loop.time()
-            await context.write(message.data)
-            stream.writing_since = None
+            await _write(stream, context, message.data)
             self._metrics.subscriber_sent_bytes.inc(len(message.data))
             if message.ended is not None:
                 stream.blocks_sent += 1
@@ -290,6 +298,13 @@ class SubscribeService:
             if not subscriber.wrote(message.ended):
                 break  # the subscriber was ended: the rest, and where it ends, is of no use
         return batch.following
+
+
+async def _write(stream: _Stream, context: aio.ServicerContext[Any, Any], message: bytes) -> None:
+    """Write a message, the last one as well, so that it is seen how long it waits to be taken."""
+    stream.writing_since = asyncio.get_running_loop().time()
+    await context.write(message)
+    stream.writing_since = None
 
 
 def _parse(message: bytes) -> subscribe_pb2.SubscribeStreamRequest | None:

@@ -77,8 +77,14 @@ class SubscriptionOrder:
             and self.next_number > self._end_number
         )
 
-    def take(self, response: subscribe_pb2.SubscribeStreamResponse) -> ItemSet | int | None:
+    def take(
+        self, response: subscribe_pb2.SubscribeStreamResponse, look: ItemSet | ItemError | None = None
+    ) -> ItemSet | int | None:
         """Take one response.
+
+        Args:
+            response: what has come.
+            look: what `inspect` made of its items, where they were looked at elsewhere.
 
         Returns:
             The item set that it is; the number of the block that it ends; None if it is the status.
@@ -91,7 +97,7 @@ class SubscriptionOrder:
             got = f"{kind or 'a message'} after the status {status_name(self.status)}"
             raise SubscriptionError(self._where(), got, "the end of the stream")
         if kind == "block_items":
-            return self._items(response.block_items.block_items)
+            return self._items(response.block_items.block_items, look)
         if kind == "end_of_block":
             return self._end(response.end_of_block.block_number)
         if kind != "status":
@@ -100,10 +106,22 @@ class SubscriptionOrder:
         self.status = response.status
         return None
 
-    def _items(self, items: Sequence[bytes]) -> ItemSet:
+    def refuse_too_many(self, item_count: int) -> None:
+        """Refuse a message of more items than the block may have, before they are looked at.
+
+        Raises:
+            SubscriptionError: it has more; nothing was taken.
+        """
+        item_count += self._item_count
+        if item_count > self._block_items_max:
+            raise SubscriptionError(self._where(), f"{item_count} items", f"at most {self._block_items_max}")
+
+    def _items(self, items: Sequence[bytes], look: ItemSet | ItemError | None) -> ItemSet:
         """Take an item set."""
         try:
-            item_set = inspect(list(items))
+            if isinstance(look, ItemError):
+                raise look
+            item_set = look or inspect(list(items))
         except ItemError as error:
             what = f"{self._where()}: {error.where + ': ' if error.where else ''}{error.what}"
             raise SubscriptionError(what, error.got, error.expected) from error

@@ -36,13 +36,14 @@ class WorkThread:
     def run(self, function: Callable[[*Ts], T], *arguments: *Ts) -> asyncio.Future[T]:
         """Have a function called behind those before it; return what becomes of it.
 
-        To cancel the future does not stop the call. Not to be called after `close`.
+        To cancel the future does not stop the call.
 
         Raises:
+            RuntimeError: at once: there can be no thread, or it has ended. Nobody would make the call.
             When the result is awaited, what the function raises.
         """
-        if self._thread.ident is None:
-            self._thread.start()
+        if not self._thread.is_alive():
+            self._thread.start()  # refuses a thread that has ended
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._calls.put((future, function, arguments))
         return future
@@ -73,5 +74,7 @@ def _settle(future: asyncio.Future[Any], result: object, error: BaseException | 
         return  # cancelled: nobody waits any more
     if error is None:
         future.set_result(result)
+    elif isinstance(error, StopIteration):  # which no future takes: it would never be done
+        future.set_exception(RuntimeError(f"a call in a thread: got {error!r}, expected a result"))
     else:
         future.set_exception(error)

@@ -71,8 +71,6 @@ SPARK_MODULES = frozenset({"pyspark", "py4j"})
 SPARK_ROOMS = ("publishers/spark/", "publishers/job")
 SPARK_ROOMS_INSIDE_FUNCTIONS = ("publishers/commands/",)
 
-BUILTIN_ERRORS = frozenset({"KeyError", "OSError", "RuntimeError", "TypeError", "ValueError"})
-
 FUNCTION_LINES_MAX = 70
 MODULE_LINES_MAX = 600
 
@@ -217,6 +215,55 @@ def test_modules_hold_one_concept() -> None:
         f"{path}:{lines}: the module has {lines} lines, at most {MODULE_LINES_MAX} are allowed; split it"
         for path in python_files(*CODE)
         if (lines := len((ROOT / path).read_text(encoding="utf-8").splitlines())) > MODULE_LINES_MAX
+    )
+
+
+# --- limits -------------------------------------------------------------------------------------------------
+
+
+def limits_of(package: str) -> Iterator[tuple[int, str, bool]]:
+    """Yield line, name and "has its reason below it" of every limit of a package."""
+    body = tree_of(f"{package}/limits.py").body
+    for node, following in zip(body, [*body[1:], None], strict=True):
+        target = node.targets[0] if isinstance(node, ast.Assign) else getattr(node, "target", None)
+        if isinstance(target, ast.Name) and target.id not in ("__all__", "MIB"):
+            has_reason = isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant)
+            yield node.lineno, target.id, has_reason
+
+
+def names_in(path: str) -> Iterator[str]:
+    """Yield the names that code uses, and its texts, among which are the names that tests put others at."""
+    for node in ast.walk(tree_of(path)):
+        if isinstance(node, ast.Name):
+            yield node.id
+        elif isinstance(node, ast.Attribute):
+            yield node.attr
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.value.split(".")[-1]
+
+
+def test_every_limit_has_a_reason() -> None:
+    expect_none(
+        f"{package}/limits.py:{line}: {name} does not say why it is what it is"
+        for package in PACKAGES
+        for line, name, has_reason in limits_of(package)
+        if not has_reason
+    )
+
+
+def test_every_limit_that_refuses_cuts_or_forgets_is_in_a_test() -> None:
+    """Whether the test really goes one past it, its reader has to see; that there is one is seen here."""
+    tested = {
+        name
+        for path in python_files("tests")
+        if path.split("/")[-1].startswith("test_") and not path.endswith("/test_limits.py")
+        for name in names_in(path)
+    }
+    expect_none(
+        f"{package}/limits.py:{line}: no test names {name}; one has to reach it, and go one past it"
+        for package in PACKAGES
+        for line, name, _ in limits_of(package)
+        if {"MAX", "MIN", "KEPT"} & set(name.split("_")) and name not in tested
     )
 
 

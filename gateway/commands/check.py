@@ -14,6 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from datastream.check import CheckResult, Severity, check_stream, repair_stream
 from datastream.compare import compare_streams
+from gateway.commands.named_path import NamedPath
 from gateway.errors import Fatal
 from gateway.stream_check import BlockCheck
 
@@ -24,7 +25,7 @@ _MARKS = {Severity.DAMAGE: "damage ", Severity.FIXABLE: "fixable", Severity.NOTE
 
 
 @click.command("check", short_help="Check a stream file: entries, pages, bookmarks, blocks.")
-@click.argument("path", type=click.Path(exists=True, path_type=Path), metavar="FILE|DIR")
+@click.argument("path", type=NamedPath(exists=True, path_type=Path), metavar="FILE|DIR")
 @click.option(
     "--repair",
     is_flag=True,
@@ -32,7 +33,7 @@ _MARKS = {Severity.DAMAGE: "damage ", Severity.FIXABLE: "fixable", Severity.NOTE
 )
 @click.option(
     "--against",
-    type=click.Path(exists=True, path_type=Path),
+    type=NamedPath(exists=True, path_type=Path),
     metavar="FILE|DIR",
     help="Only compare with another stream: the data pages must be the same bytes up to the end of the "
     "shorter one. Both may be in use.",
@@ -69,7 +70,9 @@ def _stream_file(path: Path) -> Path:
     """Give the stream file in a data folder, or the file itself."""
     file = path / _STREAM_FILE_NAME if path.is_dir() else path
     if not file.is_file():
-        raise Fatal(str(path), got=f"a folder without {_STREAM_FILE_NAME}", expected="a stream file in it")
+        is_folder = path.is_dir()
+        got = f"a folder without {_STREAM_FILE_NAME}" if is_folder else "neither a file nor a folder"
+        raise Fatal(str(path), got=got, expected="a stream file in it" if is_folder else "a stream file")
     return file
 
 

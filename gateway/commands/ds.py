@@ -21,6 +21,7 @@ from gateway.commands.ds_options import (
     server_limits,
     serving_options,
 )
+from gateway.commands.named_path import NamedPath
 
 __all__ = ["command"]
 
@@ -45,7 +46,7 @@ command.add_command(client)
 @click.option(
     "--file",
     "path",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=NamedPath(path_type=Path, dir_okay=False),
     default=Path("datastream.bin"),
     show_default=True,
     help="Stream file; its bookmarks are in the folder beside it, with .db for .bin. Made when not there.",
@@ -158,7 +159,7 @@ def _add_operations(streamer: DataStreamer, count: int, sleep_seconds: float, st
 @click.option(
     "--file",
     "path",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=NamedPath(path_type=Path, dir_okay=False),
     default=Path("datarelay.bin"),
     show_default=True,
     help="The relay's stream file. Made, with the master's version and system id, when not there.",

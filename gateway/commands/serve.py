@@ -14,6 +14,7 @@ from typing import Any
 import click
 
 from datastream.descriptors import raise_descriptors_max
+from gateway.commands.named_path import NamedPath
 from gateway.grpc_engine import use_poller
 from gateway.logs import fields, set_up_logging
 from gateway.setting_sources import CONFIG_ENVIRONMENT, Resolved, resolve, to_toml
@@ -89,7 +90,7 @@ command = _ServeCommand(
         *(_option(setting) for setting in SETTINGS),
         click.Option(
             ["--config"],
-            type=click.Path(path_type=Path),
+            type=NamedPath(path_type=Path),
             metavar="FILE",
             help=f"TOML file of settings.  [environment: {CONFIG_ENVIRONMENT}]",
         ),

@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from gateway.channels import ClientTls
+from gateway.commands.named_path import NamedPath
 
 __all__ = ["tls_options"]
 
@@ -52,6 +53,6 @@ def tls_options(function: Callable[..., Any]) -> Callable[..., Any]:
     name_help = "TLS: the name in the nodes' certificates, where it is not their host."
     with_tls = click.option("--tls-server-name", metavar="NAME", help=name_help)(with_tls)
     for name, text in reversed(_OPTIONS):
-        with_tls = click.option(name, metavar="FILE", help=text)(with_tls)
+        with_tls = click.option(name, type=NamedPath(), metavar="FILE", help=text)(with_tls)
     flag_help = "Connect with TLS; any of the following means it, too."
     return click.option("--tls", "use_tls", is_flag=True, help=flag_help)(with_tls)

@@ -39,15 +39,7 @@ class Hand:
 
     def items(self, *items: bytes) -> None:
         """Send one item set."""
-        arbiter, publisher_id = self.conductor.arbiter, self.outbox.publisher_id
-        item_set, now_ns = inspect(items), self.conductor.now_ns()
-        if item_set.block_number is not None:
-            number = item_set.block_number
-            actions = arbiter.header(publisher_id, number, items, now_ns, proven=item_set.proven)
-        else:
-            proven, only_proofs = item_set.proven, item_set.only_proofs
-            actions = arbiter.items(publisher_id, items, now_ns, proven=proven, only_proofs=only_proofs)
-        self.conductor.perform(actions)
+        self.conductor.offer(self.outbox, inspect(items))
 
     def end(self, number: int) -> None:
         """Send end_of_block."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from gateway.items import ItemKind
 from gateway.race import Arbiter
 from gateway.race_actions import (
     Acknowledgement,
@@ -95,14 +96,20 @@ class Race:
 
     def header(self, name: str, number: int, *, proven: bool = False) -> None:
         """Offer a block; `proven`: the set holds the whole block."""
-        self._do(self.arbiter.header(self.ids[name], number, [HEADER], self.now_ns, proven=proven))
+        kinds = [ItemKind.BLOCK_HEADER]
+        self._do(
+            self.arbiter.header(self.ids[name], number, [HEADER], self.now_ns, kinds=kinds, proven=proven)
+        )
 
     def items(self, name: str, *items: bytes) -> None:
         """Send items without a header."""
         sent = items or (ITEM,)
         proven, only_proofs = sent[-1] == PROOF, all(item == PROOF for item in sent)
+        kinds = [ItemKind.BLOCK_PROOF if item == PROOF else ItemKind.SIGNED_TRANSACTION for item in sent]
         self._do(
-            self.arbiter.items(self.ids[name], sent, self.now_ns, proven=proven, only_proofs=only_proofs)
+            self.arbiter.items(
+                *(self.ids[name], sent, self.now_ns), kinds=kinds, proven=proven, only_proofs=only_proofs
+            )
         )
 
     def end(self, name: str, number: int) -> None:

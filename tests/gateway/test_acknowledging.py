@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from gateway import acknowledging as acknowledging_module
-from gateway import conductor as conductor_module
+from gateway import group_commit as group_commit_module
 from gateway.block import Block
+from gateway.item_set import inspect
 from gateway.ledger import Ledger
 from gateway.race_facts import RaceRules
 from gateway.standby_gate import Level, StandbyGate
@@ -221,7 +222,7 @@ def test_after_a_long_wait_blocks_are_acknowledged_some_at_a_time(
 def test_a_commit_that_fails_leaves_alone_what_waits(
     on_scene: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(conductor_module, "DISK_PROBE_SECONDS", 0.01)
+    monkeypatch.setattr(group_commit_module, "DISK_PROBE_SECONDS", 0.01)
 
     async def play(scene: Scene) -> None:
         alice = await scene.publisher_that_stored(*BLOCKS[:2])
@@ -247,7 +248,7 @@ def test_a_commit_that_fails_leaves_alone_what_waits(
 def test_confirmed_while_the_disk_refuses(
     on_scene: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(conductor_module, "DISK_PROBE_SECONDS", 0.01)
+    monkeypatch.setattr(group_commit_module, "DISK_PROBE_SECONDS", 0.01)
 
     async def play(scene: Scene) -> None:
         alice = await scene.publisher_that_stored(BLOCKS[0])
@@ -309,9 +310,7 @@ def test_a_standby_waits_for_nobody_and_when_it_becomes_active_refuses_until_its
         outbox = scene.conductor.connect("peer", is_peer=True)
         for block in BLOCKS[:2]:
             arbiter, now_ns = scene.conductor.arbiter, scene.conductor.now_ns()
-            scene.conductor.perform(
-                arbiter.header(outbox.publisher_id, block.number, block.items, now_ns, proven=True)
-            )
+            scene.conductor.offer(outbox, inspect(block.items))
             scene.conductor.perform(arbiter.block_end(outbox.publisher_id, block.number, now_ns))
         await scene.stored(1)
         assert [text_of(one) for one in await outbox.get()] == ["ack 0", "ack 1"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gateway.answer_shares import AnswerShares
+from gateway.limits import ACCESS_ADDRESS_BYTES_MAX, ACCESS_BYTES_MAX
 
 ALICE, BOB, CAROL = "192.0.2.1", "192.0.2.2", "192.0.2.3"
 
@@ -58,3 +59,17 @@ def test_nothing_is_given_back_twice() -> None:
     with pytest.raises(AssertionError, match=r"192\.0\.2\.1 has no answer of 4 bytes to give back"):
         shares.give_back(ALICE, 4)
     assert shares.bytes_held == 3
+
+
+def test_one_block_is_always_possible_and_a_further_one_only_below_the_share() -> None:
+    shares = AnswerShares(ACCESS_BYTES_MAX, ACCESS_ADDRESS_BYTES_MAX)
+    shares.take(ALICE, ACCESS_ADDRESS_BYTES_MAX - 1)
+    assert shares.refusal(ALICE) is None
+    shares.take(ALICE, 2 * ACCESS_BYTES_MAX)
+    assert shares.refusal(ALICE) is not None
+    assert shares.refusal(BOB) is not None
+    shares.give_back(ALICE, 2 * ACCESS_BYTES_MAX)
+    shares.take(BOB, ACCESS_BYTES_MAX - ACCESS_ADDRESS_BYTES_MAX)
+    assert shares.refusal(CAROL) is None
+    shares.take(BOB, 1)
+    assert shares.refusal(CAROL) is not None

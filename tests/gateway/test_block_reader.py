@@ -15,6 +15,7 @@ from gateway.block_reader import BlockReader, Position
 from gateway.errors import LayoutError
 from gateway.items import field_item
 from gateway.ledger import Ledger, VerifiedBlock
+from gateway.limits import SUBSCRIBE_SHARED_BYTES_MAX
 from tests.gateway.blocks import header_item
 from tests.gateway.test_ledger import commit
 
@@ -28,7 +29,10 @@ def block(number: int, *sizes: int) -> Block:
 
 @asynccontextmanager
 async def reader_of(
-    data_dir: Path, *blocks: Block, set_bytes_max: int = MIB, shared_bytes_max: int = 16 * MIB
+    data_dir: Path,
+    *blocks: Block,
+    set_bytes_max: int = MIB,
+    shared_bytes_max: int = SUBSCRIBE_SHARED_BYTES_MAX,
 ) -> AsyncIterator[BlockReader]:
     """A reader of a ledger with these blocks."""
     ledger = Ledger.open(data_dir)

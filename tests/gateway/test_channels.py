@@ -47,3 +47,19 @@ def test_the_servers_name_can_be_another() -> None:
         ("grpc.ssl_target_name_override", "node.example")
     ]
     assert list(ClientTls().options()) == []
+
+
+def test_a_file_of_another_kind_is_named(tmp_path: Path) -> None:
+    """gRPC would say on standard error that it could not load it, and here that it cannot connect."""
+    authority = Authority(tmp_path)
+    pair = authority.issue("alice")
+    ca, certificate, key = str(authority.path), str(pair.certificate), str(pair.key)
+    for tls, what, file, kind in (
+        (ClientTls(key), "CA file", key, "certificate"),
+        (ClientTls(ca, key, key), "certificate file", key, "certificate"),
+        (ClientTls(ca, certificate, ca), "key file", ca, "private key"),
+    ):
+        with pytest.raises(TlsError) as caught:
+            open_blocking_channel("127.0.0.1:1", tls)
+        assert str(caught.value) == f"{what}: got {file}, which has none, expected a PEM file with a {kind}"
+    open_blocking_channel("127.0.0.1:1", ClientTls(ca, certificate, key)).close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import errno
 import os
 import re
@@ -124,6 +125,24 @@ ENDS: list[tuple[BaseException, int, str]] = [
         1,
         "sluice: /x/y: got No space left on device, expected room for it\n",
     ),
+    (
+        PermissionError(errno.EACCES, "Permission denied", "/x/y"),
+        1,
+        "sluice: /x/y: got Permission denied, expected to be allowed to use it\n",
+    ),
+    (
+        OSError(errno.EMFILE, "Too many open files"),
+        1,
+        (
+            "sluice: this process: got Too many open files, expected fewer open files, or a higher limit "
+            "(ulimit -n)\n"
+        ),
+    ),
+    (
+        OSError(errno.ENAMETOOLONG, "File name too long", "xx"),
+        1,
+        "sluice: xx: got File name too long, expected a path that can be followed\n",
+    ),
     (click.UsageError("no"), 2, "sluice work: no (see: sluice work --help)\n"),
     (click.ClickException("could not"), 1, "sluice: could not\n"),
     (KeyboardInterrupt(), 130, "\n"),
@@ -211,3 +230,40 @@ def test_the_installed_command() -> None:
     status, output, errors = run("--wrong")
     assert (status, output) == (2, "")
     assert re.fullmatch(r"sluice: No such option.*--wrong.* \(see: sluice --help\)\n", errors)
+
+
+CLOSED = """
+import os, sys
+from pathlib import Path
+from gateway import cli
+status = cli.main(["--version"])
+print("to nobody")
+print("to nobody", file=sys.stderr)
+numbers = [os.readlink(f"/proc/self/fd/{number}") for number in range(3)]
+Path(sys.argv[1]).write_text(repr([status, numbers, sys.stdin.read()]))
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="no /proc here")
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
+def test_standard_streams_that_are_closed_lead_nowhere(tmp_path: Path, closed: str) -> None:
+    told = tmp_path / "told"
+    words = ["sh", "-c", f'exec "$@" {closed}', "sh", sys.executable, "-c", CLOSED, str(told)]
+    with Path(os.devnull).open("rb") as nothing:
+        done = subprocess.run(words, stdin=nothing, capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr
+    status, numbers, read = ast.literal_eval(told.read_text())
+    assert (status, read) == (0, "")
+    at = {">&-": [1], "2>&-": [2]}.get(closed, [0, 1, 2])
+    assert all(numbers[number] == os.devnull for number in at)
+
+
+def test_nothing_is_opened_where_nothing_is_closed() -> None:
+    streams = sys.stdin, sys.stdout, sys.stderr
+    free = os.dup(0)
+    os.close(free)
+    cli._open_standard_streams()
+    assert (sys.stdin, sys.stdout, sys.stderr) == streams
+    again = os.dup(0)
+    os.close(again)
+    assert again == free

@@ -8,18 +8,28 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from datastream import DataStreamer
 from datastream.disk import RealDisk
 from datastream.errors import CommitFailed
+from datastream.layout import DATA_SIZE_MAX, ENTRY_HEAD_SIZE, PAGE_SIZE
+from gateway.block_layout import BOOKMARK_COUNT, encode
 from gateway.committing import commit
 from gateway.errors import ItemError
 from gateway.items import ItemKind, field_item
 from gateway.ledger import Ledger, VerifiedBlock
-from gateway.limits import STAGE_BLOCK_ITEMS_MIN, STAGE_ITEM_BYTES_MAX, STAGE_ITEMS_MAX
+from gateway.limits import (
+    STAGE_BLOCK_ITEMS_MIN,
+    STAGE_BYTES_MAX,
+    STAGE_ITEM_BYTES_MAX,
+    STAGE_ITEMS_MAX,
+)
 from gateway.turns import Turns
 from gateway.work_thread import WorkThread
 from tests.datastream.fake_disk import FailingDisk
@@ -114,6 +124,59 @@ def test_what_is_on_disk_does_not_depend_on_where_it_was_laid_out(
     assert threads == {"MainThread" if in_loop else "commit"}
 
 
+SHAPES = st.one_of(
+    st.tuples(st.sampled_from([1, 3, STAGE_ITEMS_MAX - 1, STAGE_ITEMS_MAX, STAGE_ITEMS_MAX + 1]), st.just(0)),
+    st.tuples(st.integers(1, 700), st.integers(0, 900)),
+    st.tuples(
+        st.integers(1, 2),
+        st.sampled_from([300_000, PAGE_SIZE // 2, DATA_SIZE_MAX - 4, DATA_SIZE_MAX, PAGE_SIZE * 2]),
+    ),
+)
+
+
+@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.lists(st.lists(SHAPES, min_size=1, max_size=2), min_size=1, max_size=3), st.integers(-40, 40))
+def test_staged_blocks_are_the_plain_entries_of_each(
+    tmp_path_factory: pytest.TempPathFactory, shapes: list[list[tuple[int, int]]], gap: int
+) -> None:
+    """Two groups: a block that ends `gap` bytes from the end of a page, then blocks of any shapes."""
+    folder, zeros = tmp_path_factory.mktemp("same"), bytes(3 * PAGE_SIZE)
+    end_bytes = ENTRY_HEAD_SIZE + 8 + len(ROOT_HASH)
+    first_bytes = PAGE_SIZE - gap - end_bytes - ENTRY_HEAD_SIZE - 2 * ENTRY_HEAD_SIZE - (2 + 9) - 4
+    blocks = [VerifiedBlock(0, [field_item(ItemKind.STATE_CHANGES, zeros[:first_bytes])], ROOT_HASH)]
+    for number, parts in enumerate(shapes, start=1):
+        items = [
+            field_item(1 + kind, zeros[:size])
+            for kind, (count, size) in enumerate(parts)
+            for _ in range(count)
+        ]
+        blocks.append(VerifiedBlock(number, items, ROOT_HASH))
+    ledger = Ledger.open(folder / "staged")
+    for group in (blocks[:1], blocks[1:]):
+        for _ in ledger.stage(group):
+            pass
+        ledger.commit_staged()
+    plain = DataStreamer.open(folder / "plain.bin")
+    for block in blocks:
+        plain.start_atomic_op()
+        for index, (entry_type, data) in enumerate(encode(block.number, block.items, block.root_hash)):
+            if index < BOOKMARK_COUNT:
+                plain.add_stream_bookmark(data)
+            else:
+                plain.add_stream_entry(entry_type, data)
+        plain.commit_atomic_op()
+    assert ledger.streamer.committed == plain.committed
+    for block in blocks:
+        ledger.advance(block)
+        stored = ledger.read_block(block.number)
+        assert stored is not None
+        assert list(stored.items) == block.items
+    length = plain.committed.total_length
+    ledger.close()
+    plain.close()
+    assert stream_bytes(folder / "staged")[:length] == (folder / "plain.bin").read_bytes()[:length]
+
+
 def test_no_round_of_the_loop_takes_more_than_one_piece(tmp_path: Path) -> None:
     """A block of four pieces, then two small ones that are laid out in one go with its last piece."""
     blocks = [block(0, 3 * STAGE_ITEMS_MAX + 100), block(1, 300), block(2, 300), block(3, STAGE_ITEMS_MAX)]
@@ -176,3 +239,25 @@ def test_a_group_whose_laying_out_is_given_up_leaves_nothing_behind(tmp_path: Pa
         await commit(blocks)
 
     assert with_ledger(tmp_path / "begun", play) == with_ledger(tmp_path / "good", without_it)
+
+
+def test_no_piece_has_more_bytes_than_a_turn_may_lay_out(tmp_path: Path) -> None:
+    """The longest items that are laid out in turns; with as many as a turn takes, they are too many bytes."""
+    assert STAGE_ITEMS_MAX * STAGE_ITEM_BYTES_MAX > STAGE_BYTES_MAX
+    sizes: list[list[int]] = []
+
+    async def play(ledger: Ledger, disk: FailingDisk, commit: Commit) -> None:
+        add = DataStreamer.add_stream_entries
+
+        def spy(streamer: DataStreamer, entry_types: Sequence[int], data: Sequence[bytes]) -> None:
+            sizes.append(list(map(len, data)))
+            add(streamer, entry_types, data)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(DataStreamer, "add_stream_entries", spy)
+            await commit([block(0, STAGE_ITEMS_MAX, STAGE_ITEM_BYTES_MAX)])
+
+    with_ledger(tmp_path / "data", play)
+    assert len(sizes) > 1
+    for piece, following in pairwise(sizes):
+        assert sum(piece) <= STAGE_BYTES_MAX < sum(piece) + following[0]

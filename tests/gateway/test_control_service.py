@@ -13,7 +13,9 @@ from grpc import aio
 from gateway.api import control_pb2_grpc
 from gateway.control_client import ControlClient
 from gateway.control_service import ControlService
-from gateway.errors import NodeCallFailed
+from gateway.errors import LayoutError, NodeCallFailed
+from gateway.ledger import Ledger
+from gateway.limits import CONTROL_SECONDS_MAX
 from gateway.role_keeper import RoleKeeper
 from gateway.roles import Phase
 from tests.gateway.conducting import Stage
@@ -73,10 +75,10 @@ def test_control_calls_change_the_role_and_refusals_say_why(tmp_path: Path) -> N
                 "FAILED_PRECONDITION: stand by: got a node that is active, expected one that is drained or "
                 "standby"
             )
-            assert (await client.drain(30, PEER)).phase is Phase.DRAINED
+            assert (await client.drain(CONTROL_SECONDS_MAX, PEER)).phase is Phase.DRAINED
             with pytest.raises(NodeCallFailed, match="INVALID_ARGUMENT: followed: address: got 'nowhere'"):
                 await client.stand_by("nowhere")
-            for hold_seconds, got in ((0, "0"), (3600.5, "3600.5")):
+            for hold_seconds, got in ((0, "0"), (CONTROL_SECONDS_MAX + 0.5, "3600.5")):
                 with pytest.raises(NodeCallFailed) as caught:
                     await client.drain(hold_seconds, PEER)
                 assert caught.value.reason == (
@@ -88,6 +90,29 @@ def test_control_calls_change_the_role_and_refusals_say_why(tmp_path: Path) -> N
             assert (await client.resume()).phase is Phase.ACTIVE
 
     play(tmp_path, scene)
+
+
+def test_a_block_that_cannot_be_read_is_an_error_of_the_node_and_logged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(ledger: Ledger, number: int) -> None:
+        raise LayoutError(f"block {number}", "damage", "a block")
+
+    async def scene(stage: Stage) -> None:
+        keeper, _ = keep(stage)
+        async with controlled(stage, keeper) as client:
+            alice = stage.publisher("Alice")
+            alice.block(BLOCKS[0])
+            await alice.expect("ack 0")
+            monkeypatch.setattr(Ledger, "root_hash_at", refuse)
+            with pytest.raises(NodeCallFailed) as caught:
+                await client.await_block(0, bytes(48), 5)
+            assert caught.value.reason == "INTERNAL: await block 0: block 0: got damage, expected a block"
+
+    play(tmp_path, scene)
+    assert [record.message for record in caplog.records if record.name.endswith("control_service")] == [
+        "not changed"
+    ]
 
 
 def test_a_node_is_not_told_to_follow_itself(tmp_path: Path) -> None:

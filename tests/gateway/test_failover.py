@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from gateway.errors import FailoverFailed, NodeCallFailed
+from gateway.errors import FailoverFailed, NodeCallFailed, RoleRefused
 from gateway.failover import Failover, NodeStatus, Step
 from gateway.roles import Phase, RoleEvent, RoleRecord, RoleState
 
@@ -28,10 +28,13 @@ class FakeNode:
     """Calls that fail and change nothing."""
     lose: set[str] = field(default_factory=set)
     """Calls that take effect and whose answer is lost."""
+    late: set[str] = field(default_factory=set)
+    """Calls whose answer is not awaited any more, and that take effect before the next change."""
     dies_after: str = ""
     """After this call no other is answered."""
     calls: list[str] = field(default_factory=list)
     is_dead: bool = False
+    under_way: list[RoleEvent] = field(default_factory=list)
 
     def _status(self) -> NodeStatus:
         return NodeStatus(
@@ -50,12 +53,26 @@ class FakeNode:
         self.calls.append(name)
         if name in self.refuse:
             raise NodeCallFailed(self.address, f"INTERNAL: {name} refused")
-        for event in events:
-            self.role.take(event, followed)
+        if name in self.late:
+            self.under_way += events
+            raise NodeCallFailed(self.address, "DEADLINE_EXCEEDED: too late")
+        if events:
+            self.finish()
+        try:
+            for event in events:
+                self.role.take(event, followed)
+        except RoleRefused as error:
+            raise NodeCallFailed(self.address, f"FAILED_PRECONDITION: {error}") from error
         self.is_dead = name == self.dies_after
         if name in self.lose:
             raise NodeCallFailed(self.address, "UNAVAILABLE: connection reset")
         return self._status()
+
+    def finish(self) -> None:
+        """Make the changes that are under way."""
+        for event in self.under_way:
+            self.role.take(event)
+        self.under_way.clear()
 
     async def state(self) -> NodeStatus:
         return self._call("state")
@@ -144,6 +161,7 @@ def test_empty_nodes_have_nothing_to_be_level_with(pair: Pair) -> None:
 LOST = "UNAVAILABLE: connection reset"
 DEAD = "UNAVAILABLE: no answer"
 FORCE = "is A dead? then: --force; if it is alive it is active again after 30 s"
+HOLD = ", and active after 30 s: run the failover again"
 FAULTS: list[tuple[str, str, str | None, list[str]]] = [
     # step, what happens to it, error, nodes that are active afterwards (dead ones: if they come back)
     ("drain", "refused", "A: INTERNAL: drain refused; A is active again", ["A"]),
@@ -154,8 +172,9 @@ FAULTS: list[tuple[str, str, str | None, list[str]]] = [
     ("await_block", "node dies", f"B: {LOST}; A is active again", ["A"]),
     ("activate", "refused", "B: INTERNAL: activate refused; A is active again", ["A"]),
     ("activate", "answer lost", None, ["B"]),
+    ("activate", "answer late", None, ["B"]),
     ("activate", "node dies", f"B: {LOST}; A is active again", ["A", "B"]),
-    ("stand_by", "refused", None, ["B"]),
+    ("stand_by", "refused", f"A: INTERNAL: stand_by refused; B is active, but A is drained{HOLD}", ["B"]),
     ("stand_by", "answer lost", None, ["B"]),
     ("stand_by", "node dies", None, ["B"]),
 ]
@@ -166,12 +185,13 @@ def test_a_step_that_fails_is_undone_or_has_moved_the_load(
     pair: Pair, step: str, fault: str, words: str | None, active: list[str]
 ) -> None:
     failing = pair.a if step in ("drain", "stand_by") else pair.b
-    (failing.refuse if fault == "refused" else failing.lose).add(step)
+    {"refused": failing.refuse, "answer late": failing.late}.get(fault, failing.lose).add(step)
     failing.dies_after = step if fault == "node dies" else ""
     if words is None:
         pair.run()
     else:
         assert pair.failure() == f"failover: {words}"
+    failing.finish()
     assert pair.active == active
 
 
@@ -195,8 +215,32 @@ def test_the_old_node_may_be_lost_at_the_end(pair: Pair) -> None:
     pair.run()
     assert pair.active == ["B"]
     assert pair.steps[-1].detail == (
-        "no answer (UNAVAILABLE: no answer); it comes back as a standby of grpc-of-B"
+        "no answer (UNAVAILABLE: no answer); if it died it comes back as a standby of grpc-of-B, "
+        "if it lives it is active, too, after 30 s: then run the failover again"
     )
+
+
+def test_an_old_node_that_is_active_again_meanwhile_is_said_to_be(pair: Pair) -> None:
+    """Its hold has run out: the steps before took too long."""
+
+    def report(step: Step) -> None:
+        if step.name == "activate B":
+            pair.a.role.take(RoleEvent.HOLD_ENDED)
+
+    with pytest.raises(FailoverFailed) as caught:
+        asyncio.run(Failover(pair.a, pair.b, report, clock=lambda: 0.0).run())
+    assert str(caught.value) == (
+        "failover: A: FAILED_PRECONDITION: stand by: got a node that is active, expected one that is drained "
+        "or standby; B is active, but A is active: run the failover again"
+    )
+    pair.run()
+    assert pair.active == ["B"]
+
+
+def test_an_old_node_whose_answer_is_lost_at_the_end_is_asked_what_it_is(pair: Pair) -> None:
+    pair.a.lose.add("stand_by")
+    pair.run()
+    assert (pair.steps[-1].name, pair.steps[-1].detail) == ("A stands by", "follows grpc-of-B")
 
 
 def test_a_standby_that_is_not_level_does_not_take_over(pair: Pair) -> None:

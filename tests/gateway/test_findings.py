@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from gateway.findings import ADVICE, Facts, FindingBook, Kind, StandbyFacts, look, slug
+from gateway.limits import QUIET_BLOCK_TIMES, QUIET_SECONDS_MIN
 
 FINE = Facts(
     is_stopping=False,
@@ -133,3 +134,15 @@ def test_every_finding_has_advice_and_a_paragraph_of_the_page(kind: Kind) -> Non
 )
 def test_an_anchor(heading: str, anchor: str) -> None:
     assert slug(heading) == anchor
+
+
+@pytest.mark.parametrize(
+    ("block_time_seconds", "most_seconds"),
+    [(QUIET_SECONDS_MIN / QUIET_BLOCK_TIMES, QUIET_SECONDS_MIN), (10.0, QUIET_BLOCK_TIMES * 10.0)],
+)
+def test_no_block_for_a_while_is_nothing_and_for_longer_is(
+    block_time_seconds: float, most_seconds: float
+) -> None:
+    facts = replace(FINE, block_time_seconds=block_time_seconds)
+    assert kinds(replace(facts, quiet_seconds=most_seconds)) == []
+    assert kinds(replace(facts, quiet_seconds=most_seconds + 0.001)) == [Kind.NO_BLOCKS]

@@ -16,6 +16,7 @@ from gateway.addresses import Address, parse_address
 from gateway.block import Block
 from gateway.catch_up import CatchUp
 from gateway.conductor import Conductor
+from gateway.following import Following
 from gateway.items import field_item
 from gateway.node import Node
 from publishers.maker import key_of_seed
@@ -553,6 +554,27 @@ def test_a_node_that_publishers_have_left_asks_its_peers_whether_they_have_more(
             await until_block(node, 7)
             await until(lambda: node.following.distance == 0)
             assert node.following.problem is None
+
+    asyncio.run(scenario())
+
+
+def test_who_stops_it_a_second_time_waits_for_the_same_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The node may stop while its role changes, and closes the ledger next."""
+    settled = asyncio.Event()
+    monkeypatch.setattr(Following, "_settle", lambda _: settled.wait())
+
+    async def scenario() -> None:
+        async with AsyncExitStack() as stack:
+            node = await stack.enter_async_context(running_node(tmp_path, **FAST))
+            node.following.follow(["127.0.0.1:1"])
+            first, second = (asyncio.ensure_future(node.following.stop()) for _ in range(2))
+            await asyncio.wait({second}, timeout=0.05)
+            assert not second.done()
+            first.cancel()
+            settled.set()
+            await second
 
     asyncio.run(scenario())
 

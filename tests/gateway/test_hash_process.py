@@ -8,6 +8,8 @@ import os
 import signal
 import sys
 from collections.abc import Awaitable, Callable
+from inspect import signature
+from pathlib import Path
 
 import pytest
 import uvloop
@@ -15,6 +17,7 @@ import uvloop
 from gateway.errors import HelperProcessLost
 from gateway.hash_process import HashProcess
 from gateway.items import ItemKind, field_item
+from gateway.limits import HASH_PROCESS_REST_SECONDS, HASH_PROCESS_SECONDS_MAX, WARM_UP_SECONDS_MAX
 from gateway.root_hash import BlockHasher, Looked
 from tests.gateway.blocks import body_items, footer_item, header_item, proof_item
 from tests.gateway.conducting import logged
@@ -193,7 +196,7 @@ def test_one_that_was_killed_is_replaced_after_a_rest(
 
     with_process(play)
     (line,) = logged(caplog, "hash process lost")
-    assert line["next_in_seconds"] == 5.0
+    assert line["next_in_seconds"] == HASH_PROCESS_REST_SECONDS
 
 
 def test_one_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -237,3 +240,22 @@ def test_once_closed_it_is_not_started_again(caplog: pytest.LogCaptureFixture) -
 
     with_process(play)
     assert logged(caplog, "hash process lost") == []
+
+
+def test_one_that_takes_long_to_start_is_not_waited_for_beyond_a_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The defaults are seconds; a test waits for a moment."""
+    assert signature(HashProcess.started).parameters["seconds_max"].default == WARM_UP_SECONDS_MAX
+    slow = tmp_path / "python"
+    slow.write_text("#!/bin/sh\nexec sleep 60\n")
+    slow.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(slow))
+
+    async def play(process: HashProcess) -> None:
+        assert process._helper._seconds_max == HASH_PROCESS_SECONDS_MAX > WARM_UP_SECONDS_MAX
+        process.start()
+        assert not await process.started(0.01)
+        assert process.pid is not None  # it may still get ready
+
+    with_process(play)

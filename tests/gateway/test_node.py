@@ -19,7 +19,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from datastream import StreamClient
 from datastream.disk import RealDisk
-from gateway import conductor as conductor_module
+from gateway import group_commit as group_commit_module
 from gateway import node_account, publish_service
 from gateway.addresses import Address
 from gateway.api import publish_pb2
@@ -29,6 +29,7 @@ from gateway.errors import Fatal, LedgerKeyError
 from gateway.ledger import Ledger, VerifiedBlock
 from gateway.limits import ITEM_OVERHEAD_BYTES
 from gateway.node import Node
+from gateway.node_account import NodeAccount
 from gateway.race_actions import Response
 from publishers.maker import BlockMaker, MakerOptions
 from tests.datastream.fake_disk import FailingDisk
@@ -243,7 +244,7 @@ def test_a_disk_that_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fa
         probe(ledger)
 
     monkeypatch.setattr(Ledger, "probe", probe_when_there_is_room)
-    monkeypatch.setattr(conductor_module, "DISK_PROBE_SECONDS", 0.01)
+    monkeypatch.setattr(group_commit_module, "DISK_PROBE_SECONDS", 0.01)
     monkeypatch.setattr(node_account, "HEALTH_CHECK_SECONDS", 0.01)
 
     async def main() -> None:
@@ -459,6 +460,25 @@ def test_an_address_that_is_taken_is_refused_and_nothing_stays_open(tmp_path: Pa
     asyncio.run(main())
 
 
+def test_a_standby_whose_address_is_taken_follows_nobody(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It went on following with a ledger that was closed."""
+
+    async def main() -> None:
+        async with running_node(tmp_path / "active") as active:
+            with socket.create_server(("127.0.0.1", 0)) as taken:
+                address = Address("127.0.0.1", taken.getsockname()[1])
+                peers = (active.grpc_address,)
+                settings = node_settings(tmp_path, role="standby", peers=peers, grpc_address=address)
+                node = Node(settings)
+                with pytest.raises(Fatal, match=r"^grpc\.address"):
+                    await node.start()
+            assert node.following._task is None
+
+    asyncio.run(main())
+
+
 @pytest.mark.parametrize("name", ["grpc", "tcp", "http"])
 def test_an_address_that_does_not_exist_is_refused(tmp_path: Path, name: str) -> None:
     async def main() -> None:
@@ -479,3 +499,20 @@ def test_mode_hash_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> 
     assert "verification mode is hash: the signatures of block proofs are not checked" in [
         record.message for record in caplog.records if record.levelno == logging.WARNING
     ]
+
+
+def test_a_watch_that_ends_on_an_error_is_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Health would go on saying what it said last, and nobody would know why."""
+
+    async def scenario() -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(NodeAccount, "_findings", lambda _: 1 // 0)
+            async with running_node(tmp_path):
+                async with asyncio.timeout(ANSWER_SECONDS):
+                    while "the node does not watch itself any more" not in caplog.messages:  # noqa: ASYNC110
+                        await asyncio.sleep(0.005)
+
+    caplog.set_level(logging.CRITICAL)
+    asyncio.run(scenario())

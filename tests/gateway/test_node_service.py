@@ -22,7 +22,7 @@ from gateway.block_layout import StoredBlock
 from gateway.errors import LayoutError
 from gateway.ledger import Ledger
 from gateway.limits import ACCESS_READS_MAX
-from gateway.node_service import ACCESS_SERVICE_NAME, STATUS_KEY
+from gateway.node_service import ACCESS_SERVICE_NAME, STATUS_KEY, read_facts
 from publishers.maker import BlockMaker, MakerOptions
 from tests.deaf_client import DeafClient
 from tests.nodes import ANSWER_SECONDS, KEY, Wire, make_blocks, running_node, wire_to
@@ -311,3 +311,9 @@ def test_facts_are_told_to_who_asks_for_them(tmp_path: Path, asked: str, root_nu
         assert STATUS_KEY not in dict(await plain.trailing_metadata() or ())
 
     with_blocks(tmp_path, BLOCKS, scenario)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "7", b"\xff", "[" * 7_000, '{"instance":' * 2_000])
+def test_facts_that_are_no_object_are_none(text: str | bytes) -> None:
+    """A peer sends what it likes; brackets are as many as metadata has room for."""
+    assert read_facts(text) == {}

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from contextlib import AsyncExitStack
 from pathlib import Path
 
+import pytest
+
+from gateway import node_status
 from gateway.node_status import NodeReport, NodesView, collect
 from publishers.block_summary import summarize
 from tests.gateway.fake_peer import fake_peer
@@ -125,3 +129,16 @@ def test_the_table() -> None:
         "10.0.0.4:40840: UNAVAILABLE: away",
         "the nodes agree on block 40",
     ]
+
+
+def test_a_node_that_does_not_answer_is_not_waited_for_beyond_a_limit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It accepts the connection, as a node that hangs does."""
+    monkeypatch.setattr(node_status, "PEER_STATUS_SECONDS_MAX", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        view = asyncio.run(collect([address]))
+    (report,) = view.reports
+    assert report.error is not None
+    assert report.error.startswith("DEADLINE_EXCEEDED: ")

@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from gateway import own_address
 from gateway.addresses import parse_address
 from gateway.own_address import leads_here
 
@@ -34,3 +35,16 @@ def test_one_of_several_addresses_is_enough() -> None:
     listens_at = [parse_address("192.0.2.1:1"), parse_address("127.0.0.1:2")]
     assert asyncio.run(leads_here(parse_address("localhost:2"), listens_at))
     assert not asyncio.run(leads_here(parse_address("localhost:2"), []))
+
+
+def test_a_name_that_is_not_found_in_time_is_nobodys(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(own_address, "RESOLVE_SECONDS_MAX", 0.01)
+
+    async def scenario() -> bool:
+        async def hang(*_: object, **__: object) -> None:
+            await asyncio.Event().wait()
+
+        monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", hang)
+        return await leads_here(parse_address("slow:1"), [parse_address("127.0.0.1:1")])
+
+    assert asyncio.run(scenario()) is False

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -10,15 +12,16 @@ import grpc
 import pytest
 from grpc import aio
 
+from gateway import item_set, looking, peer_stream, subscription
 from gateway.catch_up import Outcome, Range
 from gateway.channels import open_channel
 from gateway.hashing import Hashing
-from gateway.limits import TURN_ITEMS_MIN
+from gateway.limits import BLOCK_ITEMS_MAX, INLINE_HASH_ITEMS_MAX, PEER_POLL_FAILURES_MAX, TURN_ITEMS_MIN
 from gateway.peer_stream import ENDINGS, PeerStream
 from gateway.race_tables import EndStatus
 from gateway.turns import Turns
 from publishers.maker import BlockMaker, MakerOptions
-from tests.gateway.fake_peer import fake_peer, says, whole
+from tests.gateway.fake_peer import fake_peer, items_of, says, whole
 from tests.nodes import KEY, make_blocks, running_node, wire_to
 
 BLOCKS = make_blocks(8)
@@ -112,6 +115,71 @@ def test_a_message_of_many_items_waits_for_a_turn(
     asyncio.run(scenario())
 
 
+@pytest.mark.parametrize(
+    ("item_count", "is_whole", "words"),
+    [
+        (INLINE_HASH_ITEMS_MAX, True, ""),
+        (INLINE_HASH_ITEMS_MAX + 1, True, ""),
+        (
+            INLINE_HASH_ITEMS_MAX + 1,
+            False,
+            "item set: got a header as item 1, expected a header only as item 0",
+        ),
+    ],
+)
+def test_a_message_of_very_many_items_is_looked_at_in_a_thread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, item_count: int, is_whole: bool, words: str
+) -> None:
+    options = MakerOptions(
+        rounds_per_block=1, events_per_round=1, transactions_per_block=item_count, item_bytes=256
+    )
+    items = next(BlockMaker(7, KEY, options).blocks(1)).items
+    sent = items[:item_count] if is_whole else [items[1], *items[: item_count - 1]]
+    inspect, looked = item_set.inspect, []
+
+    def noted(items: Sequence[bytes]) -> item_set.ItemSet:
+        looked.append((len(items), threading.current_thread() is threading.main_thread()))
+        return inspect(items)
+
+    monkeypatch.setattr(looking, "inspect", noted)
+    monkeypatch.setattr(subscription, "inspect", noted)
+
+    async def scenario() -> tuple[Outcome, str]:
+        async with AsyncExitStack() as stack:
+            peer = await stack.enter_async_context(fake_peer(BLOCKS, says(items_of(*sent))))
+            node = await stack.enter_async_context(running_node(tmp_path))
+            channel = open_channel(peer.address)
+            ending = await PeerStream(node.conductor, peer.address, Range(0, 0), 5.0).run(channel, None)
+            await channel.close()
+            return ending
+
+    outcome, reason = asyncio.run(scenario())
+    assert looked == [(item_count, item_count <= INLINE_HASH_ITEMS_MAX)]
+    if words:
+        assert (outcome, reason) == (Outcome.LIED, f"subscription, before block 0: {words}")
+    else:
+        assert outcome is Outcome.BROKE_OFF
+
+
+def test_a_message_of_more_items_than_a_block_may_have_is_not_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(looking, "inspect", lambda _: 1 // 0)
+    too_many = says(items_of(*[b"\x0a\x00"] * (BLOCK_ITEMS_MAX + 1)))
+
+    async def scenario() -> tuple[Outcome, str]:
+        async with AsyncExitStack() as stack:
+            peer = await stack.enter_async_context(fake_peer(BLOCKS, too_many))
+            node = await stack.enter_async_context(running_node(tmp_path))
+            channel = open_channel(peer.address, None, (("grpc.max_receive_message_length", 32 << 20),))
+            ending = await PeerStream(node.conductor, peer.address, Range(0, 0), 5.0).run(channel, None)
+            await channel.close()
+            return ending
+
+    expected = "subscription, before block 0: got 2000001 items, expected at most 2000000"
+    assert asyncio.run(scenario()) == (Outcome.LIED, expected)
+
+
 @pytest.mark.parametrize("retired", [False, True])
 def test_a_node_that_sends_publishers_away_takes_blocks_from_peers(tmp_path: Path, retired: bool) -> None:
     async def scenario() -> None:
@@ -130,3 +198,32 @@ def test_a_node_that_sends_publishers_away_takes_blocks_from_peers(tmp_path: Pat
             assert node.ledger.last_number == 7
 
     asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("failures_count", [PEER_POLL_FAILURES_MAX - 1, PEER_POLL_FAILURES_MAX])
+def test_a_peer_that_does_not_say_how_far_it_is_counts_as_gone_after_so_many_questions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failures_count: int
+) -> None:
+    monkeypatch.setattr(peer_stream, "PEER_POLL_SECONDS", 0)
+    asked = 0
+
+    async def poll() -> None:
+        nonlocal asked
+        asked += 1
+        if asked % (failures_count + 1):
+            raise aio.AioRpcError(
+                grpc.StatusCode.DEADLINE_EXCEEDED, aio.Metadata(), aio.Metadata(), details="too late"
+            )
+        if asked > 3 * PEER_POLL_FAILURES_MAX:
+            raise EOFError  # it is asked on and on
+
+    async def scenario() -> tuple[Outcome, str]:
+        async with running_node(tmp_path) as node:
+            return await PeerStream(node.conductor, "peer:1", Range(0, None), 5.0)._poll(poll)
+
+    if failures_count < PEER_POLL_FAILURES_MAX:
+        with pytest.raises(EOFError):
+            asyncio.run(scenario())
+    else:
+        assert asyncio.run(scenario()) == (Outcome.UNREACHABLE, "DEADLINE_EXCEEDED: too late")
+        assert asked == PEER_POLL_FAILURES_MAX

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -125,12 +127,32 @@ def test_a_block_0_that_publishes_nothing_ends_the_waiting() -> None:
 
 
 def test_a_check_that_takes_too_long_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The process is killed before it can even have started, each time."""
+    """The process is ready each time, and then does not answer."""
+
+    async def play(checks: ProofChecks) -> None:
+        helper = checks._process._helper
+        ready = helper._on_ready
+
+        def stop() -> None:
+            ready()
+            assert helper.pid is not None
+            os.kill(helper.pid, signal.SIGSTOP)
+            asyncio.get_running_loop().call_soon(helper._look, helper._asked[0])  # as if its time was over
+
+        monkeypatch.setattr(helper, "_on_ready", stop)
+        with pytest.raises(BlockRefused, match="got 2 checks that did not come to an end"):
+            await checks.check(SUMMARIES[1], (), block_0_comes=no)
+        assert helper.start_count == 2
+
+    with_checks(play, ledger=NETWORK.ledger)
+
+
+def test_a_process_that_takes_too_long_to_start_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(proof_process, "PROOF_CHECK_SECONDS_MAX", 0.0)
 
     async def play(checks: ProofChecks) -> None:
-        with pytest.raises(BlockRefused, match="got 2 checks that did not come to an end"):
-            await checks.check(SUMMARIES[1], (), block_0_comes=no)
+        assert (await checks.check(SUMMARIES[1], (), block_0_comes=no)).summary == SUMMARIES[1]
+        assert checks.process_id is None
 
     with_checks(play, ledger=NETWORK.ledger)
 

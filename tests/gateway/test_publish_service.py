@@ -17,7 +17,11 @@ from gateway.api import publish_pb2
 from gateway.block import Block
 from gateway.hashing import Hashing
 from gateway.items import ItemKind, field_item, kind_of
-from gateway.limits import INLINE_HASH_ITEMS_MAX, TURN_ITEMS_MIN
+from gateway.limits import (
+    INLINE_HASH_ITEMS_MAX,
+    PUBLISHER_NAME_CHARACTERS_MAX,
+    TURN_ITEMS_MIN,
+)
 from gateway.publish_service import METHOD_NAME, SERVICE_NAME, publisher_name
 from gateway.turns import Turns
 from publishers.maker import BlockMaker, MakerOptions, key_of_seed
@@ -339,24 +343,6 @@ def test_a_message_that_does_not_parse(tmp_path: Path) -> None:
     with_node(tmp_path, scenario)
 
 
-def test_a_message_far_above_the_limit_ends_the_call_and_not_the_node(tmp_path: Path) -> None:
-    async def scenario(wire: Wire) -> None:
-        alice = await wire.publisher()
-
-        async def send_and_listen() -> None:
-            await alice.items(field_item(ItemKind.SIGNED_TRANSACTION, bytes(40 << 20)))
-            await alice.answer()
-
-        with pytest.raises(aio.AioRpcError) as caught:
-            await send_and_listen()
-        assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-        bob = await wire.publisher()
-        await bob.block(*make_blocks(1))
-        await bob.expect("ack 0")
-
-    with_node(tmp_path, scenario)
-
-
 # --- bad blocks ---------------------------------------------------------------------------------------------
 
 
@@ -523,7 +509,10 @@ def test_a_publisher_that_reads_nothing_is_closed(tmp_path: Path, caplog: pytest
         ({"x509_common_name": [b"alice"]}, (("publisher-id", "bob"),), "alice"),
         ({"x509_subject": [b"\xff"]}, None, "\ufffd"),
         ({"transport_security_type": [b"ssl"]}, (("other", "x"), ("publisher-id", "bob")), "bob"),
-        ({}, (("publisher-id", "b" * 300),), "b" * 256),
+        *(
+            ({}, (("publisher-id", "b" * size),), "b" * PUBLISHER_NAME_CHARACTERS_MAX)
+            for size in (PUBLISHER_NAME_CHARACTERS_MAX, PUBLISHER_NAME_CHARACTERS_MAX + 1)
+        ),
         ({}, (("publisher-id", ""),), "ipv4:127.0.0.1:5"),
         ({}, None, "ipv4:127.0.0.1:5"),
         ({"x509_subject": []}, None, "ipv4:127.0.0.1:5"),

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import stat
 from pathlib import Path
 
 import pytest
@@ -33,6 +36,7 @@ def test_what_is_written_comes_back(tmp_path: Path, record: RoleRecord) -> None:
         '{"role": "standby", "followed": "somewhere"}',
         '{"role": "standby", "followed": 7}',
         '{"role": "standby", "followed": "192.0.2.7:0"}',
+        "[" * 100_000,
     ],
 )
 def test_what_cannot_be_read_is_fatal(tmp_path: Path, text: str) -> None:
@@ -41,7 +45,8 @@ def test_what_cannot_be_read_is_fatal(tmp_path: Path, text: str) -> None:
     with pytest.raises(Fatal) as caught:
         read_role(tmp_path)
     assert str(caught.value) == (
-        f'{path}: got {text!r}, expected an object such as {{"role": "standby", "followed": "host:port"}}'
+        f"{path}: got {text[:200]!r}, "
+        'expected an object such as {"role": "standby", "followed": "host:port"}'
     )
 
 
@@ -51,3 +56,23 @@ def test_a_disk_that_refuses_leaves_what_was_remembered(tmp_path: Path) -> None:
     with pytest.raises(IsADirectoryError):
         write_role(tmp_path, RoleRecord("active"))
     assert read_role(tmp_path) == RoleRecord("standby")
+
+
+@pytest.mark.parametrize("before", [None, RoleRecord("standby", "192.0.2.7:40840")])
+def test_a_disk_that_refuses_the_folder_leaves_what_was_remembered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: RoleRecord | None
+) -> None:
+    """The last step: the new file is in its place by then, and a restart would find it."""
+    if before is not None:
+        write_role(tmp_path, before)
+    flush = os.fsync
+
+    def refuse_folders(number: int) -> None:
+        if stat.S_ISDIR(os.fstat(number).st_mode):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        flush(number)
+
+    monkeypatch.setattr(os, "fsync", refuse_folders)
+    with pytest.raises(OSError, match=r"^\[Errno 5\] Input/output error$"):
+        write_role(tmp_path, RoleRecord("active"))
+    assert read_role(tmp_path) == before

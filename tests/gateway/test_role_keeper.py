@@ -110,6 +110,84 @@ def test_a_hold_that_runs_out_makes_the_node_active_again(tmp_path: Path) -> Non
     play(tmp_path, scene)
 
 
+def test_a_hold_that_was_renewed_as_it_ran_out_goes_on(tmp_path: Path) -> None:
+    async def scene(stage: Stage) -> None:
+        keeper, _ = keep(stage)
+        await keeper.drain(30, PEER)
+        keeper._on_hold_ended()
+        await keeper.drain(30, OTHER)  # in the same round of the loop
+        assert keeper._resuming is not None
+        await keeper._resuming
+        assert (keeper.phase, read_role(tmp_path)) == (Phase.DRAINED, RoleRecord("standby", OTHER))
+        await keeper.close()
+
+    play(tmp_path, scene)
+
+
+def test_a_drain_that_the_end_of_the_node_comes_upon_is_remembered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when the node is killed then: it must not come back beside its successor."""
+
+    async def scene(stage: Stage) -> None:
+        keeper, following = keep(stage)
+        alice = stage.publisher("Alice")
+        with gate(monkeypatch, Ledger, "append"):
+            alice.block(BLOCKS[0])
+            drain = asyncio.ensure_future(keeper.drain(30, PEER))
+            while keeper.phase is not Phase.DRAINING or not following.calls:  # noqa: ASYNC110
+                await asyncio.sleep(0.002)
+            await keeper.close()
+            drain.cancel()
+            await asyncio.wait({drain})
+        assert read_role(tmp_path) == RoleRecord("standby", PEER)
+        assert following.calls == [("stop",), ("stop",)]
+        assert stage.conductor.arbiter.retired is not None
+
+    play(tmp_path, scene)
+
+
+STOPPING = "got a node that is stopping, expected one that is running"
+
+
+def test_an_activation_that_the_end_of_the_node_comes_upon_follows_nobody(tmp_path: Path) -> None:
+    async def scene(stage: Stage) -> None:
+        keeper, following = keep(stage, "standby")
+        await keeper.start()
+        stop = following.stop
+
+        async def stop_when_the_node_does() -> None:
+            following.stop = stop  # type: ignore[method-assign]
+            await keeper.close()
+
+        following.stop = stop_when_the_node_does  # type: ignore[method-assign]
+        with pytest.raises(RoleRefused, match=f"^activate: {STOPPING}$"):
+            await keeper.activate()
+        assert (keeper.phase, read_role(tmp_path)) == (Phase.STANDBY, None)
+        assert following.calls == [("follow", OTHER), ("stop",)]
+        assert stage.conductor.arbiter.retired is not None
+
+    play(tmp_path, scene)
+
+
+def test_after_the_end_nothing_is_changed(tmp_path: Path) -> None:
+    async def scene(stage: Stage) -> None:
+        keeper, following = keep(stage)
+        await keeper.close()
+        for name, change in (
+            ("drain", keeper.drain(30, PEER)),
+            ("resume", keeper.resume()),
+            ("activate", keeper.activate()),
+            ("stand by", keeper.stand_by(PEER)),
+            ("take over", keeper.await_block(1, bytes(48), 30)),
+        ):
+            with pytest.raises(RoleRefused, match=f"^{name}: {STOPPING}$"):
+                await change
+        assert (keeper.phase, read_role(tmp_path), following.calls) == (Phase.ACTIVE, None, [("stop",)])
+
+    play(tmp_path, scene)
+
+
 def test_a_standby_starts_as_one_whatever_the_setting_says(tmp_path: Path) -> None:
     write_role(tmp_path, RoleRecord("standby", PEER))
 

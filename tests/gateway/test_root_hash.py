@@ -350,3 +350,8 @@ def test_every_bit_of_a_hashed_item_or_a_link_changes_the_root() -> None:
                 assert summary_of(changed).root_hash != root_hash
             except BlockRefused:
                 assert index == 3  # a footer that is no footer any more
+
+
+def test_so_many_proofs_are_taken() -> None:
+    proofs = [proof_item(0, bytes([number]) * 64) for number in range(PROOFS_PER_BLOCK_MAX)]
+    assert len(summary_of([HEADER, FOOTER, *proofs]).proofs) == PROOFS_PER_BLOCK_MAX

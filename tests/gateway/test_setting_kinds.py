@@ -97,7 +97,7 @@ REFUSED: list[tuple[Kind, tuple[object, ...], str]] = [
         ("a:0",),
         "a port from 1 to 65535: host:port, such as 127.0.0.1:6900, [::1]:6900 or 0.0.0.0:6900",
     ),
-    (Folder(), ("", " ", "a\0b", 3), "a folder's path"),
+    (Folder(), ("", " ", "a\0b", "~nobody-of-that-name/a", 3), "a folder's path"),
     (File(), ("", " ", "a\0b", 3), "a file's path"),
     (
         Subject(),

@@ -8,6 +8,21 @@ from pathlib import Path
 import pytest
 
 from gateway.errors import SettingError
+from gateway.setting_kinds import (
+    Choice,
+    File,
+    FirstBlock,
+    Folder,
+    HostPort,
+    Kind,
+    Listed,
+    Seconds,
+    Size,
+    Switch,
+    WholeNumber,
+    size_text,
+)
+from gateway.setting_rows import Setting
 from gateway.setting_sources import RULES, resolve, to_toml
 from gateway.settings import SETTINGS, Settings
 
@@ -344,3 +359,52 @@ def test_what_is_printed_tells_the_origins() -> None:
     assert "block_timeout_seconds = 6  # default: 3 x block_time_seconds" in lines
     assert 'max_block_bytes = "256MiB"  # default' in lines
     assert set(tomllib.loads(text)) > {"publish", "tcp", "role"}
+
+
+def one_past(kind: Kind) -> list[tuple[object, str]]:
+    """What is just below and just above a kind of number, as TOML has it, and what is expected instead."""
+    if isinstance(kind, WholeNumber):
+        words = f"a whole number from {kind.least} to {kind.most}"
+        return [(kind.least - 1, words), (kind.most + 1, words)]
+    if isinstance(kind, Size):
+        words = f"bytes (such as 8MiB) from {size_text(kind.least)} to {size_text(kind.most)}"
+        return [(kind.least - 1, words), (kind.most + 1, words)]
+    if isinstance(kind, Seconds):
+        words = f"{'0 (no limit) or ' * kind.none_allowed}seconds above 0, at most {kind.most:g}"
+        return [(-0.001 if kind.none_allowed else 0, words), (kind.most + 0.001, words)]
+    if isinstance(kind, FirstBlock):
+        words = f"any, or a whole number from 0 to {kind.most}"
+        return [(-1, words), (kind.most + 1, words)]
+    return []
+
+
+NUMBERS = [setting for setting in SETTINGS if one_past(setting.kind)]
+
+
+def test_all_settings_that_are_numbers_are_known_as_such() -> None:
+    others = {Choice, File, Folder, HostPort, Listed, Switch}
+    assert {type(setting.kind) for setting in SETTINGS if setting not in NUMBERS} == others
+
+
+@pytest.mark.parametrize("setting", NUMBERS, ids=lambda setting: setting.name)
+def test_each_number_refuses_one_past_its_bounds_wherever_it_is_written(
+    setting: Setting, config: Path
+) -> None:
+    section, _, key = setting.name.rpartition(".")
+    for value, words in one_past(setting.kind):
+        text = f"got '{value}', expected {words}"
+        assert refusal({setting.name: str(value)}, {}) == f"{setting.name}: {text} (flag {setting.flag})"
+        environment = {setting.environment: str(value)}
+        assert refusal({}, environment) == f"{setting.name}: {text} (environment {setting.environment})"
+        config.write_text((f"[{section}]\n" if section else "") + f"{key} = {value}\n")
+        assert refusal({}, {}, config) == (f"{setting.name}: got {value}, expected {words} (file {config})")
+
+
+@pytest.mark.parametrize("setting", NUMBERS, ids=lambda setting: setting.name)
+def test_each_number_takes_its_bounds(setting: Setting) -> None:
+    kind = setting.kind
+    assert isinstance(kind, WholeNumber | Size | Seconds | FirstBlock)
+    least = 0 if isinstance(kind, FirstBlock | Seconds) else kind.least
+    if least or not isinstance(kind, Seconds) or kind.none_allowed:
+        assert kind.read(str(least)) == least
+    assert kind.read(f"{kind.most:.0f}" if isinstance(kind, Seconds) else str(kind.most)) == kind.most

@@ -1,19 +1,16 @@
-"""Tests of `gateway.settings`: the table against its own rules, and the page that is made from it."""
+"""Tests of `gateway.settings`: the table against its own rules."""
 
 from __future__ import annotations
 
 import dataclasses
 import tomllib
 import typing
-from pathlib import Path
 
 import pytest
 
 from gateway.addresses import Address
 from gateway.setting_kinds import GIB, MIB, Seconds, Size
-from gateway.settings import NODE_SECTION, SETTINGS, Setting, Settings, markdown
-
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "settings.md"
+from gateway.settings import NODE_SECTION, SETTINGS, Setting, Settings
 
 
 def test_each_row_is_the_field_of_its_name() -> None:
@@ -117,9 +114,3 @@ def test_every_row_is_explained() -> None:
 def test_settings_do_not_change() -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
         Settings().role = "standby"  # type: ignore[misc]
-
-
-def test_the_page_is_what_the_table_makes() -> None:
-    assert PAGE.read_text(encoding="utf-8") == markdown(), (
-        "run: python -m gateway.settings > docs/settings.md"
-    )

@@ -15,9 +15,11 @@ from grpc import aio
 
 from gateway import level_service as level_service_module
 from gateway import standby_gate as standby_gate_module
+from gateway import standby_watch
 from gateway.addresses import parse_address
 from gateway.api import publish_pb2_grpc, standby_pb2
 from gateway.block import Block
+from gateway.limits import STANDBY_RETRY_SECONDS, STANDBY_RETRY_SECONDS_MAX
 from gateway.node import Node
 from tests.certificates import Authority
 from tests.gateway.conducting import logged
@@ -208,6 +210,40 @@ def test_a_standby_that_is_ahead_is_asked_for_the_block_that_is_waited_for(tmp_p
     asyncio.run(main())
 
 
+def test_a_question_that_is_lost_with_its_connection_is_asked_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The stream ends while the question is open, and the connection is closed: gRPC cancels what it has."""
+    level_at, asked = level_service_module.LevelService._level_at, []
+
+    async def hang_at_first(
+        service: level_service_module.LevelService, request: standby_pb2.LevelAtRequest, context: Any
+    ) -> standby_pb2.Level:
+        asked.append(request.block_number)
+        if len(asked) == 1:
+            service._closing = True
+            service._wake()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                service._closing = False
+        return await level_at(service, request, context)
+
+    monkeypatch.setattr(level_service_module.LevelService, "_level_at", hang_at_first)
+    monkeypatch.setattr(standby_watch, "STANDBY_RETRY_SECONDS", 0.05)
+
+    async def main() -> None:
+        async with told(tmp_path / "b") as b:
+            async with active(tmp_path, b.address) as a, wire_to(a) as wire:
+                await publisher_that_stored(a, wire, *BLOCKS[:3])
+            b.store(*range(10))
+            async with active(tmp_path, b.address) as a:
+                await until(lambda: not a.account.readiness())
+                assert asked[:2] == [2, 2]
+
+    asyncio.run(main())
+
+
 def test_a_standby_that_is_ahead_on_another_chain_does_not_open_the_doors(tmp_path: Path) -> None:
     async def main() -> None:
         async with told(tmp_path / "b") as b:
@@ -349,3 +385,28 @@ def test_a_level_that_is_not_read_costs_one_message(tmp_path: Path) -> None:
             assert levels == sorted(set(levels))
 
     asyncio.run(main())
+
+
+def test_the_rests_before_a_lost_standby_is_tried_again_grow_up_to_a_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(standby_watch, "STANDBY_RETRY_SECONDS", 0.001)
+    monkeypatch.setattr(standby_watch, "STANDBY_RETRY_SECONDS_MAX", 0.005)  # seconds otherwise
+    rests: list[float] = []
+    sleep = asyncio.sleep
+
+    async def noted(seconds: float, *_: object) -> None:
+        rests.append(seconds)
+        await sleep(seconds)
+
+    async def main() -> None:
+        async with active(tmp_path, f"127.0.0.1:{free_port()}"):
+            monkeypatch.setattr(asyncio, "sleep", noted)
+            await until(lambda: rests.count(0.005) >= 2)
+            monkeypatch.setattr(asyncio, "sleep", sleep)
+
+    asyncio.run(main())
+    grown = [seconds for seconds in rests if seconds in (0.001, 0.004, 0.005)]
+    assert grown[-2:] == [0.005, 0.005]
+    assert max(seconds for seconds in rests if seconds < 0.01) == 0.005
+    assert STANDBY_RETRY_SECONDS < STANDBY_RETRY_SECONDS_MAX

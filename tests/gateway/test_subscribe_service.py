@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
+import os
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -13,16 +15,20 @@ import grpc
 import pytest
 from grpc import aio
 
+from datastream import DataStreamer
 from datastream.layout import DATA_SIZE_MAX
+from gateway import subscribe_service
 from gateway.addresses import Address
 from gateway.api import subscribe_pb2, subscribe_pb2_grpc
 from gateway.block import Block
+from gateway.connections import cut_off
 from gateway.items import ItemKind, field_item, varint
 from gateway.ledger import Ledger, VerifiedBlock
 from gateway.limits import SUBSCRIBE_REQUEST_BYTES_MAX
 from gateway.metrics import Metrics
-from gateway.subscribe_service import SubscribeLimits, SubscribeService
+from gateway.subscribe_service import METHOD_NAME, SERVICE_NAME, SubscribeLimits, SubscribeService
 from gateway.subscription import U64_MAX
+from tests.deaf_client import DeafClient
 from tests.gateway.blocks import header_item
 from tests.gateway.test_ledger import commit, logged
 from tests.nodes import ANSWER_SECONDS, Reader, Request, Wire, make_blocks, running_node, wire_to
@@ -207,6 +213,30 @@ def test_a_damaged_stream_is_an_error(tmp_path: Path, caplog: pytest.LogCaptureF
     assert f"entry {damaged}" in logged(caplog, "blocks cannot be read")[0]["got"]
 
 
+def test_a_disk_that_cannot_be_read_is_an_error_behind_the_blocks_that_can(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The call broke off with gRPC's UNKNOWN, and without the blocks before."""
+    first_of_1, read = len(BLOCKS[0].items) + 3, DataStreamer.read_columns
+
+    def failing(streamer: DataStreamer, number: int, size_wanted: int) -> tuple[list[int], list[bytes]]:
+        if number >= first_of_1:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        types, data = read(streamer, number, size_wanted)
+        return types[: first_of_1 - number], data[: first_of_1 - number]
+
+    async def scenario() -> None:
+        async with serving(tmp_path) as node:
+            await node.commit(*BLOCKS[:3])
+            monkeypatch.setattr(DataStreamer, "read_columns", failing)
+            reader = await node.subscribe(0)
+            assert await reader.numbers() == [0, "ERROR"]
+
+    caplog.set_level(logging.ERROR)
+    asyncio.run(scenario())
+    assert logged(caplog, "blocks cannot be read")[0]["got"] == "[Errno 5] Input/output error"
+
+
 def test_a_slow_subscriber_holds_up_nobody_and_costs_one_batch(tmp_path: Path) -> None:
     blocks = [big_block(number, *[100_000] * 30) for number in range(12)]
 
@@ -321,6 +351,59 @@ def test_a_subscriber_that_takes_nothing_is_cut_off_and_the_others_are_not(
     assert "it took nothing of what was sent to it" in {
         line["reason"] for line in logged(caplog, "subscriber left")
     }
+
+
+@pytest.mark.parametrize(
+    "asked", [subscribe_pb2.SubscribeStreamRequest(start_block_number=5, end_block_number=4), None]
+)
+def test_who_does_not_take_its_status_is_cut_off(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, asked: subscribe_pb2.SubscribeStreamRequest | None
+) -> None:
+    """It kept its place for as long as its connection."""
+    message = b"\xff" if asked is None else asked.SerializeToString()
+
+    async def scenario() -> None:
+        async with serving(tmp_path, write_timeout_seconds=0.2) as node:
+            client = DeafClient(node.grpc_address, ANSWER_SECONDS)
+            await asyncio.to_thread(client.ask, f"/{SERVICE_NAME}/{METHOD_NAME}", message)
+            async with asyncio.timeout(ANSWER_SECONDS):
+                while not logged(caplog, "subscriber left"):  # noqa: ASYNC110 - no event
+                    await asyncio.sleep(0.005)
+            assert node.service.stream_count == 0
+            assert not await asyncio.to_thread(client.ping)
+
+    caplog.set_level(logging.INFO)
+    asyncio.run(scenario())
+    assert [line["seconds"] for line in logged(caplog, "subscriber takes nothing, and is cut off")] == [0.2]
+
+
+def test_who_cannot_be_cut_off_now_is_cut_off_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """To look for its socket, the node needs a file more than it has."""
+    asked: list[str] = []
+
+    def refuse_at_first(peer: str) -> bool:
+        asked.append(peer)
+        if len(asked) == 1:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return cut_off(peer)
+
+    monkeypatch.setattr(subscribe_service, "cut_off", refuse_at_first)
+
+    async def scenario() -> None:
+        async with serving(tmp_path, write_timeout_seconds=0.2) as node:
+            await node.commit(big_block(0, *[100_000] * 30))
+            await node.subscribe(0, 0)
+            async with asyncio.timeout(ANSWER_SECONDS):
+                while not logged(caplog, "subscriber left"):  # noqa: ASYNC110 - no event
+                    await asyncio.sleep(0.005)
+
+    caplog.set_level(logging.INFO)
+    asyncio.run(scenario())
+    assert asked == [asked[0]] * 2
+    got = [line["got"] for line in logged(caplog, "subscriber takes nothing, and cannot be cut off now")]
+    assert got == ["[Errno 24] Too many open files"]
 
 
 def test_those_who_wait_for_the_same_block_share_its_reading(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from gateway.api import subscribe_pb2
 from gateway.block import Block
 from gateway.errors import SubscriptionError
 from gateway.items import ItemKind, field_item
+from gateway.limits import BLOCK_ITEMS_MAX, STORED_BLOCK_BYTES_MAX
 from gateway.subscription import BlockAssembler, status_name
 from tests.gateway.blocks import block_items, body_items, header_item
 
@@ -234,3 +235,9 @@ def test_item_sets_that_were_spoiled_are_taken_or_refused(data: st.DataObject) -
     except SubscriptionError:
         return
     assert block == Block(5, tuple(bytes(item) for item in items))
+
+
+def test_a_reader_gives_a_block_up_where_the_limits_say() -> None:
+    """1 GiB and two million items are too much for a test; small limits are reached above."""
+    order = BlockAssembler(3)._order
+    assert (order._block_bytes_max, order._block_items_max) == (STORED_BLOCK_BYTES_MAX, BLOCK_ITEMS_MAX)

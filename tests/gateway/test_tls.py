@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gateway.errors import TlsError
-from gateway.limits import TLS_FILE_BYTES_MAX
+from gateway.limits import CERTIFICATE_WARNING_DAYS, TLS_FILE_BYTES_MAX
 from gateway.tls import ServerTls, TlsFiles
 from tests.certificates import Authority, Pair
 
@@ -35,7 +35,7 @@ def test_good_files_are_loaded_and_logged_without_the_key_and_an_end_that_is_nea
     authority: Authority, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.INFO):
-        soon = authority.issue("node", days=10)
+        soon = authority.issue("node", days=CERTIFICATE_WARNING_DAYS)
         tls = ServerTls(authority.server_files(soon, mutual=True), "grpc.tls")
     assert tls.requires_client_certificate
     assert len(tls.fingerprint) == 64
@@ -47,7 +47,10 @@ def test_a_certificate_that_is_good_for_long_is_no_warning(
     authority: Authority, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.INFO):
-        ServerTls(authority.server_files(authority.issue("node"), mutual=False), "grpc.tls")
+        ServerTls(
+            authority.server_files(authority.issue("node", days=CERTIFICATE_WARNING_DAYS + 1), mutual=False),
+            "grpc.tls",
+        )
     assert [(record.levelname, record.message) for record in caplog.records] == [
         ("INFO", "certificate loaded")
     ]

@@ -109,3 +109,59 @@ def test_nothing_of_a_call_is_kept_when_it_is_over() -> None:
         thread.close()
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("run", LOOPS)
+def test_an_error_that_no_future_takes_comes_as_another(run: Callable[..., None]) -> None:
+    """Whoever awaited it would have waited for ever."""
+
+    async def main() -> None:
+        thread = WorkThread("worker")
+        async with asyncio.timeout(10):
+            with pytest.raises(RuntimeError, match=r"^a call in a thread: got StopIteration\(\), expected"):
+                await thread.run(next, iter(()))
+            assert await thread.run(str, 7) == "7"
+        thread.close()
+
+    run(main())
+
+
+def test_what_ends_a_process_ends_no_thread() -> None:
+    async def main() -> None:
+        thread = WorkThread("worker")
+        failing, next_one = thread.run(exit_now), thread.run(str, 7)
+        assert await next_one == "7"
+        assert isinstance(failing.exception(), SystemExit)
+        thread.close()
+
+    def exit_now() -> None:
+        raise SystemExit(3)
+
+    asyncio.run(main())
+
+
+def test_a_call_that_nobody_would_make_is_refused() -> None:
+    async def main() -> None:
+        thread = WorkThread("worker")
+        assert await thread.run(str, 7) == "7"
+        thread.close()
+        with pytest.raises(RuntimeError, match=r"^threads can only be started once$"):
+            thread.run(str, 8)
+
+    asyncio.run(main())
+
+
+def test_where_a_thread_cannot_be_started_the_next_call_tries_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        thread = WorkThread("worker")
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Thread, "start", refuse)
+            with pytest.raises(RuntimeError, match=r"^can't start new thread$"):
+                thread.run(str, 7)
+        assert await thread.run(str, 8) == "8"
+        thread.close()
+
+    def refuse(*_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    asyncio.run(main())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import shutil
 import subprocess
@@ -16,12 +17,15 @@ from datastream import DataStreamer, StreamClient
 from datastream.check import check_stream
 from datastream.errors import CommitFailed
 from datastream.layout import file_size_of
+from datastream.limits import REOPEN_ROOM_BYTES
+from gateway import group_commit
 from gateway.block import Block
 from gateway.block_layout import BlockDecoder
 from gateway.ledger import Ledger
 from gateway.node import Node
 from publishers.maker import BlockMaker, MakerOptions
 from tests.datastream.streams import Item, bookmark, commit, entries
+from tests.datastream.test_bookmarks import FailingDatabase
 from tests.nodes import ANSWER_SECONDS, KEY, Publisher, running_node, stream_bytes, wire_to
 
 SIZE_BYTES = 6 << 20
@@ -123,6 +127,51 @@ def test_a_disk_that_gets_full(small_disk: Path, tmp_path: Path) -> None:
     assert stream_bytes(small_disk) == never_full(tmp_path / "good")
 
 
+def test_room_for_less_than_the_block_is_no_room(
+    small_disk: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """2 MB are free; the block that is refused has 1.6, and takes 2.2 since each of its items needs a page.
+
+    The node said that it was ready, took the block, and refused it again, twice a second.
+    """
+    monkeypatch.setattr(group_commit, "DISK_PROBE_SECONDS", 0.01)
+    caplog.set_level(logging.INFO)
+    options = MakerOptions(
+        rounds_per_block=1, events_per_round=2, transactions_per_block=6, item_bytes=800_000
+    )
+    blocks = list(BlockMaker(7, KEY, options).blocks(2))
+
+    def refusals() -> int:
+        return sum(record.message == "the disk still cannot be written" for record in caplog.records)
+
+    async def main() -> None:
+        async with running_node(small_disk) as node, wire_to(node) as wire:
+            (small_disk / "ballast").unlink()
+            alice = await wire.publisher("alice")
+            await alice.block(blocks[0])
+            await alice.expect("ack 0")
+            status = os.statvfs(small_disk)
+            free_bytes = status.f_bfree * status.f_frsize
+            (small_disk / "ballast").write_bytes(bytes(free_bytes - 2_000_000))
+            await alice.block(blocks[1])
+            await alice.expect("end PERSISTENCE_FAILED last 0 about 1", "closed")
+            async with asyncio.timeout(ANSWER_SECONDS):
+                while refusals() < 3:  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+            late = await wire.publisher("late")
+            await late.expect("end PERSISTENCE_FAILED last 0 about 1", "closed")
+            (small_disk / "ballast").unlink()
+            async with asyncio.timeout(ANSWER_SECONDS):
+                while (await readiness(node))[0] != 200:  # noqa: ASYNC110
+                    await asyncio.sleep(0.02)
+            carol = await wire.publisher("carol")
+            await carol.block(blocks[1])
+            await carol.expect("ack 1")
+
+    asyncio.run(main())
+    assert [record.message for record in caplog.records].count("commit failed") == 1
+
+
 def fill_up(path: Path) -> None:
     """Write until there is no room."""
     with path.open("wb", buffering=0) as file:
@@ -181,6 +230,33 @@ def test_a_streamer_whose_commits_are_not_flushed(small_disk: Path) -> None:
     assert check_stream(path).findings == []
     with DataStreamer.open(path) as streamer:
         assert list(streamer.read_entries(0)) == entries(*items)
+
+
+def test_bookmarks_are_found_while_there_is_no_room_for_their_database(small_disk: Path) -> None:
+    """A write of LevelDB failed, so it has to be opened again; on the full disk that is refused.
+
+    It was closed before, and whoever asked for a bookmark was refused, too, until there was room.
+    """
+    path, state = small_disk / "s.bin", {"open_fails": False, "write_fails": False}
+    with DataStreamer.open(path, open_database=lambda folder: FailingDatabase(folder, state)) as streamer:
+        commit(streamer, bookmark(0), (1, b"first"), flush=True)
+        state.update(write_fails=True)
+        commit(streamer, bookmark(1), (1, b"second"), flush=True)
+        state.update(write_fails=False)
+        filler = small_disk / "filler"
+        with pytest.raises(OSError, match="No space left"):
+            fill_up(filler)
+        size_bytes = filler.stat().st_size
+        for free_bytes in (0, REOPEN_ROOM_BYTES - 4096):
+            os.truncate(filler, size_bytes - free_bytes)
+            with pytest.raises(CommitFailed, match=r"at step 0a repair: .*No space left on device"):
+                commit(streamer, bookmark(2), flush=True)
+            assert [streamer.get_bookmark(bookmark(number)[1]) for number in (0, 1)] == [0, 2]
+        os.truncate(filler, size_bytes - REOPEN_ROOM_BYTES - (64 << 10))
+        commit(streamer, bookmark(2), flush=True)
+        assert [streamer.get_bookmark(bookmark(number)[1]) for number in (0, 1, 2)] == [0, 2, 4]
+    with DataStreamer.open(path) as streamer:
+        assert [streamer.get_bookmark(bookmark(number)[1]) for number in (0, 1, 2)] == [0, 2, 4]
 
 
 def never_full(data_dir: Path) -> bytes:

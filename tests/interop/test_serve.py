@@ -175,6 +175,14 @@ def test_a_node_under_nohup_outlives_its_terminal(tmp_path: Path) -> None:
         assert node.stop() == 0
 
 
+def test_a_node_whose_standard_streams_are_closed_gives_their_numbers_to_nothing(tmp_path: Path) -> None:
+    """Its event loop had them, and aborted the process at the end; its stream file could have had them."""
+    closed = ["sh", "-c", 'exec "$@" <&- >&-', "sh"]
+    with NodeProcess(tmp_path / "data", tmp_path / "node.log", KEY, prefix=closed) as node:
+        assert "sluice_publishers" in node.metrics()
+        assert node.stop() == 0
+
+
 def test_health_reflection_and_the_warning_of_mode_hash(tmp_path: Path) -> None:
     async def main() -> None:
         with ServeProcess(tmp_path / "data", "--verify", "hash") as node:

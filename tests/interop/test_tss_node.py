@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import sys
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -218,6 +219,23 @@ def test_killing_the_proof_process_costs_nobody_a_block(tmp_path: Path) -> None:
             await publisher.expect(f"ack {number}")
 
     play(tmp_path, scene)
+
+
+def test_a_node_that_can_start_no_process_checks_by_itself_and_blames_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(sys, "executable", "/no/such/python")
+
+    async def scene(node: Node, wire: Wire) -> None:
+        alice = await wire.publisher("alice")
+        await alice.block(*CHAIN.blocks(3))
+        await alice.expect("ack 0", "ack 1", "ack 2")
+        await alice.block(CHAIN.block(3, signed_by=OTHER))
+        await alice.expect("end BAD_BLOCK_PROOF last 2 about 3")
+        assert node.conductor._checks.process_id is None
+
+    play(tmp_path, scene)
+    assert len(refusals(caplog)) == 1
 
 
 @real.needs_real_blocks

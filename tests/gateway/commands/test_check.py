@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -87,6 +88,8 @@ def test_what_cannot_be_checked(data_dir: Path, capsys: pytest.CaptureFixture[st
     assert "datastream.bin: the stream is in use by another program or opener" in capsys.readouterr().err
     assert main(["check", str(data_dir / "datastream.db")]) == 1
     assert "got a folder without datastream.bin, expected a stream file in it" in capsys.readouterr().err
+    assert main(["check", os.devnull]) == 1
+    assert f"{os.devnull}: got neither a file nor a folder, expected a stream file" in capsys.readouterr().err
 
 
 def test_two_folders_of_the_same_blocks(data_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> None:

@@ -100,6 +100,12 @@ def test_what_is_no_address_book(serialized: bytes, text: str) -> None:
     assert str(caught.value).startswith(text)
 
 
+def test_the_longest_address_books() -> None:
+    book = read_address_book(book_bytes(1, *[None] * (limits.ADDRESS_BOOK_NODES_MAX - 1)))
+    assert book.node_count == limits.ADDRESS_BOOK_NODES_MAX
+    assert read_address_book(book_bytes(2).ljust(limits.ADDRESS_BOOK_SIZE_MAX)).node_count == 2
+
+
 @real.needs_real_blocks
 def test_the_address_book_of_a_real_network() -> None:
     book = read_address_book((real.FOLDER / "record-file-chain" / "address-book.json").read_bytes())

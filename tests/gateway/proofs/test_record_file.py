@@ -290,7 +290,10 @@ def test_the_fields_of_a_record_file_are_bounded() -> None:
             "record-file proof: signature 0: node id: got 0 in two bytes, expected 0 left out",
         ),
         (len_field(2, varint_field(2, 1) + len_field(1, b"")), "record-file proof: signature 0: got field 1"),
-        (len_field(2, b"") * 1001, "record-file proof: got more signatures, expected at most 1000"),
+        (
+            len_field(2, b"") * (limits.RECORD_FILE_SIGNATURES_MAX + 1),
+            "record-file proof: got more signatures, expected at most 1000",
+        ),
         (
             len_field(2, varint_field(2, 1) + len_field(3, b"")),
             "record-file proof: signature 0: got field 3 of wire type 2",

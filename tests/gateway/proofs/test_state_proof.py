@@ -505,6 +505,7 @@ def test_paths_and_siblings_are_counted_before_anything_is_hashed() -> None:
     many = proof([path(None, [], 1)] * (limits.STATE_PROOF_PATHS_MAX + 1))
     with pytest.raises(ProofDataError, match=r"^state proof: got more paths, expected at most 64$"):
         read_state_proof(many)
+    assert len(read_state_proof(proof([path(None, [], 1)] * limits.STATE_PROOF_PATHS_MAX)).paths) == 64
     full = [path((6, TIME), [], 2), path((3, h("a")), [None] * limits.STATE_PROOF_SIBLINGS_MAX, 2)]
     end = path(None, [], END)
     assert len(read_state_proof(proof([*full, end])).paths) == 3

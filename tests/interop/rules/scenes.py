@@ -22,7 +22,9 @@ class Clock:
     def __init__(self, node: Node) -> None:
         self._node = node
         self._offset_ns = 0
-        node.conductor._now_ns = self._now_ns
+        conductor = node.conductor
+        for part in (conductor, conductor.in_flight, conductor.acknowledging):
+            part._now_ns = self._now_ns
 
     def _now_ns(self) -> int:
         return time.monotonic_ns() + self._offset_ns

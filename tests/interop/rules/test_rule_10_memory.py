@@ -57,7 +57,7 @@ class Watch:
     @property
     def held_bytes(self) -> int:
         """The items that are really there, whatever the arbiter counts."""
-        attempts = self.conductor._attempts.values()
+        attempts = self.conductor.in_flight.attempts.values()
         return sum(sum(map(len, attempt.items)) for attempt in attempts)
 
     def is_full(self) -> bool:

@@ -11,6 +11,7 @@ import grpc
 import pytest
 
 from gateway import publish_service
+from gateway.admission import Admission
 from gateway.api import publish_pb2
 from gateway.ledger import Ledger
 from gateway.race import Arbiter
@@ -160,6 +161,29 @@ def test_an_error_with_one_message_ends_one_stream(tmp_path: Path, monkeypatch: 
         await alice.end(9)
         await alice.expect("end ERROR last 8 about 0", "closed")
         await bob.expect("resend 9")
+        await bob.block(BLOCKS[9])
+        await bob.expect("ack 9")
+
+    play(tmp_path, scene)
+
+
+def test_an_error_before_a_message_is_handled_ends_one_stream(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The task that reads the stream was gone, and its publisher was never heard nor told anything."""
+    wait_ns = Admission.wait_ns
+
+    def failing(admission: Admission, name: str, address: str, now_ns: int) -> int:
+        if name == "alice":
+            raise ValueError("a bug of ours")
+        return wait_ns(admission, name, address, now_ns)
+
+    monkeypatch.setattr(Admission, "wait_ns", failing)
+
+    async def scene(stage: Stage) -> None:
+        alice, bob = await stage.publishers("alice", "bob")
+        await offer(alice, 9)
+        await alice.expect("end ERROR last 8 about 0", "closed")
         await bob.block(BLOCKS[9])
         await bob.expect("ack 9")
 

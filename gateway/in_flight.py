@@ -1,0 +1,233 @@
+"""The blocks in flight on one node: hashed as their items come, verified when they end, linked in order.
+
+A shell beside `gateway.conductor`, which hands it those actions of the arbiter that are about one attempt at
+a block. The outcome goes back to the arbiter: at once, as what a method returns, or through `perform`.
+
+    Begin       an attempt, with a hasher
+    Append      its items are hashed here, or by `Hashing` when the set is large        ──► refused
+    Verify      root hash here; proofs by `ProofChecks`, here or in a process apart     ──► verified, refused
+    CheckLink   the links to the block before it                                        ──► linked, refused
+    Drop        the attempt is gone, and with it whatever is still being done for it
+
+Invariants
+  - The items of an attempt are hashed in the order in which they came: behind a set that waits for a thread
+    all others wait.
+  - Nothing is told of an attempt that was dropped.
+  - Links are checked against a chain that runs ahead of the ledger by the blocks that are being committed;
+    when a commit fails it goes back to the ledger's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass, field
+
+from gateway.chain import Chain
+from gateway.conductor_notes import note_drop, note_refusal
+from gateway.errors import BlockRefused
+from gateway.hashing import Hashing
+from gateway.ledger import Ledger
+from gateway.logs import fields
+from gateway.metrics import Metrics
+from gateway.proof_checks import ProofChecks
+from gateway.proofs.ledger_data import LedgerData
+from gateway.race import Arbiter
+from gateway.race_actions import Action, Append, AttemptId, Begin, CheckLink, Drop, Verify
+from gateway.root_hash import BlockHasher, BlockSummary
+
+__all__ = ["Attempt", "BlocksInFlight"]
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Attempt:
+    """One block in flight."""
+
+    attempt_id: AttemptId
+    number: int
+    """Block number."""
+    publisher: str
+    """Who sends it."""
+    hasher: BlockHasher
+    begun_ns: int
+    """When its header came."""
+    items: list[bytes] = field(default_factory=list)
+    kinds: list[int] = field(default_factory=list)
+    """Field numbers of the items."""
+    summary: BlockSummary | None = None
+    """What it comes to; None until it is verified."""
+    unhashed: deque[Append] = field(default_factory=deque)
+    """Item sets that wait for a thread, because a large one is before them."""
+    hashing: asyncio.Task[None] | None = None
+    """What hashes them."""
+    proving: asyncio.Task[None] | None = None
+    """The check of its proofs, where that is not done at once."""
+    published: LedgerData | None = None
+    """What it publishes, if it is a block 0 that was accepted."""
+    ended: bool = False
+    """Verify was asked for while a thread was hashing."""
+
+
+class BlocksInFlight:
+    """Hashes and verifies the blocks of one node's race.
+
+    Args:
+        arbiter: is told what becomes of them.
+        perform: performs its actions.
+        ledger: holds the chain that they continue.
+        checks: checks their proofs.
+        hashing: hashes large sets.
+        metrics: is told of everything.
+        now_ns: monotonic time in nanoseconds.
+        spawn: starts a task whose errors would be our bugs.
+    """
+
+    def __init__(
+        self,
+        arbiter: Arbiter,
+        perform: Callable[[Sequence[Action]], None],
+        ledger: Ledger,
+        checks: ProofChecks,
+        hashing: Hashing,
+        metrics: Metrics,
+        now_ns: Callable[[], int],
+        spawn: Callable[[Coroutine[None, None, None]], asyncio.Task[None]],
+    ) -> None:
+        self.attempts: dict[AttemptId, Attempt] = {}
+        """What the arbiter has begun and not dropped; who has put a block on disk takes its attempt out."""
+        self._arbiter = arbiter
+        self._perform = perform
+        self._ledger = ledger
+        self._checks = checks
+        self._hashing = hashing
+        self._metrics = metrics
+        self._now_ns = now_ns
+        self._spawn = spawn
+        self._chain_ahead = ledger.chain.copy()
+
+    def begin(self, action: Begin, publisher: str) -> None:
+        """A publisher, by name, has won a block."""
+        self.attempts[action.attempt_id] = Attempt(
+            action.attempt_id, action.block_number, publisher, self._checks.hasher(), self._now_ns()
+        )
+        self._metrics.blocks_received.inc()
+
+    def drop(self, action: Drop) -> None:
+        """An attempt has come to nothing."""
+        attempt = self.attempts.pop(action.attempt_id)
+        if attempt.proving is not None:
+            attempt.proving.cancel()
+        note_drop(attempt.publisher, action)
+
+    def commit_failed(self) -> None:
+        """Go back to the ledger's chain: blocks that were linked are not to be on disk."""
+        self._chain_ahead = self._ledger.chain.copy()
+
+    def stop(self) -> None:
+        """Give up what is still being done."""
+        for attempt in self.attempts.values():
+            for task in (attempt.hashing, attempt.proving):
+                if task is not None:
+                    task.cancel()
+
+    # --- items ---------------------------------------------------------------------------------------------
+
+    def append(self, action: Append) -> Sequence[Action]:
+        """Add a set of items, and hash it, now or when its turn comes."""
+        attempt = self.attempts[action.attempt_id]
+        attempt.items.extend(action.items)
+        attempt.kinds.extend(action.kinds)
+        if attempt.hashing is None and self._hashing.is_quick(action.items):
+            try:
+                attempt.hasher.add(action.items, action.kinds, action.size_bytes)
+            except BlockRefused as refused:
+                return self._refused(attempt, refused)
+            return ()
+        attempt.unhashed.append(action)
+        if attempt.hashing is None:
+            attempt.hashing = self._spawn(self._hash_apart(attempt))
+        return ()
+
+    async def _hash_apart(self, attempt: Attempt) -> None:
+        try:
+            while attempt.unhashed and attempt.attempt_id in self.attempts:
+                await self._hashing.add_next(attempt.hasher, attempt.unhashed)
+        except BlockRefused as refused:
+            attempt.hashing = None
+            if attempt.attempt_id in self.attempts:  # it may have been dropped meanwhile
+                self._perform(self._refused(attempt, refused))
+            return
+        attempt.hashing = None
+        if attempt.ended and attempt.attempt_id in self.attempts:
+            self._perform(self._verify(attempt))
+
+    # --- root hash and proofs ------------------------------------------------------------------------------
+
+    def verify(self, action: Verify) -> Sequence[Action]:
+        """All items of a block are there: check root hash and proofs, when the last is hashed."""
+        attempt = self.attempts[action.attempt_id]
+        if attempt.hashing is not None:
+            attempt.ended = True
+            return ()
+        return self._verify(attempt)
+
+    def _verify(self, attempt: Attempt) -> Sequence[Action]:
+        try:
+            summary = attempt.hasher.finish()
+            if self._checks.at_once(summary):
+                attempt.summary = self._checks.check_now(summary)
+                return self._arbiter.verified(attempt.attempt_id, self._now_ns())
+        except BlockRefused as refused:
+            return self._refused(attempt, refused)
+        attempt.proving = self._spawn(self._verify_apart(attempt, summary))
+        return ()
+
+    async def _verify_apart(self, attempt: Attempt, summary: BlockSummary) -> None:
+        """Wait for the check of the proofs; dropping the attempt ends this."""
+        try:
+            more_come = any(
+                other.proving is None and other.summary is None and other is not attempt
+                for other in self.attempts.values()
+            )
+            verdict = await self._checks.check(
+                summary, attempt.items, block_0_comes=self._awaits_block_0, more_come=more_come
+            )
+        except BlockRefused as refused:
+            attempt.proving = None
+            self._perform(self._refused(attempt, refused))
+            return
+        attempt.proving = None
+        attempt.summary, attempt.published = verdict
+        self._perform(self._arbiter.verified(attempt.attempt_id, self._now_ns()))
+
+    def _awaits_block_0(self) -> bool:
+        """Whether the chain here is still to begin, with block 0."""
+        return self._ledger.last_number is None and self._arbiter.next_number == 0
+
+    # --- links ---------------------------------------------------------------------------------------------
+
+    def check_link(self, action: CheckLink) -> Sequence[Action]:
+        """Check both links of a block that was verified; blocks come here in order of number."""
+        attempt = self.attempts[action.attempt_id]
+        summary = attempt.summary
+        assert summary is not None
+        if self._chain_ahead.last_number is None:
+            self._chain_ahead = Chain(self._arbiter.next_number)
+            if self._chain_ahead.anchor_note is not None:
+                log.warning(
+                    "the chain begins after block 0", extra=fields(note=self._chain_ahead.anchor_note)
+                )
+        refusal = self._chain_ahead.check_links(summary)
+        if refusal is not None:
+            return self._refused(attempt, BlockRefused(refusal))
+        self._chain_ahead.advance(summary.number, summary.root_hash)
+        self._metrics.blocks_verified.inc()
+        return self._arbiter.linked(action.attempt_id, self._now_ns())
+
+    def _refused(self, attempt: Attempt, refused: BlockRefused) -> Sequence[Action]:
+        note_refusal(self._metrics, attempt.number, attempt.publisher, refused.refusal)
+        return self._arbiter.refused(attempt.attempt_id, str(refused.refusal), self._now_ns())

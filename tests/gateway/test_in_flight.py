@@ -1,0 +1,154 @@
+"""Tests of the blocks in flight: what is hashed where, and which verdict is told. Through the conductor."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from gateway.block import Block
+from gateway.items import ItemKind, field_item
+from gateway.limits import INLINE_HASH_BYTES_MAX
+from gateway.proof_checks import ProofChecks
+from gateway.root_hash import BlockHasher, BlockSummary
+from gateway.verification import Verdict
+from publishers.maker import BlockMaker, MakerOptions
+from tests.gateway.conducting import Stage, gate, logged, on_stage
+from tests.nodes import KEY, make_blocks
+
+BLOCKS = make_blocks(3)
+LARGE_SEED = 2
+LARGE_ITEM = field_item(ItemKind.SIGNED_TRANSACTION, bytes(INLINE_HASH_BYTES_MAX))
+
+# --- hashing in a thread ------------------------------------------------------------------------------------
+
+
+def large_block() -> Block:
+    """Block 0, with an item of 6 MB between small ones."""
+    options = MakerOptions(
+        rounds_per_block=1, events_per_round=1, transactions_per_block=4, item_bytes=6_000_000
+    )
+    (block,) = BlockMaker(LARGE_SEED, KEY, options).blocks(1)
+    return block
+
+
+def test_a_large_set_is_hashed_in_a_thread_and_others_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    large = large_block()
+    cut = next(index for index, item in enumerate(large.items) if len(item) > INLINE_HASH_BYTES_MAX)
+
+    async def play(stage: Stage) -> None:
+        with gate(monkeypatch, BlockHasher, "add") as held:
+            alice, bob = stage.publisher("alice"), stage.publisher("bob")
+            alice.items(*large.items[:cut])
+            alice.items(large.items[cut])
+            await held.reached()
+            for item in large.items[cut + 1 :]:  # small ones too: they wait behind the large one
+                alice.items(item)
+            alice.end(0)
+            bob.items(*BLOCKS[1].items[:-1])  # hashed here and now, while the thread stands still
+            bob.items(BLOCKS[0].items[0])
+            await bob.expect("skip 0")
+            held.open()
+            await alice.expect("ack 0")
+            await bob.expect("ack 0")
+        assert {name.split("_")[0] for name in held.threads} == {"hash"}
+        assert len(held.threads) == 2  # the large one, then all that waited behind it together
+        stored = stage.ledger.read_block(0)
+        assert stored is not None
+        assert stored.items == large.items
+
+    on_stage(tmp_path, play)
+
+
+def test_a_set_at_the_limit_is_hashed_in_the_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    header = BLOCKS[0].items[0]
+
+    async def play(stage: Stage) -> None:
+        with gate(monkeypatch, BlockHasher, "add") as held:
+            held.open()
+            alice = stage.publisher("alice")
+            alice.items(header)
+            alice.items(_item_of(INLINE_HASH_BYTES_MAX))
+            assert held.threads == []
+            alice.items(_item_of(INLINE_HASH_BYTES_MAX + 1))
+            await held.reached()
+
+    on_stage(tmp_path, play)
+
+
+def _item_of(size: int) -> bytes:
+    item = field_item(ItemKind.SIGNED_TRANSACTION, bytes(size - 5))
+    item = field_item(ItemKind.SIGNED_TRANSACTION, bytes(2 * size - 5 - len(item)))
+    assert len(item) == size
+    return item
+
+
+def test_a_refusal_in_the_thread_is_answered(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def play(stage: Stage) -> None:
+        alice, bob = stage.publisher("alice"), stage.publisher("bob")
+        alice.items(BLOCKS[0].items[0], LARGE_ITEM, field_item(14, b""))
+        bob.block(BLOCKS[0])
+        await alice.expect_end("end BAD_BLOCK_PROOF last None about 0")
+        await bob.expect("skip 0", "resend 0")
+        bob.block(BLOCKS[0])
+        await bob.expect("ack 0")
+
+    on_stage(tmp_path, play)
+    (line,) = logged(caplog, "block refused")
+    assert (line["block"], line["publisher"], line["kind"]) == (0, "alice", "unsupported")
+
+
+def test_a_refusal_of_a_block_that_was_dropped_meanwhile_is_nobodys(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def play(stage: Stage) -> None:
+        with gate(monkeypatch, BlockHasher, "add") as held:
+            alice = stage.publisher("alice")
+            alice.items(BLOCKS[0].items[0], LARGE_ITEM, field_item(14, b""))
+            await held.reached()
+            hashing = next(iter(stage.conductor.in_flight.attempts.values())).hashing
+            assert hashing is not None
+            alice.items(*BLOCKS[0].items)  # begins the block again
+            held.open()
+            await asyncio.wait({hashing})
+            alice.end(0)
+            await alice.expect("ack 0")
+
+    on_stage(tmp_path, play)
+    assert logged(caplog, "block refused") == []
+
+
+# --- proofs -------------------------------------------------------------------------------------------------
+
+
+def test_a_check_of_proofs_is_told_whether_a_further_block_is_on_its_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[tuple[int, bool]] = []
+
+    async def check(
+        self: ProofChecks, summary: BlockSummary, _: object, *, block_0_comes: object, more_come: bool
+    ) -> Verdict:
+        told.append((summary.number, more_come))
+        return Verdict(self.check_now(summary), None)
+
+    monkeypatch.setattr(ProofChecks, "at_once", lambda self, summary: False)
+    monkeypatch.setattr(ProofChecks, "check", check)
+
+    async def play(stage: Stage) -> None:
+        alice, bob = stage.publisher("alice"), stage.publisher("bob")
+        alice.block(BLOCKS[0])
+        await alice.expect("ack 0")
+        await bob.expect("ack 0")
+        alice.items(*BLOCKS[1].items)
+        bob.items(*BLOCKS[2].items)
+        alice.end(1)
+        await alice.expect("ack 1")
+        bob.end(2)
+        await alice.expect("ack 2")
+
+    on_stage(tmp_path, play)
+    assert told == [(0, False), (1, True), (2, False)]

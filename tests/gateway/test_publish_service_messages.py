@@ -1,0 +1,57 @@
+"""Messages that are too long to be taken, and what becomes of their publishers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import grpc
+import pytest
+from grpc import aio
+
+from gateway.api import publish_pb2
+from gateway.items import ItemKind, field_item
+from gateway.limits import HARD_MESSAGE_FACTOR
+from gateway.publish_service import METHOD_NAME, SERVICE_NAME
+from tests.gateway.test_publish_service import with_node
+from tests.nodes import Publisher, Wire, make_blocks
+
+
+def test_a_message_far_above_the_limit_ends_the_call_and_not_the_node(tmp_path: Path) -> None:
+    async def scenario(wire: Wire) -> None:
+        alice = await wire.publisher()
+
+        async def send_and_listen() -> None:
+            await alice.items(field_item(ItemKind.SIGNED_TRANSACTION, bytes(40 << 20)))
+            await alice.answer()
+
+        with pytest.raises(aio.AioRpcError) as caught:
+            await send_and_listen()
+        assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        bob = await wire.publisher()
+        await bob.block(*make_blocks(1))
+        await bob.expect("ack 0")
+
+    with_node(tmp_path, scenario)
+
+
+def test_a_message_that_is_just_so_long_is_answered_and_one_byte_more_ends_the_call(tmp_path: Path) -> None:
+    limit_bytes = 64 * 1024
+    most_bytes = HARD_MESSAGE_FACTOR * limit_bytes
+
+    async def scenario(wire: Wire) -> None:
+        for size_bytes in (most_bytes, most_bytes + 1):
+            call: aio.StreamStreamCall[bytes, publish_pb2.PublishStreamResponse] = (
+                wire.channel().stream_stream(
+                    f"/{SERVICE_NAME}/{METHOD_NAME}",
+                    response_deserializer=publish_pb2.PublishStreamResponse.FromString,
+                )()
+            )
+            await call.write(field_item(9, bytes(size_bytes - 4)))  # a field that is not known
+            if size_bytes == most_bytes:
+                await Publisher(call).expect("end INVALID_REQUEST last none about 0", "closed")
+                continue
+            with pytest.raises(aio.AioRpcError) as caught:
+                await Publisher(call).answer()
+            assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+
+    with_node(tmp_path, scenario, grpc_max_message_bytes=limit_bytes)
