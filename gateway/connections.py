@@ -4,7 +4,7 @@ A shell around `/proc/self/fd`. gRPC's server has no way to reset a call: a stat
 client does not read, for ever. The socket of a connection is found among those of this process by the
 client's address and shut down; gRPC then ends all calls of that connection as when a client is gone.
 
-Where there is no `/proc` nothing is found, and nothing is done.
+Where there is no `/proc`, or no file descriptor left to read it, nothing is found, and nothing is done.
 """
 
 from __future__ import annotations
@@ -26,9 +26,13 @@ def cut_off(peer: str) -> bool:
         peer: gRPC's name of the connection, `ipv4:192.0.2.1:5000` or `ipv6:%5B2001:db8::1%5D:5000`.
     """
     wanted = _place_of(peer)
-    if wanted is None or not _OPEN_FILES.is_dir():
+    if wanted is None:
         return False
-    return any(_shut_down(int(entry.name), wanted) for entry in _OPEN_FILES.iterdir())
+    try:
+        numbers = [int(entry.name) for entry in _OPEN_FILES.iterdir()]
+    except OSError:
+        return False
+    return any(_shut_down(number, wanted) for number in numbers)
 
 
 _Place = tuple[ipaddress.IPv4Address | ipaddress.IPv6Address, int]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import socket
 
 import pytest
@@ -45,3 +46,16 @@ def test_the_connection_of_a_client_is_ended_and_no_other(
 )
 def test_who_is_not_connected_is_not_found(peer: str) -> None:
     assert not cut_off(peer)
+
+
+def test_without_a_free_file_descriptor_nothing_is_found_and_nothing_raised() -> None:
+    client, server = connected("127.0.0.1", socket.AF_INET)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with client, server:
+        peer = f"ipv4:127.0.0.1:{client.getsockname()[1]}"
+        resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+        try:
+            assert not cut_off(peer)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        assert cut_off(peer)
