@@ -268,9 +268,8 @@ class Appender:
     def _restore(self, step: CommitStep, new: tuple[int, int]) -> None:
         """Remember what a failed commit left, and put it right now if the disk lets us."""
         before = self._damage
-        self._flushed = min(
-            self._flushed, self._file.totals
-        )  # or the next commit of that length goes without
+        # Or the next commit of that length would go without a flush.
+        self._flushed = min(self._flushed, self._file.totals)
         self._damage = _Damage(
             dirty_end=max(new[0], before.dirty_end if before else 0),
             header=step in (CommitStep.HEADER, CommitStep.FLUSH_HEADER)
