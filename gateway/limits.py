@@ -14,6 +14,7 @@ __all__ = [
     "ADDRESS_BOOK_SIZE_MAX",
     "BLOCK_ANSWER_BYTES_MAX",
     "BLOCK_ITEMS_MAX",
+    "BLOCK_NUMBER_MAX",
     "CERTIFICATE_LOOK_SECONDS",
     "CERTIFICATE_WARNING_DAYS",
     "CHAIN_SNAPSHOT_BLOCKS",
@@ -213,6 +214,9 @@ CONTROL_SECONDS_MAX: Final = 3_600
 """The longest time that a control call may ask a node to wait or hold, in seconds."""
 
 # --- publishing ---------------------------------------------------------------------------------------------
+
+BLOCK_NUMBER_MAX: Final = (1 << 64) - 2
+"""The highest number that a block can have: the one above it means "no block yet" (wire.md section 6)."""
 
 BLOCK_ITEMS_MAX: Final = 2_000_000
 """Items in one block. Python needs some 70 bytes for an item beside its own, and its entry 17, so a block of

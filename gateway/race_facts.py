@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from gateway.errors import GatewayError
-from gateway.limits import BLOCK_ITEMS_MAX, ITEM_OVERHEAD_BYTES
+from gateway.limits import BLOCK_ITEMS_MAX, BLOCK_NUMBER_MAX, ITEM_OVERHEAD_BYTES
 from gateway.race_actions import AttemptId, PublisherId
 from gateway.race_tables import BlockState, Failure, Standing, StreamState
 
@@ -274,7 +274,8 @@ class RaceFacts:
         block = self.blocks.get(number)
         if block is not None and block.state in LIVE:
             return Standing.STREAMING if block.state is BlockState.STREAMING else Standing.HELD
-        if number > self.next_unstreamed_for(name) and not anywhere:
+        # The number that means "no block" is ahead wherever the chain begins, and wherever it ends.
+        if number > BLOCK_NUMBER_MAX or (number > self.next_unstreamed_for(name) and not anywhere):
             return Standing.AHEAD
         if block is not None and not self.may_send(name, block):
             return Standing.WANTED_BUT_LOST_BY_P

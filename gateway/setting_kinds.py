@@ -26,6 +26,7 @@ from typing import Protocol
 
 from gateway.addresses import Address, parse_address
 from gateway.errors import AddressError
+from gateway.limits import BLOCK_NUMBER_MAX
 
 __all__ = [
     "GIB",
@@ -286,7 +287,7 @@ class FirstBlock:
     """The first block of an empty node: a number, or `any`."""
 
     metavar: str = "NUMBER|any"
-    most: int = 2**64 - 2
+    most: int = BLOCK_NUMBER_MAX
 
     def read(self, written: object) -> int | str:
         """Read a block number or `any`; the highest number is left out, it means "no block" on the wire."""

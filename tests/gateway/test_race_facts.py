@@ -7,7 +7,7 @@ from itertools import product
 
 import pytest
 
-from gateway.limits import ITEM_OVERHEAD_BYTES
+from gateway.limits import BLOCK_NUMBER_MAX, ITEM_OVERHEAD_BYTES
 from gateway.race_actions import AttemptId, PublisherId
 from gateway.race_facts import LIVE, BlockFacts, RaceError, RaceFacts, RaceRules, StreamFacts
 from gateway.race_tables import BlockState, Standing, StreamState
@@ -93,6 +93,16 @@ def test_the_duplicate_skip_window() -> None:
         8: Standing.COMMITTED_JUST_NOW,
         9: Standing.WANTED,
     }
+
+
+@pytest.mark.parametrize("last_number", [None, BLOCK_NUMBER_MAX - 1, BLOCK_NUMBER_MAX])
+def test_the_number_that_means_no_block_is_ahead_wherever_the_chain_begins_or_ends(
+    last_number: int | None,
+) -> None:
+    facts = RaceFacts(last_number, None)
+    assert facts.standing_of(BLOCK_NUMBER_MAX + 1, "P") is Standing.AHEAD
+    expected = Standing.COMMITTED if last_number == BLOCK_NUMBER_MAX else Standing.WANTED
+    assert facts.standing_of(BLOCK_NUMBER_MAX, "P") is expected
 
 
 @pytest.mark.parametrize("number", [0, 5, 1 << 63])
