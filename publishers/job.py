@@ -240,11 +240,17 @@ def _run(
             job.thread.start()
         _watch(race, jobs, head, on_progress, stop)
     except BaseException:
-        _end(race, jobs)
-        for job in jobs:
-            if job.thread is not None:
-                job.thread.join(_ABORT_WAIT_SECONDS)
+        _abort(race, jobs)
         raise
+
+
+def _abort(race: _Race, jobs: list[_Job]) -> None:
+    """End jobs and queries, again and again: one may just be starting, and is not there to be ended yet."""
+    give_up_at = time.monotonic() + _ABORT_WAIT_SECONDS
+    while (running := [job for job in jobs if job.is_running]) and time.monotonic() < give_up_at:
+        _end(race, running)
+        assert running[0].thread is not None
+        running[0].thread.join(limits.STATUS_POLL_SECONDS)
 
 
 def _watch(

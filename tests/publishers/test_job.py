@@ -354,3 +354,30 @@ def test_a_query_that_starts_while_all_is_ended_is_ended_too(tmp_path: Path) -> 
     stop.set()
     job_module._watch(race, [job], Head(("127.0.0.1:1",), None), None, stop)
     assert is_over.is_set()
+
+
+def test_a_job_that_starts_while_all_is_aborted_is_cancelled_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark takes seconds to plan one; what is cancelled before that is nothing, and it would go on alone."""
+    was_cancelled, is_over, has_begun = threading.Event(), threading.Event(), threading.Event()
+    race, job = following(tmp_path, "publisher-1", last_block=4)
+
+    def cancel(_: str) -> None:
+        (is_over if has_begun.is_set() else was_cancelled).set()
+
+    def start_late(*_: object) -> None:
+        assert was_cancelled.wait(10)
+        has_begun.set()
+        assert is_over.wait(10)
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(job_module, "_run_job", start_late)
+    monkeypatch.setattr(job_module, "_watch", interrupted)
+    race.spark, race.tag = SimpleNamespace(sparkContext=SimpleNamespace(cancelJobsWithTag=cancel)), "x"
+    with pytest.raises(KeyboardInterrupt):
+        job_module._run(race, [job], Head(("127.0.0.1:1",), None), None, None)
+    assert is_over.is_set()
+    assert not job.is_running
