@@ -32,7 +32,7 @@ from publishers.job import JobProgress, JobReport, publish
 from publishers.maker import BlockMaker, MakerOptions, key_of_seed
 from publishers.node_process import NodeProcess
 from publishers.report import percentile_ns
-from publishers.spark.session import build_session
+from publishers.spark.session import build_session, leave_signals_to_python
 from publishers.stream_reader import ReadTotals, StreamReader
 
 __all__ = ["DemoOptions", "DemoProgress", "DemoResult", "PublisherResult", "run_demo"]
@@ -160,6 +160,7 @@ def run_demo(options: DemoOptions, on_progress: Callable[[DemoProgress], None]) 
         on_progress(DemoProgress("starting Spark", count))
         spark = build_session(options.master, options.publishers, "sluice demo", log_file=spark_log)
         cleanup.callback(spark.stop)
+        leave_signals_to_python(spark)
 
         def job_progress(progress: JobProgress) -> None:
             done = 0 if progress.head is None else progress.head - first + 1

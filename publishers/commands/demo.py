@@ -114,7 +114,9 @@ def command(
         node_arguments=tuple(node_arguments),
         maker=MakerOptions(transactions_per_block=transactions_per_block, item_bytes=item_bytes),
     )
-    signal.signal(signal.SIGTERM, _leave)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup
+            signal.signal(number, _leave)
     console = Console(stderr=as_json)
     click.echo(f"Everything goes to {options.folder}", err=as_json)
     with _Display(console) as display:
@@ -128,7 +130,7 @@ def command(
 
 
 def _leave(signal_number: int, frame: FrameType | None) -> None:
-    """SIGTERM: unwind, so that the node and Spark are stopped."""
+    """SIGTERM, or a terminal that is closed: unwind, so that the node and Spark are stopped."""
     sys.exit(128 + signal_number)
 
 

@@ -22,9 +22,14 @@ STOP_SECONDS = 60
 
 
 def demo(folder: Path, *words: str) -> subprocess.Popen[str]:
-    """Start the demo in `folder`."""
-    arguments = [sys.executable, "-m", "gateway.cli", "demo", "--folder", str(folder), *words]
-    return subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    """Start the demo in `folder`; it and its children are a process group, as a shell makes one."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "gateway.cli", "demo", "--folder", str(folder), *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
 
 
 def processes_about(folder: Path) -> list[int]:
@@ -61,8 +66,17 @@ def test_it_runs_from_end_to_end(tmp_path: Path) -> None:
 
 @pytest.mark.spark
 @pytest.mark.usefixtures("java")
-@pytest.mark.parametrize("moment", ["starting a node", "starting publishers"])
-def test_ctrl_c_ends_it_cleanly(tmp_path: Path, moment: str) -> None:
+@pytest.mark.parametrize(
+    ("moment", "number", "status"),
+    [
+        ("starting a node", signal.SIGINT, 130),
+        ("starting publishers", signal.SIGINT, 130),
+        ("starting publishers", signal.SIGTERM, 128 + signal.SIGTERM),
+    ],
+)
+def test_ctrl_c_or_sigterm_to_all_its_processes_ends_it_cleanly(
+    tmp_path: Path, moment: str, number: signal.Signals, status: int
+) -> None:
     folder = tmp_path / "demo"
     with demo(folder, "--blocks", "50") as process:
         assert process.stdout is not None
@@ -72,11 +86,26 @@ def test_ctrl_c_ends_it_cleanly(tmp_path: Path, moment: str) -> None:
             if said[-1] == moment:
                 break
         time.sleep(0.5)  # somewhere in the middle of the step
-        process.send_signal(signal.SIGINT)
+        os.killpg(process.pid, number)
         rest = process.stdout.read()
-        assert process.wait(STOP_SECONDS) == 130, (said, rest)
+        assert process.wait(STOP_SECONDS) == status, (said, rest)
     assert "Traceback" not in rest
     assert processes_about(folder) == []
+
+
+def test_a_terminal_that_is_closed_leaves_no_node(tmp_path: Path) -> None:
+    folder = tmp_path / "demo"
+    with demo(folder, "--blocks", "5") as process:
+        assert process.stdout is not None
+        assert any(line.strip() == "starting a node" for line in process.stdout)
+        while not processes_about(folder / "node"):
+            time.sleep(0.01)
+        process.send_signal(signal.SIGHUP)
+        status = process.wait(STOP_SECONDS)
+    left = processes_about(folder / "node")
+    for process_id in left:
+        os.kill(process_id, signal.SIGKILL)
+    assert (status, left) == (128 + signal.SIGHUP, [])
 
 
 def test_a_folder_that_is_not_empty_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
