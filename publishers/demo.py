@@ -42,6 +42,8 @@ SKIP_WINDOW_BLOCKS: Final = 100
 _PATIENT: Final = ("--tcp-inactivity-timeout-seconds", "3600")
 """The client reads nothing until Spark has started, which may take minutes."""
 _WON: Final = re.compile(r'sluice_blocks_won_total\{publisher="(?P<publisher>[^"]*)"\}')
+STORE_SECONDS: Final = 120.0
+"""How long the publishers go on without a block that is stored: behind a full disk they would for ever."""
 READ_SECONDS: Final = 60.0
 """How long the client may need for the rest after the publishers are done."""
 
@@ -173,6 +175,7 @@ def run_demo(options: DemoOptions, on_progress: Callable[[DemoProgress], None]) 
             source,
             [node.grpc],
             options.publishers,
+            deadline_seconds=STORE_SECONDS,
             blocks_per_second=options.blocks_per_second,
             on_progress=job_progress,
         )

@@ -199,13 +199,21 @@ def print_result(console: Console, result: DemoResult) -> None:
     table = Table(*race[0], title="The race")
     for column in table.columns[1:]:
         column.justify = "right"
+    _fold(table)
     for row in race[1:]:
         table.add_row(*map(Text, row))
     console.print(table)
     table = Table("what", "figures", title="The chain", show_header=False)
+    _fold(table)
     for row in sums:
         table.add_row(*map(Text, row))
     console.print(table)
+
+
+def _fold(table: Table) -> None:
+    """Break what is too long for a narrow terminal, in place of cutting it off: names and paths end apart."""
+    for column in table.columns:
+        column.overflow = "fold"
 
 
 def _race_rows(result: DemoResult) -> list[tuple[str, ...]]:
@@ -223,10 +231,11 @@ def _sum_rows(result: DemoResult) -> list[tuple[str, str]]:
     read = result.read
     same = "byte for byte what was published" if result.is_good else _problem(result)
     checked = "root hash, links and proof" if result.verification_mode == "full" else "root hash and links"
+    stored = ", each stored once" if result.is_good else ""
     rate = f"{result.block_count / max(result.publish_seconds, 1e-9):,.0f} blocks/s"
     latency = f"median {_ms(result.latency_median_ns)}, p99 {_ms(result.latency_p99_ns)}"
     return [
-        ("blocks", f"{result.first_block:,} to {result.last_block:,}, each stored once"),
+        ("blocks", f"{result.first_block:,} to {result.last_block:,}{stored}"),
         ("items", f"{read.items:,}"),
         ("bytes of items", f"{read.bytes:,}"),
         ("verified", f"{checked} (mode {result.verification_mode})"),

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from gateway.ledger_keys import LedgerKeys
+from publishers import demo as demo_module
 from publishers.block_files import read_chain
 from publishers.demo import DemoOptions, DemoProgress, DemoResult, PublisherResult, _chain, run_demo
 from publishers.errors import BlockListError
@@ -53,3 +57,25 @@ def test_a_source_without_blocks_is_refused_before_anything_starts(tmp_path: Pat
     with pytest.raises(BlockListError, match="has no block files"):
         run_demo(DemoOptions(tmp_path, source=empty), lambda _: None)
     assert [path.name for path in tmp_path.iterdir()] == ["empty"]
+
+
+def test_publishers_whose_blocks_are_not_stored_give_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Behind a node with a full disk they would go on for ever, and nothing would say why."""
+    given: list[dict[str, Any]] = []
+
+    def publish(*_: object, **named: Any) -> None:
+        given.append(named)
+        raise BlockListError("here", "this far and no further")
+
+    node = nullcontext(SimpleNamespace(tcp=("127.0.0.1", 1), grpc="127.0.0.1:1"))
+    reader = SimpleNamespace(start=lambda: None, stop=lambda: None)
+    monkeypatch.setattr(demo_module, "NodeProcess", lambda *_: node)
+    monkeypatch.setattr(demo_module, "StreamReader", lambda *_: reader)
+    monkeypatch.setattr(demo_module, "build_session", lambda *_, **__: SimpleNamespace(stop=lambda: None))
+    monkeypatch.setattr(demo_module, "leave_signals_to_python", lambda _: None)
+    monkeypatch.setattr(demo_module, "publish", publish)
+    with pytest.raises(BlockListError, match="this far"):
+        run_demo(DemoOptions(tmp_path, block_count=1), lambda _: None)
+    assert [named.get("deadline_seconds") for named in given] == [demo_module.STORE_SECONDS]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import signal
@@ -171,3 +172,15 @@ def test_the_summary_is_two_tables_on_a_terminal(capsys: pytest.CaptureFixture[s
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[1] for line in lines if "publisher-1" in line] == ["publisher-1"]
     assert [line.split("│")[2].strip() for line in lines if "log of Spark" in line] == [f"{FOLDER}/spark.log"]
+
+
+def test_a_narrow_terminal_cuts_nothing_off(capsys: pytest.CaptureFixture[str]) -> None:
+    print_result(Console(width=40, force_terminal=True, no_color=True), RESULT)
+    assert "…" not in capsys.readouterr().out
+
+
+def test_what_failed_is_not_said_to_be_stored(capsys: pytest.CaptureFixture[str]) -> None:
+    given_up = PublisherResult("publisher-1", 1, 0, 1, 1_500_000, "block 1 was not acknowledged within 120 s")
+    result = dataclasses.replace(RESULT, read=ReadTotals(blocks=1), publishers=(given_up,))
+    print_result(Console(width=80, force_terminal=False), result)
+    assert "blocks               0 to 1\n" in capsys.readouterr().out
