@@ -108,7 +108,7 @@ CONNECT_TIMEOUT_SECONDS: Final = 5.0
 """A gateway that has not accepted the connection by then counts as unreachable for this try."""
 
 ANSWER_TIMEOUT_SECONDS_DEFAULT: Final = 60.0
-"""A gateway that neither takes bytes nor answers for so long, with blocks unacknowledged, is left
+"""A gateway that neither takes bytes nor says anything new for so long, with blocks unacknowledged, is left
 (TIMEOUT)."""
 
 CLOSE_TIMEOUT_SECONDS: Final = 2.0

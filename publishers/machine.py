@@ -121,7 +121,7 @@ class PublisherMachine:
         self._parting: deque[Action] = deque()
         self._last_trouble = ""
         self._progress_at_ns: int | None = None  # when a block last became safe, or the first one came
-        self._heard_at_ns = 0  # when the gateway last said something, or took a message
+        self._heard_at_ns = 0  # when the gateway last said something new, or took a message
         self._is_writing = False  # a message was given, and the stream has not asked for another
         self._began_at_ns = 0  # the present stream
         self._close_by_ns = 0  # when a stream that is ending is ended by force
@@ -174,7 +174,13 @@ class PublisherMachine:
         self._now_ns = now_ns
         if self._started_at_ns is None:
             self._started_at_ns = now_ns
-        return self._steps[step](event)
+        place = self._window.place
+        actions = self._steps[step](event)
+        if self._window.place != place:
+            # A message was taken, or an answer said something new: a gateway that only talks is as good as
+            # silent.
+            self._heard_at_ns = now_ns
+        return actions
 
     @property
     def wants_block(self) -> bool:
@@ -335,7 +341,6 @@ class PublisherMachine:
         self._is_writing = message is not None
         if message is None:
             return []
-        self._heard_at_ns = self._now_ns  # a gateway that takes bytes is not silent
         return [message]
 
     def _send_parting(self, event: Event) -> list[Action]:
@@ -345,7 +350,6 @@ class PublisherMachine:
 
     def _count_safe(self, event: Event) -> list[Action]:
         assert isinstance(event, Acknowledged)
-        self._heard_at_ns = self._now_ns
         if event.number > NUMBER_MAX:
             # No gateway has that many blocks; to believe it would mean to forget everything.
             return self._leave_if_streaming(f"the gateway acknowledged block {event.number}")
@@ -373,18 +377,15 @@ class PublisherMachine:
 
     def _skip(self, event: Event) -> list[Action]:
         assert isinstance(event, Skipped)
-        self._heard_at_ns = self._now_ns
         self._window.skip(event.number)
         return []
 
     def _resend(self, event: Event) -> list[Action]:
         assert isinstance(event, ResendAsked)
-        self._heard_at_ns = self._now_ns
         return [] if self._window.resend(event.number) else self._leave_too_far_behind(event.number)
 
     def _behind(self, event: Event) -> list[Action]:
         assert isinstance(event, NodeBehind)
-        self._heard_at_ns = self._now_ns
         wanted = 0 if event.last is None else event.last + 1
         is_late = self._window.hear_behind(wanted)  # before what is safe, and its header, is forgotten
         if event.last is not None:

@@ -54,6 +54,11 @@ class SendWindow:
         self._acked_through = -1
         self._safe_through = -1
 
+    @property
+    def place(self) -> tuple[int, int, int, int]:
+        """What messages and answers move; an answer that leaves it as it was says nothing new."""
+        return self._safe_through, self._cursor, self._position, len(self._offers)
+
     # --- what is held ---------------------------------------------------------------------------------------
 
     @property

@@ -21,6 +21,7 @@ from publishers.signals import (
     ResendAsked,
     SendEndOfBlock,
     SendEndStream,
+    Skipped,
 )
 from tests.publishers.scenario import Publisher
 
@@ -296,6 +297,22 @@ def test_a_silent_gateway_is_left() -> None:
     assert publisher.state == "streaming"
     publisher.wait(1)
     assert publisher.write_all() == ["TIMEOUT(5, 5)", "HalfClose"]
+    assert publisher.lose() == [Connect(1, attempt=0)]
+
+
+@pytest.mark.parametrize("answer", [Acknowledged(4), Skipped(5), Skipped(9), ResendAsked(9)], ids=repr)
+def test_a_gateway_that_repeats_itself_and_stores_nothing_is_left(answer: Event) -> None:
+    publisher = Publisher(gateway_count=2).streaming([4, 5])
+    publisher.write_all()
+    publisher.ack(4)
+    publisher.skip(5)
+    for _ in range(int(limits.ANSWER_TIMEOUT_SECONDS_DEFAULT) - 1):
+        publisher.wait(1)
+        publisher.hear(answer)
+    assert publisher.state == "streaming"
+    publisher.wait(1)
+    assert publisher.state == "leaving"
+    publisher.write_all()
     assert publisher.lose() == [Connect(1, attempt=0)]
 
 
