@@ -41,6 +41,8 @@ __all__ = ["plan_frame", "publish"]
 _RUN_SCHEMA: Final = "partition INT, first BIGINT, last BIGINT"
 _RUN_COLUMNS: Final = pa.schema([("partition", pa.int32()), ("first", pa.int64()), ("last", pa.int64())])
 _NO_NUMBER: Final = -1
+_SPARK_ERRORS: Final = (PySparkException, Py4JError)
+"""The second is what PySpark (4.3) makes of a job that was cancelled, or a worker that crashed."""
 
 
 def publish(
@@ -87,7 +89,7 @@ def publish(
         texts.setdefault("report_path", folder)
         try:
             _save(rows, texts)
-        except PySparkException as error:
+        except _SPARK_ERRORS as error:
             raise SparkJobFailed(reason_in(str(error))) from error
         reports = read_reports(folder_of(texts["report_path"]), parsed.publisher_id)
         _check_all_came(plan, reports)
@@ -111,7 +113,7 @@ def _save(rows: DataFrame, options: Mapping[str, str]) -> None:
     writer = rows.write.format("blockstream").mode("append").options(**options)
     try:
         writer.save()
-    except (PySparkException, Py4JError) as error:  # Spark 4.3 has the second here
+    except _SPARK_ERRORS as error:
         if "[DATA_SOURCE_NOT_FOUND]" not in str(error):
             raise
         register(rows.sparkSession)
@@ -130,7 +132,7 @@ def plan_frame(blocks: DataFrame) -> ChainPlan | None:
     """
     try:
         rows = blocks.select(BLOCK_NUMBER).mapInArrow(_runs_of_partition, _RUN_SCHEMA).collect()
-    except PySparkException as error:
+    except _SPARK_ERRORS as error:
         raise SparkJobFailed(reason_in(str(error))) from error
     runs = [Run(row["partition"], row["first"], row["last"]) for row in rows]
     if any(run.first < 0 for run in runs):

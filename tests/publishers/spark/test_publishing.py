@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -104,6 +105,23 @@ def test_a_bad_block_and_an_unreachable_gateway_end_with_one_line(spark: SparkSe
     assert [block.number for block in node.received] in ([], [0])
     with pytest.raises(SparkJobFailed, match=r"within 0\.3 s"):
         publish(frame_of(spark, BLOCKS), "127.0.0.1:1", shards=1, deadline_seconds=0.3)
+
+
+def test_a_worker_that_crashes_ends_with_one_line(spark: SparkSession, tmp_path: Path) -> None:
+    """PySpark has an error of another family for it than for one that raises."""
+    is_planned = tmp_path / "planned"
+
+    def crash(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        if is_planned.exists():
+            os._exit(1)
+        yield from batches
+        is_planned.touch()
+
+    frame = frame_of(spark, BLOCKS).coalesce(1).mapInArrow(crash, BLOCK_SCHEMA)
+    for what in ("when the rows are written", "when the numbers are read"):
+        with running(FakeNode()) as node, pytest.raises(SparkJobFailed, match="crashed") as caught:
+            publish(frame, node.address)
+        assert "\n" not in caught.value.reason, what
 
 
 def test_nothing_wrong_columns_and_wrong_options(spark: SparkSession) -> None:
