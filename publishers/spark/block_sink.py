@@ -20,6 +20,7 @@ import json
 import logging
 import random
 import sys
+import tempfile
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,7 +33,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from gateway.block import Block
 from publishers import limits
 from publishers.block_check import BlockCheck
-from publishers.errors import BlockOrderError, FrameError
+from publishers.errors import BlockOrderError, FrameError, OptionError
 from publishers.prepared import PreparedBlocks
 from publishers.racing import Racer, race
 from publishers.report import PublishReport
@@ -51,6 +52,7 @@ __all__ = [
     "BlockStreamStreamWriter",
     "BlockStreamWriter",
     "PartitionPublished",
+    "make_report_folder",
     "publish_partition",
     "read_reports",
     "read_totals",
@@ -260,6 +262,21 @@ class BlockStreamStreamWriter(DataSourceStreamArrowWriter):
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Say which blocks are stored although the batch failed."""
         _say_what_is_safe(self._options, _reports_in(messages))
+
+
+def make_report_folder(report_path: str) -> None:
+    """Make the folder for reports where it is not there; on the driver, before a block is sent.
+
+    Raises:
+        OptionError: it cannot be made, or written to.
+    """
+    folder = folder_of(report_path)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:
+        got = f"{report_path!r} ({error.strerror or error})"
+        raise OptionError("report_path", got, "a folder that can be written to") from error
 
 
 def read_reports(folder: Path, publisher_id: str) -> list[PublishReport]:

@@ -16,7 +16,7 @@ from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
 from publishers.errors import OptionError
-from publishers.spark.block_sink import BlockStreamStreamWriter, BlockStreamWriter
+from publishers.spark.block_sink import BlockStreamStreamWriter, BlockStreamWriter, make_report_folder
 from publishers.spark.block_subscription import (
     BlockStreamReader,
     SubscriptionOptions,
@@ -52,7 +52,8 @@ class BlockStreamDataSource(DataSource):
         """Check options and columns on the driver, before any task.
 
         Raises:
-            OptionError: an option is wrong, or the mode is `overwrite`: a chain only grows.
+            OptionError: an option is wrong, reports cannot be written where it says, or the mode is
+                `overwrite`: a chain only grows.
             SchemaError: the DataFrame has other columns.
         """
         return BlockStreamWriter(self._checked_for_writing(schema, overwrite))
@@ -65,4 +66,7 @@ class BlockStreamDataSource(DataSource):
         if overwrite:
             raise OptionError("mode", "overwrite", "append")
         check_schema(schema)
-        return SinkOptions.parse(self.options)
+        options = SinkOptions.parse(self.options)
+        if options.report_path is not None:
+            make_report_folder(options.report_path)
+        return options

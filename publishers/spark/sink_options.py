@@ -17,7 +17,8 @@ cache_bytes        bytes of blocks that a task holds                            
 window_blocks      blocks offered and not acknowledged                              128
 blocks_per_second  offer blocks no faster than this, with some jitter               no limit
 first_block        the chain's first block: its partition need not wait for others   the partition 0
-report_path        folder for `<publisher_id>.json`, the reports of the partitions  none
+report_path        folder for `<publisher_id>.json`, the reports of the partitions;  none
+                   made where it is not there
 steward            `host:port/token` of a steward (steward.py), for races of jobs   none
 """
 
