@@ -1,8 +1,8 @@
 """Finds the line that matters in what Spark reports of a failure, and says what to do about the usual ones.
 
 Pure. Spark's own text has tracebacks of several processes in it. An error of ours is worth more than what
-Spark says around it; else what Spark usually fails on is known by a word, and has a remedy; else the first
-line that says something.
+Spark says around it; else what Spark usually fails on is known by a word, and has a remedy; else what Python
+raised, in a function of the user's, say; else the first line that says something.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ __all__ = ["is_passing", "known_failure", "reason_in"]
 _OUR_ERROR: Final = re.compile(
     r"^(?:publishers|gateway|datastream)\.errors\.\w+: (?P<reason>.*)$", re.MULTILINE
 )
+_RAISED: Final = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t].*\n)+(?P<error>\S.*)")
 # What has nothing to do with the job, and need not be there the next time.
 _PASSING: Final = (
     # All queries of a session share the registered data source, with the environment of its workers in a Java
@@ -169,6 +170,9 @@ def reason_in(text: str) -> str:
     explained = known_failure(text)
     if explained is not None:
         return explained
+    raised = [match["error"] for match in _RAISED.finditer(text)]
+    if raised:
+        return _STATUS_MARK.sub("", raised[-1])
     lines = [line.strip(" :") for line in text.splitlines() if line.strip()]
     # py4j's own first line only names the Java call that failed.
     useful = [line for line in lines if not line.startswith("An error occurred while calling")]

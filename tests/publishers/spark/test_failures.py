@@ -18,9 +18,29 @@ publishers.errors.PublishFailed: publisher x: block 5 was refused SQLSTATE: 3800
 """
 
 
+FUNCTION_ERROR = """\
+[PYTHON_EXCEPTION] An exception was thrown from the Python worker: Traceback (most recent call last):
+  File "job.py", line 4, in their_function
+    raise KeyError("colour")
+KeyError: 'colour'
+ SQLSTATE: 38000
+"""
+CHAINED_ERROR = f"""\
+{FUNCTION_ERROR}
+During handling of the above exception, another exception occurred:
+
+Traceback (most recent call last):
+  File "job.py", line 6, in their_function
+ValueError: row 7 has no colour SQLSTATE: 38000
+\tat org.apache.spark.Task.run(Task.scala:147)
+"""
+
+
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
+        (FUNCTION_ERROR, "KeyError: 'colour'"),
+        (CHAINED_ERROR, "ValueError: row 7 has no colour"),
         (SPARK_ERROR, "publisher x: block 5 was refused"),
         (
             "An error occurred while calling o1.save.\n: java.lang.Error: no space\n\tat x",
