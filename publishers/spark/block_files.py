@@ -234,6 +234,10 @@ class BlockFilesStreamReader(NumberStreamReader):
                 end += 1
         return end
 
+    def available_end(self) -> int:
+        """Give the number after the highest; files of blocks that were read before may be gone."""
+        return max((number + 1 for number, _ in self._options.folder.files()), default=0)
+
     def cut(self, first: int, end: int) -> Sequence[InputPartition]:
         """Cut a range that was complete when its end was looked for.
 

@@ -28,7 +28,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from gateway.channels import ClientTls
 from publishers import limits
-from publishers.block_gateways import BlockGateways
+from publishers.block_gateways import BlockGateways, HeldBlocks
 from publishers.errors import SourceUnreachable
 from publishers.number_range import NUMBER_MAX, NumberRange, cut_evenly
 from publishers.spark.batches import row_batches
@@ -89,6 +89,17 @@ class SubscriptionOptions:
         """Make what reads."""
         return BlockGateways(self.gateways, self.tls, deadline_seconds=self.deadline_seconds)
 
+    def held(self) -> HeldBlocks:
+        """Ask what the gateways hold.
+
+        Raises:
+            SourceUnreachable: no gateway answers.
+        """
+        held = self.connect().held()
+        if held is None:
+            raise SourceUnreachable("what the gateways hold", self.deadline_seconds, "")
+        return held
+
 
 @dataclass
 class BlockRange(InputPartition):
@@ -116,9 +127,7 @@ class BlockStreamReader(DataSourceReader):
         Raises:
             SourceUnreachable: no gateway answers.
         """
-        held = self._options.connect().held()
-        if held is None:
-            raise SourceUnreachable("what the gateways hold", self._options.deadline_seconds, "")
+        held = self._options.held()
         begin, last = self._options.begin, self._options.last_block
         numbers = NumberRange()
         if isinstance(begin, int):
@@ -150,6 +159,8 @@ class SubscriptionReader(NumberStreamReader):
         super().__init__(options.blocks_per_batch)
         self._options = options
         self._columns = dict(columns)
+        self._promised_end = 0
+        """What `available_end` has said: it stays so when the gateways go away before it is read."""
 
     def first_number(self) -> int | None:
         """Give the block that a new query begins with; None while nothing says which that is."""
@@ -162,11 +173,16 @@ class SubscriptionReader(NumberStreamReader):
 
     def end_number(self, following: int) -> int:
         """Ask how far the chain is; nothing new when nobody answers."""
-        held = self._options.connect().held()
-        if held is None or held.last is None:
-            return following
-        last = held.last if self._options.last_block is None else min(held.last, self._options.last_block)
-        return max(following, last + 1)
+        return max(following, self._promised_end, self._end_in(self._options.connect().held()))
+
+    def available_end(self) -> int:
+        """Ask how far the chain is.
+
+        Raises:
+            SourceUnreachable: nobody answers.
+        """
+        self._promised_end = self._end_in(self._options.held())
+        return self._promised_end
 
     def cut(self, first: int, end: int) -> Sequence[InputPartition]:
         """Cut a range of blocks; each part is a subscription of its own."""
@@ -175,6 +191,12 @@ class SubscriptionReader(NumberStreamReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one range as Arrow batches."""
         return _batches(self._options, self._columns, partition)
+
+    def _end_in(self, held: HeldBlocks | None) -> int:
+        if held is None or held.last is None:
+            return 0
+        last = held.last if self._options.last_block is None else min(held.last, self._options.last_block)
+        return last + 1
 
 
 def _batches(

@@ -42,7 +42,7 @@ from gateway.errors import AddressError
 from publishers import limits
 from publishers.entry_blocks import blocks_that_begin_in
 from publishers.entry_server import EntryServers
-from publishers.errors import OptionError
+from publishers.errors import OptionError, SourceUnreachable
 from publishers.event_rows import EVENT_COLUMNS, event_row
 from publishers.number_range import NUMBER_MAX, cut_evenly
 from publishers.spark.batches import row_batches
@@ -246,6 +246,8 @@ class DataStreamTcpReader(NumberStreamReader):
         self._servers = EntryServers(servers, options.stream_type, deadline_seconds=options.deadline_seconds)
         self._options = options
         self._columns = dict(columns)
+        self._promised_end = 0
+        """What `available_end` has said: it stays so when the servers go away before it is read."""
 
     def first_number(self) -> int | None:
         """Give `from`."""
@@ -254,7 +256,19 @@ class DataStreamTcpReader(NumberStreamReader):
     def end_number(self, following: int) -> int:
         """Ask how many entries there are; none new when nobody answers."""
         header = self._servers.header()
-        return following if header is None else max(following, header.total_entries)
+        return max(following, self._promised_end, 0 if header is None else header.total_entries)
+
+    def available_end(self) -> int:
+        """Ask how many entries there are.
+
+        Raises:
+            SourceUnreachable: nobody answers.
+        """
+        header = self._servers.header()
+        if header is None:
+            raise SourceUnreachable("how many entries there are", self._options.deadline_seconds, "")
+        self._promised_end = header.total_entries
+        return self._promised_end
 
     def cut(self, first: int, end: int) -> Sequence[InputPartition]:
         """Cut a range of entries; each part is a connection of its own."""

@@ -52,6 +52,14 @@ class NumberStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
 
     @abstractmethod
+    def available_end(self) -> int:
+        """Give the number after the last that is there now, wherever it is read from; 0: nothing is there.
+
+        Raises:
+            SourceUnreachable: nobody says; a query that took that for nothing would end as if all were read.
+        """
+
+    @abstractmethod
     def cut(self, first: int, end: int) -> Sequence[InputPartition]:
         """Give the partitions of a range that is not empty."""
 
@@ -78,8 +86,7 @@ class NumberStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Go no further than what is there now."""
-        first = self.first_number()
-        self._target = 0 if first is None else self.end_number(first)
+        self._target = self.available_end()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Cut the range between two offsets."""

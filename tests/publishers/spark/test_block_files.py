@@ -252,6 +252,16 @@ def test_a_batch_whose_first_or_last_files_have_gone_is_no_batch(
     assert str(caught.value) == f"{tmp_path}: block {missing} is missing"
 
 
+def test_what_is_there_now_is_read_though_what_was_read_before_is_gone(chain: Path) -> None:
+    """Spark ends a query without a word when there is nothing between its offset and what is there."""
+    for number in range(5):
+        (chain / f"{number:03}.blk").unlink()
+    reader = stream_of(chain, **{"from": "0"})
+    reader.prepareForTriggerAvailableNow()
+    end = reader.latestOffset({"next": 5}, reader.getDefaultReadLimit())
+    assert blocks_in(read(reader, reader.partitions({"next": 5}, end))) == BLOCKS[5:]
+
+
 def test_a_stream_waits_for_a_file_that_is_being_written(
     chain: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

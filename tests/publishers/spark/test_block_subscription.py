@@ -75,6 +75,17 @@ def test_nobody_answers() -> None:
     reader = stream_of("127.0.0.1:1")
     assert reader.initialOffset() == {"next": -1}
     assert reader.latestOffset({"next": 5}, reader.getDefaultReadLimit()) == {"next": 5}
+    with pytest.raises(SourceUnreachable, match="what the gateways hold did not come"):
+        reader.prepareForTriggerAvailableNow()
+
+
+def test_what_a_gateway_holds_now_is_read_to_its_end(tmp_path: Path) -> None:
+    store(tmp_path, BLOCKS)
+    with node_thread(tmp_path) as node:
+        reader = stream_of(str(node.grpc_address), blocks_per_batch="5", to="8")
+        reader.prepareForTriggerAvailableNow()
+    last = reader.latestOffset({"next": 5}, reader.getDefaultReadLimit())
+    assert last == {"first": 5, "next": 9}
 
 
 @pytest.mark.parametrize(

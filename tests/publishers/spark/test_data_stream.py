@@ -147,6 +147,22 @@ def test_a_server_that_is_away_is_waited_for_and_then_an_error() -> None:
         stream_of("a")
 
 
+def test_what_a_server_has_now_is_read_to_its_end_or_it_is_an_error(tmp_path: Path) -> None:
+    """A query that ends without it would be taken for one that has read it."""
+    with pytest.raises(SourceUnreachable, match="how many entries there are did not come"):
+        stream_of("127.0.0.1:1").prepareForTriggerAvailableNow()
+    with ledger_of(tmp_path, BLOCKS) as ledger:
+        with ServerThread(ledger.streamer) as server:
+            reader = stream_of(
+                f"{server.host}:{server.port}", deadline_seconds="0.01", entries_per_batch="13"
+            )
+            reader.prepareForTriggerAvailableNow()
+        last = reader.latestOffset({"next": 26}, reader.getDefaultReadLimit())
+        assert last == {"first": 26, "next": 39}
+        with pytest.raises(SourceUnreachable):
+            rows_of(reader, reader.partitions({"next": 26}, last))
+
+
 @pytest.mark.spark
 def test_spark_reads_a_file_and_a_server(spark: SparkSession, tmp_path: Path) -> None:
     with ledger_of(tmp_path / "node", BLOCKS) as ledger, ServerThread(ledger.streamer) as server:

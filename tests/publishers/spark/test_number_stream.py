@@ -30,6 +30,9 @@ class Numbers(NumberStreamReader):
     def end_number(self, following: int) -> int:
         return max(following, self.end)
 
+    def available_end(self) -> int:
+        return self.end
+
     def cut(self, first: int, end: int) -> Sequence[InputPartition]:
         return [InputPartition((first, end))]
 
