@@ -36,6 +36,7 @@ from gateway.merkle import EMPTY_HASH
 from gateway.root_hash import RootLayout
 from gateway.verdict import Refusal, RefusalKind
 from gateway.verification import BlockVerifier
+from publishers.errors import OptionError
 from publishers.spark.batches import row_batches
 from publishers.spark.schema import BLOCK_NUMBER, CORRUPT, ITEMS, check_schema
 from publishers.verdicts import CheckedBlock, check_block, kinds_text
@@ -88,9 +89,11 @@ def verify_blocks(
 
     Raises:
         SchemaError: the frame does not have the columns of blocks.
+        OptionError: mode, layout or threshold is none that there is.
         LedgerKeyError: a key cannot be used.
     """
     check_schema(frame.schema)
+    _check_options(mode, root_layout, rsa_threshold)
     verifier = make_verifier(LedgerKeys.parse(ledger_keys), mode, root_layout, rsa_threshold)
     if verifier.awaits_block_0 and not frame.isStreaming:
         _believe_block_0(verifier, frame)
@@ -99,6 +102,16 @@ def verify_blocks(
     if not frame.isStreaming:
         checked = _with_links(checked)
     return checked.select(*VERDICT_COLUMNS)
+
+
+def _check_options(mode: str, root_layout: str | int, rsa_threshold: int) -> None:
+    """Refuse what would pass for something else: the layout "8", as the command line has it, for `auto`."""
+    if mode not in ("full", "hash"):
+        raise OptionError("mode", repr(mode), "full or hash")
+    if root_layout not in ("auto", 8, 16):
+        raise OptionError("root_layout", repr(root_layout), "'auto', 8 or 16")
+    if not isinstance(rsa_threshold, int) or rsa_threshold < 0:
+        raise OptionError("rsa_threshold", repr(rsa_threshold), "a whole number from 0 on")
 
 
 def _believe_block_0(verifier: BlockVerifier, frame: DataFrame) -> None:

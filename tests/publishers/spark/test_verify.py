@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from gateway.ledger_keys import LedgerKeys
 from publishers.block_files import write_block_file
-from publishers.errors import SchemaError
+from publishers.errors import OptionError, SchemaError
 from publishers.spark import verify_blocks
 from publishers.spark.verify import VERDICT_COLUMNS, _checked_row
 from publishers.verify_run import make_verifier
@@ -98,6 +98,23 @@ def test_a_frame_with_every_kind_of_trouble(spark: SparkSession, tmp_path: Path)
     assert str(reasons[4]).startswith(f"cannot parse: row: got {tmp_path / '4.blk'}: not a block: ")
     with pytest.raises(SchemaError):
         verify_blocks(blocks.drop("items"))
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"mode": "none"}, "option 'mode': got 'none', expected full or hash"),
+        ({"root_layout": "8"}, "option 'root_layout': got '8', expected 'auto', 8 or 16"),
+        ({"rsa_threshold": "2"}, "option 'rsa_threshold': got '2', expected a whole number from 0 on"),
+        ({"rsa_threshold": -1}, "option 'rsa_threshold': got -1, expected a whole number from 0 on"),
+    ],
+)
+def test_options_that_there_are_not(spark: SparkSession, options: dict[str, Any], text: str) -> None:
+    frame = spark.createDataFrame([], "block_number BIGINT, items ARRAY<BINARY>")
+    with pytest.raises(OptionError) as caught:
+        verify_blocks(frame, [ledger_key()], **options)
+    assert str(caught.value) == text
 
 
 @pytest.mark.spark
