@@ -315,7 +315,7 @@ class BlockHasher:
         """Return the summary of the block, whose items were all given.
 
         Raises:
-            BlockRefused: header, footer or proof is missing, or the layout cannot hold an item.
+            BlockRefused: header, footer or proof is missing.
         """
         header, footer = self._header, self._footer
         if header is None:
@@ -366,8 +366,7 @@ class BlockHasher:
         if self._root_layout == 16:
             return 16, root_16, None
         if self._root_layout == 8:
-            if has_extension:
-                raise refused(RefusalKind.UNSUPPORTED, "root layout 8", "items of extension subtrees", "none")
+            assert not has_extension  # `_look_at_body` has refused them
             return 8, root_8, None
         if has_extension:  # only one of the layouts has a place for them
             return 16, root_16, None
@@ -424,6 +423,9 @@ class BlockHasher:
             subtree = subtree_of(kind)
             if subtree is None:
                 raise refused(RefusalKind.UNSUPPORTED, what, item_name(kind), "an item that can be hashed")
+            if subtree >= EXTENSION_0 and self._root_layout == 8:
+                expected = "an item that root layout 8 has a subtree for"
+                raise refused(RefusalKind.UNSUPPORTED, what, item_name(kind), expected)
             subtrees[kind] = subtree
         return record_file, subtrees
 

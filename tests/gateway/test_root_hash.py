@@ -171,8 +171,8 @@ def test_extension_items_have_a_place_in_layout_16_only() -> None:
     assert summary.root_layout == 16
     assert summary.root_hash == defined_root(items, 16, STATE_HASH)
     assert summary.root_hash_other_layout is None
-    text = "unsupported: root layout 8: got items of extension subtrees, expected none"
-    assert refusal_of(items, root_layout=8) == text
+    text = "got item field 28, expected an item that root layout 8 has a subtree for"
+    assert refusal_of(items, root_layout=8) == f"unsupported: item 1: {text}"
 
 
 def test_the_summary_says_what_the_block_is() -> None:
