@@ -197,18 +197,21 @@ def cannot_parse(error: ItemError) -> BlockRefused:
 def _checked(what: str, item: bytes, known: Mapping[int, tuple[str, WireType]]) -> Iterator[Field]:
     """Yield the fields of an item's message; refuse a known one that a parser would merge or pass over."""
     seen: set[int] = set()
-    for field in fields_of(payload_of(item)):
-        if field.number in known:
-            if field.number in seen:
-                name = _field_name(what, field.number, known)
-                raise refused(RefusalKind.CANNOT_PARSE, name, "it twice", "at most once")
-            expected = known[field.number][1]
-            if field.wire_type != expected:
-                name = _field_name(what, field.number, known)
-                got = f"wire type {field.wire_type.value}"
-                raise refused(RefusalKind.CANNOT_PARSE, name, got, f"wire type {expected.value}")
-            seen.add(field.number)
-        yield field
+    try:
+        for field in fields_of(payload_of(item)):
+            if field.number in known:
+                if field.number in seen:
+                    name = _field_name(what, field.number, known)
+                    raise refused(RefusalKind.CANNOT_PARSE, name, "it twice", "at most once")
+                expected = known[field.number][1]
+                if field.wire_type != expected:
+                    name = _field_name(what, field.number, known)
+                    got = f"wire type {field.wire_type.value}"
+                    raise refused(RefusalKind.CANNOT_PARSE, name, got, f"wire type {expected.value}")
+                seen.add(field.number)
+            yield field
+    except ItemError as error:
+        raise ItemError(error.what, error.got, error.expected, where=what) from error
 
 
 def _field_name(what: str, number: int, known: Mapping[int, tuple[str, WireType]]) -> str:

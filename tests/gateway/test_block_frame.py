@@ -100,6 +100,10 @@ def test_an_empty_timestamp_is_canonical() -> None:
             "cannot parse: block header: got 3 bytes that do not parse, expected a BlockHeader message",
         ),
         (
+            VERSION + TIME + b"\x18\x80\x00",
+            "cannot parse: block header: value of field at byte 8: got 8000, expected 00, the shortest form",
+        ),
+        (
             VERSION + TIME + bytes(HEADER_SIZE_MAX),
             "unsupported: block header: got 4107 bytes, expected at most 4096",
         ),
@@ -199,7 +203,7 @@ def test_a_footer_gives_its_hashes() -> None:
         (
             "0a",
             (
-                "cannot parse: length of field at byte 0: got a varint cut off after 0 bytes, "
+                "cannot parse: block footer: length of field at byte 0: got a varint cut off after 0 bytes, "
                 "expected a whole varint"
             ),
         ),
