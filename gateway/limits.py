@@ -22,6 +22,7 @@ __all__ = [
     "CONNECTION_IDLE_SECONDS_MAX",
     "CONTROL_CALL_SECONDS",
     "CONTROL_SECONDS_MAX",
+    "CROWD_ITEMS_MIN",
     "DISK_PROBE_BYTES",
     "DISK_PROBE_SECONDS",
     "DRAIN_SECONDS",
@@ -237,6 +238,10 @@ that no other publisher waits for it."""
 INLINE_HASH_ITEMS_MAX: Final = 1_024
 """Items of one set that are looked at and hashed in the event loop: each takes 1.5 microseconds, however
 short it is. A larger set goes to a thread."""
+
+CROWD_ITEMS_MIN: Final = 256 * 1024
+"""Items of one message from which on it is parsed, and looked at, only while no other such message is: they
+take some 90 bytes each, however short they are, and some tens of streams would fill the memory with them."""
 
 TURN_ITEMS_MIN: Final = 128
 """Items of one message, or of one batch to be hashed, from which on it takes a turn of the event loop: some

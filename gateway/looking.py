@@ -9,6 +9,9 @@ A shell around `gateway.item_set`. To take the items out of a message and to lea
     more                    in a thread; then the event loop goes on with them in a turn
 
 What comes out is the same wherever it is done.
+
+A message that may have very many items, a crowd, takes many times its bytes once it is parsed. It stays as it
+came until no other crowd is being parsed or looked at, whosever that is; all other messages pass it by.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ import asyncio
 from collections.abc import Sequence
 
 from gateway.item_set import ItemSet, inspect
-from gateway.limits import INLINE_HASH_ITEMS_MAX, TURN_ITEMS_MIN
+from gateway.limits import CROWD_ITEMS_MIN, INLINE_HASH_ITEMS_MAX, TURN_ITEMS_MIN
 from gateway.turns import Turns
 
 __all__ = ["Looking"]
@@ -32,6 +35,18 @@ class Looking:
 
     def __init__(self, turns: Turns) -> None:
         self._turns = turns
+        self.one_crowd = asyncio.Lock()
+        """Held while a crowd is parsed, looked at and handled."""
+
+    @staticmethod
+    def is_crowd(message: bytes) -> bool:
+        """Tell whether a message may have very many items: before each is the tag of field 1, in some form.
+
+        What looks like that within items is counted as well: of random bytes, one in 128.
+        """
+        if len(message) < CROWD_ITEMS_MIN:
+            return False
+        return message.count(b"\x0a") + message.count(b"\x8a") >= CROWD_ITEMS_MIN
 
     @staticmethod
     def is_quick(items: Sequence[bytes]) -> bool:

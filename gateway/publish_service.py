@@ -115,17 +115,12 @@ class PublishService:
             (grpc.method_handlers_generic_handler(SERVICE_NAME, {METHOD_NAME: handler}),)
         )
 
-    def _parse(self, message: bytes) -> publish_pb2.PublishStreamRequest | BadMessage:
+    def _parse(self, message: bytes) -> publish_pb2.PublishStreamRequest | BadMessage | bytes:
         if len(message) > self._message_bytes_max:
             return BadMessage(
                 f"message: got {len(message)} bytes, expected at most {self._message_bytes_max} bytes"
             )
-        try:
-            return _Request.FromString(message)
-        except DecodeError as error:
-            return BadMessage(
-                f"message of {len(message)} bytes: got {error}, expected a PublishStreamRequest"
-            )
+        return message if Looking.is_crowd(message) else _parsed(message)
 
     async def _publish(self, _: object, context: aio.ServicerContext[Any, Any]) -> None:
         """Serve one stream, if it is admitted."""
@@ -224,8 +219,15 @@ class PublishService:
         if not outbox.closed:
             conductor.perform(conductor.arbiter.half_closed(outbox.publisher_id, conductor.now_ns()))
 
-    async def _handle_any(self, outbox: Outbox, message: _Message) -> None:
+    async def _handle_any(self, outbox: Outbox, message: _Message | bytes) -> None:
         """Handle a message; whatever goes wrong on our side ends this stream alone."""
+        if isinstance(message, bytes):  # a crowd
+            async with self._looking.one_crowd:
+                if outbox.closed:  # meanwhile
+                    outbox.dropped_count += 1
+                else:
+                    await self._handle_any(outbox, _parsed(message))
+            return
         try:
             if isinstance(message, _Request) and not Looking.is_quick(message.block_items.block_items):
                 message = await self._item_set_of_many(message)
@@ -295,6 +297,14 @@ class PublishService:
             is_error=code == _END_CODE.ERROR,
             reason=f"EndStream({name})",
         )
+
+
+def _parsed(message: bytes) -> _Request | BadMessage:
+    """Parse a message that is not too long."""
+    try:
+        return _Request.FromString(message)
+    except DecodeError as error:
+        return BadMessage(f"message of {len(message)} bytes: got {error}, expected a PublishStreamRequest")
 
 
 def _item_set_of(request: _Request) -> ItemSet | BadMessage:

@@ -13,7 +13,7 @@ from gateway import looking
 from gateway.errors import ItemError
 from gateway.item_set import ItemSet, inspect
 from gateway.items import ItemKind, field_item
-from gateway.limits import INLINE_HASH_ITEMS_MAX, TURN_ITEMS_MIN
+from gateway.limits import CROWD_ITEMS_MIN, INLINE_HASH_ITEMS_MAX, TURN_ITEMS_MIN
 from gateway.looking import Looking
 from gateway.turns import Turns
 from tests.gateway.rounds import Rounds
@@ -51,6 +51,16 @@ def look(items: Items) -> ItemSet:
 def test_few_items_need_no_turn() -> None:
     assert Looking.is_quick([SHORT] * (TURN_ITEMS_MIN - 1))
     assert not Looking.is_quick([SHORT] * TURN_ITEMS_MIN)
+
+
+@pytest.mark.parametrize("tag", [b"\x0a", b"\x8a\x00", b"\x8a\x80\x00"])
+def test_a_message_of_very_many_items_is_a_crowd_however_they_are_written(tag: bytes) -> None:
+    assert Looking.is_crowd((tag + b"\x02" + SHORT) * CROWD_ITEMS_MIN)
+    assert not Looking.is_crowd((tag + b"\x02" + SHORT) * (CROWD_ITEMS_MIN - 1))
+
+
+def test_long_items_are_no_crowd() -> None:
+    assert not Looking.is_crowd(bytes(range(256)) * 32_768)
 
 
 @pytest.mark.parametrize(

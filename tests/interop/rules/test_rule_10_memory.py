@@ -7,17 +7,20 @@ from __future__ import annotations
 
 import asyncio
 import random
+import threading
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import pytest
 from grpc import aio
 
-from gateway import publish_service
+from gateway import looking, publish_service
 from gateway.admission import Admission
 from gateway.block import Block
+from gateway.item_set import ItemSet
 from gateway.items import ItemKind, field_item
-from gateway.limits import ITEM_OVERHEAD_BYTES
+from gateway.limits import INLINE_HASH_ITEMS_MAX, ITEM_OVERHEAD_BYTES
+from gateway.looking import Looking
 from publishers.client import ClientOptions, publish_blocks
 from publishers.maker import BlockMaker, MakerOptions
 from tests.interop.rules.scenes import BLOCKS, Stage, play
@@ -233,6 +236,45 @@ def test_one_publisher_far_ahead_is_slowed_and_the_others_are_not(tmp_path: Path
 
 
 # --- responses that are not read ----------------------------------------------------------------------------
+
+
+def test_messages_of_very_many_items_are_taken_up_one_at_a_time_and_hold_up_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bob, Carol and Dave send a great many tiny items at once, which take many times their bytes."""
+    crowd = INLINE_HASH_ITEMS_MAX + 1
+    monkeypatch.setattr(looking, "CROWD_ITEMS_MIN", crowd)
+    look, parse = looking._look, publish_service._parsed
+    looked_at: list[int] = []
+    parsed: list[bool] = []
+    may_go_on = threading.Event()
+
+    def look_slowly(items: Sequence[bytes]) -> ItemSet:
+        looked_at.append(len(items))
+        may_go_on.wait(10)
+        return look(items)
+
+    def note(message: bytes) -> object:
+        parsed.append(Looking.is_crowd(message))
+        return parse(message)
+
+    async def scene(stage: Stage) -> None:
+        monkeypatch.setattr(looking, "_look", look_slowly)
+        monkeypatch.setattr(publish_service, "_parsed", note)
+        alice, *others = await stage.publishers("alice", "bob", "carol", "dave")
+        for other in others:
+            await other.items(*[field_item(ItemKind.EVENT_HEADER, b"")] * crowd)
+        await stage.until(lambda: bool(looked_at))
+        await alice.block(*BLOCKS[9:11])
+        await alice.expect("ack 9", "ack 10")
+        assert looked_at == [crowd]
+        assert parsed.count(True) == 1
+        may_go_on.set()
+        for other in others:
+            await other.expect("ack 9", "ack 10", "end INVALID_REQUEST last 10 about 0", "closed")
+        assert looked_at == [crowd] * 3
+
+    play(tmp_path, scene)
 
 
 async def ask_for_ever(deaf: Publisher) -> None:
