@@ -15,9 +15,9 @@ Source: design.md, "Spark".
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from datastream.blocking_client import BlockingStreamClient
 from datastream.errors import BookmarkNotFound, DatastreamError
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 __all__ = ["ChainFrame", "batch_frame", "check_before_spark", "checked_where_read", "stream_frame"]
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +101,7 @@ def batch_frame(spark: SparkSession, source: SourceName, numbers: NumberRange, s
     from pyspark.errors import PySparkException
 
     if source.kind == "datastream" and source.is_server:
+        _check_server(source, numbers)
         return stream_frame(spark, source, numbers, shards)
     make = {"blockfiles": _block_files, "blockstream": _block_stream}.get(source.kind, _planned)
     try:
@@ -130,7 +133,8 @@ def stream_frame(spark: SparkSession, source: SourceName, numbers: NumberRange, 
     if source.kind == "datastream" and source.is_server:
         options = {"server": source.location, "decode": "blocks", **options}
         if numbers.first and "from" not in source.options:
-            options["from"] = str(_entry_of(source, numbers.first))
+            what = f"block {numbers.first} of {source}"
+            options["from"] = str(_asked(source, what, lambda client: _entry_of(client, numbers.first)) or 0)
         frame = spark.readStream.format("datastream").options(**options).load()
         return ChainFrame(_within(frame, numbers), numbers.first or None, last, True)
     if source.kind == "datastream":
@@ -184,12 +188,15 @@ def _check_ends(
     source: SourceName, numbers: NumberRange, there: tuple[int, int], wanted: range | set[int]
 ) -> None:
     """Check that the blocks that --from and --to name are among those that there are."""
-    ends = [numbers.first] if numbers.first else []
-    ends += [] if numbers.end is None else [numbers.end - 1]
-    for number in ends:
+    for number in _ends(numbers):
         if number not in wanted:
             reason = f"block {number} is not there; the first is {there[0]} and the last {there[1]}"
             raise BlockListError(str(source), reason)
+
+
+def _ends(numbers: NumberRange) -> list[int]:
+    ends = [numbers.first] if numbers.first else []
+    return ends if numbers.end is None else [*ends, numbers.end - 1]
 
 
 # --- tables and stream files --------------------------------------------------------------------------------
@@ -240,15 +247,43 @@ def _bounds(numbers: NumberRange) -> dict[str, str]:
     return bounds if numbers.end is None else bounds | {"to": str(numbers.end - 1)}
 
 
-def _entry_of(source: SourceName, block_number: int) -> int:
-    """Ask a data streamer for the entry that a block begins with; 0 when it does not have the block yet."""
+# --- data streamers -----------------------------------------------------------------------------------------
+
+
+def _check_server(source: SourceName, numbers: NumberRange) -> None:
+    """Check that a data streamer has something, and the blocks that --from and --to name."""
+
+    def missing(client: BlockingStreamClient) -> str | None:
+        if not client.header().total_entries:
+            return "the stream has no entries"
+        lost = [number for number in _ends(numbers) if _entry_of(client, number) is None]
+        return f"block {lost[0]} is not there" if lost else None
+
+    reason = _asked(source, f"what {source} holds", missing)
+    if reason is not None:
+        raise BlockListError(str(source), reason)
+
+
+def _entry_of(client: BlockingStreamClient, block_number: int) -> int | None:
+    """Ask for the entry that a block begins with; None when the server does not have the block."""
+    try:
+        return client.bookmark(bookmark_of(block_number)).number - BOOKMARK_COUNT
+    except BookmarkNotFound:
+        return None
+
+
+def _asked(source: SourceName, what: str, ask: Callable[[BlockingStreamClient], T]) -> T:
+    """Ask the first server that answers."""
+    from publishers.spark.data_stream import StreamOptions
+
+    stream_type = StreamOptions.parse(source.options).stream_type
     seconds, trouble = STATUS_SECONDS, ""
     for address in parse_addresses(source.location, port_min=1):
         try:
-            with BlockingStreamClient(address.host, address.port, timeout_seconds=seconds) as client:
-                return client.bookmark(bookmark_of(block_number)).number - BOOKMARK_COUNT
-        except BookmarkNotFound:
-            return 0
+            with BlockingStreamClient(
+                address.host, address.port, stream_type, timeout_seconds=seconds
+            ) as client:
+                return ask(client)
         except (OSError, DatastreamError) as error:
             trouble = f"{address}: {error}"
-    raise SourceUnreachable(f"block {block_number} of {source}", seconds, trouble)
+    raise SourceUnreachable(what, seconds, trouble)

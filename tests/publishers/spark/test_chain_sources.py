@@ -132,8 +132,22 @@ def test_a_data_streamer_is_a_stream_that_begins_at_the_block(
     assert sorted(row[0] for row in spark.table("found").collect()) == [2, 3, 4, 5, 6]
     assert query.lastProgress is not None
     assert '"next": 0' not in str(query.lastProgress["sources"][0]["startOffset"])
-    with pytest.raises(SourceUnreachable, match=r"block 2 of datastream:127\.0\.0\.1:1"):
+    with pytest.raises(SourceUnreachable, match=r"what datastream:127\.0\.0\.1:1 holds"):
         chain_of(spark, "datastream:127.0.0.1:1", SOME)
+    with pytest.raises(SourceUnreachable, match=r"block 2 of datastream:127\.0\.0\.1:1"):
+        stream_frame(spark, parse_source("datastream:127.0.0.1:1"), SOME, 1)
+
+
+def test_a_data_streamer_without_the_blocks_that_are_wanted_is_refused(
+    spark: SparkSession, node: Node, tmp_path: Path
+) -> None:
+    """A query over none of them would end as if all were published."""
+    name = f"datastream:{node.tcp_address}"
+    assert refusal(spark, name, NumberRange(20)) == f"{name}: block 20 is not there"
+    assert refusal(spark, name, NumberRange(3, 10)) == f"{name}: block 9 is not there"
+    with node_thread(tmp_path) as empty:
+        name = f"datastream:{empty.tcp_address}"
+        assert refusal(spark, name) == f"{name}: the stream has no entries"
 
 
 def test_tables_are_sorted_and_cut(spark: SparkSession, folder: Path, tmp_path: Path) -> None:
