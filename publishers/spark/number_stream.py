@@ -23,6 +23,8 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
+from publishers.errors import OptionError
+
 __all__ = ["NumberStreamReader"]
 
 _UNKNOWN: Final = -1
@@ -90,11 +92,26 @@ class NumberStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Cut the range between two offsets."""
-        first = start["next"] if start["next"] != _UNKNOWN else end.get("first", _UNKNOWN)
-        if first == _UNKNOWN or end["next"] <= first:
+        first, following = _next_in(start), _next_in(end)
+        if first == _UNKNOWN:
+            first = end.get("first", _UNKNOWN)
+        if first == _UNKNOWN or following <= first:
             return []
-        return self.cut(first, end["next"])
+        return self.cut(first, following)
 
     def _beginning(self, start: dict[str, Any]) -> int | None:
-        following: int = start["next"]
+        following = _next_in(start)
         return self.first_number() if following == _UNKNOWN else following
+
+
+def _next_in(offset: object) -> int:
+    """Give the number after an offset, which Spark may have found in the checkpoint of another query.
+
+    Raises:
+        OptionError: it is none of ours.
+    """
+    number = offset.get("next") if isinstance(offset, dict) else None
+    if not isinstance(number, int):
+        got = f"the offset {offset!r}"
+        raise OptionError("checkpointLocation", got, "the checkpoint of a query over this source")
+    return number

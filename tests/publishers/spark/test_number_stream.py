@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -12,6 +13,7 @@ pytest.importorskip("pyspark")
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
+from publishers.errors import OptionError
 from publishers.spark.number_stream import NumberStreamReader
 
 ALL = ReadAllAvailable()
@@ -88,3 +90,15 @@ def test_available_now_is_what_was_there_when_it_was_asked_for() -> None:
     empty.prepareForTriggerAvailableNow()
     empty.first, empty.end = 2, 5
     assert empty.latestOffset({"next": -1}, ALL) == {"next": -1}
+
+
+@pytest.mark.parametrize("offset", [{"file": 3}, {"next": None}, 5, [1]])
+def test_a_checkpoint_of_another_source_is_named(offset: Any) -> None:
+    source = Numbers(0, 4)
+    said = (
+        rf"option 'checkpointLocation': got the offset {re.escape(repr(offset))}, expected the checkpoint of "
+    )
+    with pytest.raises(OptionError, match=said):
+        source.latestOffset(offset, ALL)
+    with pytest.raises(OptionError, match=said):
+        source.partitions(offset, {"next": 4})
