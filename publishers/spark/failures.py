@@ -106,6 +106,11 @@ _KNOWN: Final = (
         "no space is left for Spark's temporary files; set SPARK_LOCAL_DIRS to a disk that has some",
     ),
     _known(
+        r"basedir must be absolute: \?|invalid null input: name",
+        "the user id that it runs under has no name in /etc/passwd, which Spark needs; run it as a user who "
+        "has one",
+    ),
+    _known(
         r"UnsupportedClassVersionError",
         "Java is too old for this Spark; install Java 17 or later, or set JAVA_HOME to one",
     ),

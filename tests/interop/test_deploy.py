@@ -69,6 +69,17 @@ def test_the_containerfile_has_no_finding() -> None:
     run_tool("hadolint", str(DEPLOY / "Containerfile"))
 
 
+def test_the_user_whom_spark_runs_as_has_a_name() -> None:
+    """Without one in /etc/passwd, Java does not know where its home is, and Spark does not start."""
+    text = (DEPLOY / "Containerfile").read_text("utf-8")
+    (stage,) = (part for part in text.split("\nFROM ") if " AS publisher\n" in part)
+    user = re.search(r"^USER (\d+):\d+$", stage, re.MULTILINE)
+    assert user is not None
+    assert f"useradd --uid {user[1]} " in stage
+    (job,) = documents(DEPLOY / "kubernetes" / "publisher.yaml")
+    assert job["spec"]["template"]["spec"]["securityContext"]["runAsUser"] == int(user[1])
+
+
 def test_the_unit_is_one_that_systemd_takes(tmp_path: Path) -> None:
     text = (DEPLOY / "systemd" / "sluice.service").read_text("utf-8")
     # The command is not installed here; everything else is as it stands.

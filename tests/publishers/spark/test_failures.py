@@ -103,6 +103,10 @@ USUAL = {
         "no space is left for Spark's temporary files; ",
         "set SPARK_LOCAL_DIRS to a disk that has some",
     ),
+    "java.lang.IllegalArgumentException: basedir must be absolute: ?/.ivy2.5.2/local": (
+        "the user id that it runs under has no name in /etc/passwd, ",
+        "run it as a user who has one",
+    ),
     "java.lang.OutOfMemoryError: Java heap space": (
         "Spark ran out of memory (Java heap space); give it more: --conf spark.driver.memory=4g in ",
         "else spark.executor.memory",
