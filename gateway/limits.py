@@ -23,6 +23,8 @@ __all__ = [
     "CONTROL_CALL_SECONDS",
     "CONTROL_SECONDS_MAX",
     "CROWD_ITEMS_MIN",
+    "CROWD_SAMPLES",
+    "CROWD_SAMPLE_BYTES",
     "DISK_PROBE_BYTES",
     "DISK_PROBE_SECONDS",
     "DRAIN_SECONDS",
@@ -242,6 +244,13 @@ short it is. A larger set goes to a thread."""
 CROWD_ITEMS_MIN: Final = 256 * 1024
 """Items of one message from which on it is parsed, and looked at, only while no other such message is: they
 take some 90 bytes each, however short they are, and some tens of streams would fill the memory with them."""
+
+CROWD_SAMPLES: Final = 64
+"""Places of a message at which its items are counted, to tell whether there are so many; to count them all
+takes the event loop 2 ms for each MB."""
+
+CROWD_SAMPLE_BYTES: Final = 1_024
+"""Bytes of each of these."""
 
 TURN_ITEMS_MIN: Final = 128
 """Items of one message, or of one batch to be hashed, from which on it takes a turn of the event loop: some

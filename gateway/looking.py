@@ -17,10 +17,17 @@ came until no other crowd is being parsed or looked at, whosever that is; all ot
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Sequence
 
 from gateway.item_set import ItemSet, inspect
-from gateway.limits import CROWD_ITEMS_MIN, INLINE_HASH_ITEMS_MAX, TURN_ITEMS_MIN
+from gateway.limits import (
+    CROWD_ITEMS_MIN,
+    CROWD_SAMPLE_BYTES,
+    CROWD_SAMPLES,
+    INLINE_HASH_ITEMS_MAX,
+    TURN_ITEMS_MIN,
+)
 from gateway.turns import Turns
 
 __all__ = ["Looking"]
@@ -31,22 +38,30 @@ class Looking:
 
     Args:
         turns: of the event loop that this is used in.
+        rng: says where samples are taken.
     """
 
-    def __init__(self, turns: Turns) -> None:
+    def __init__(self, turns: Turns, rng: random.Random | None = None) -> None:
         self._turns = turns
+        self._rng = rng or random.Random()
         self.one_crowd = asyncio.Lock()
         """Held while a crowd is parsed, looked at and handled."""
 
-    @staticmethod
-    def is_crowd(message: bytes) -> bool:
-        """Tell whether a message may have very many items: before each is the tag of field 1, in some form.
+    def is_crowd(self, message: bytes) -> bool:
+        """Tell whether a message has very many items, going by samples: before each is the tag of field 1.
 
-        What looks like that within items is counted as well: of random bytes, one in 128.
+        The tag has longer forms, too. What looks like it within items is counted as well: of random bytes,
+        one in 128. Where the samples are taken is not to be foreseen, so that nobody can make room for them.
         """
-        if len(message) < CROWD_ITEMS_MIN:
+        size = len(message)
+        if size < CROWD_ITEMS_MIN:
             return False
-        return message.count(b"\x0a") + message.count(b"\x8a") >= CROWD_ITEMS_MIN
+        seen = 0
+        for _ in range(CROWD_SAMPLES):
+            offset = self._rng.randrange(max(1, size - CROWD_SAMPLE_BYTES))
+            sample = message[offset : offset + CROWD_SAMPLE_BYTES]
+            seen += sample.count(b"\x0a") + sample.count(b"\x8a")
+        return seen * size >= CROWD_ITEMS_MIN * CROWD_SAMPLES * CROWD_SAMPLE_BYTES
 
     @staticmethod
     def is_quick(items: Sequence[bytes]) -> bool:

@@ -120,7 +120,7 @@ class PublishService:
             return BadMessage(
                 f"message: got {len(message)} bytes, expected at most {self._message_bytes_max} bytes"
             )
-        return message if Looking.is_crowd(message) else _parsed(message)
+        return message if self._looking.is_crowd(message) else _parsed(message)
 
     async def _publish(self, _: object, context: aio.ServicerContext[Any, Any]) -> None:
         """Serve one stream, if it is admitted."""

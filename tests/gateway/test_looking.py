@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import threading
 from collections.abc import Sequence
 
@@ -55,12 +56,21 @@ def test_few_items_need_no_turn() -> None:
 
 @pytest.mark.parametrize("tag", [b"\x0a", b"\x8a\x00", b"\x8a\x80\x00"])
 def test_a_message_of_very_many_items_is_a_crowd_however_they_are_written(tag: bytes) -> None:
-    assert Looking.is_crowd((tag + b"\x02" + SHORT) * CROWD_ITEMS_MIN)
-    assert not Looking.is_crowd((tag + b"\x02" + SHORT) * (CROWD_ITEMS_MIN - 1))
+    item = tag + b"\x02" + SHORT
+    assert Looking(Turns()).is_crowd(item * (CROWD_ITEMS_MIN + CROWD_ITEMS_MIN // 8))
+    assert not Looking(Turns()).is_crowd(item * (CROWD_ITEMS_MIN - CROWD_ITEMS_MIN // 8))
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_crowd_does_not_hide_behind_a_long_item(seed: int) -> None:
+    long, short = bytes(4_000_000), (b"\x0a\x02" + SHORT) * 1_000_000
+    looking = Looking(Turns(), random.Random(seed))
+    assert looking.is_crowd(long + short)
+    assert looking.is_crowd(short + long)
 
 
 def test_long_items_are_no_crowd() -> None:
-    assert not Looking.is_crowd(bytes(range(256)) * 32_768)
+    assert not Looking(Turns()).is_crowd(random.Random(1).randbytes(8 * 1024 * 1024))
 
 
 @pytest.mark.parametrize(
