@@ -58,3 +58,12 @@ def test_the_transcript_runs(tmp_path: Path) -> None:
     entries = re.findall(r"^(\d+) (0x\w+) (\d+) bytes$", done.stdout, re.MULTILINE)
     assert [int(number) for number, _, _ in entries] == list(range(BLOCKS_SHOWN))
     assert [entry_type for _, entry_type, _ in entries[:3]] == ["0xb0", "0xb0", "0x1"]
+
+
+def test_what_contributing_runs_selects_a_test() -> None:
+    """pytest ends with a failure where nothing is selected, and so would `make`."""
+    text = (REPOSITORY / "CONTRIBUTING.md").read_text("utf-8")
+    (shown,) = re.findall(r'^make test ARGS="(\S+) -k (\w+)"$', text, re.MULTILINE)
+    path, word = shown
+    names = re.findall(r"^def (test_\w+)", (REPOSITORY / path).read_text("utf-8"), re.MULTILINE)
+    assert [name for name in names if word in name]
