@@ -115,9 +115,9 @@ HEADER_SIZE_MAX: Final = 4096
 """Bytes of a block header item. Real ones have about 50; each of its fields is walked through in Python,
 which takes some 3 ms for the worst header of this size."""
 
-PROOFS_PER_BLOCK_MAX: Final = 16
-"""Proofs in one block. Real blocks carry one. Each costs a signature check, and a copy of a good proof is a
-good proof, so without a limit one block could cost minutes."""
+PROOFS_PER_BLOCK_MAX: Final = 8
+"""Proofs in one block. Real blocks carry one. Each costs a signature check, some 50 ms at most, and there can
+be any number of good ones, so without a limit one block could cost minutes."""
 
 LEDGER_KEYS_MAX: Final = 64
 """Ledger keys that may be configured. A proof is tried against each key of its kind, some 0.1 ms each."""

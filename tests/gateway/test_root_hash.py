@@ -256,7 +256,7 @@ REFUSED = {
     ),
     "one proof too many": (
         [HEADER, FOOTER, *(proof_item(0, bytes([n]) * 64) for n in range(PROOFS_PER_BLOCK_MAX + 1))],
-        "unsupported: item 18: got more than 16 proofs, expected at most 16",
+        "unsupported: item 10: got more than 8 proofs, expected at most 8",
     ),
     "the same proof twice": (
         [HEADER, FOOTER, PROOF, proof_item(0, b"\x02" * 64), PROOF],

@@ -158,6 +158,17 @@ def test_block_0_of_another_network_is_refused() -> None:
     assert verdict_on(CHAIN.block(0), LedgerKeys(tss_file="file"), NETWORK.ledger).published == NETWORK.ledger
 
 
+def test_a_publication_that_is_believed_is_not_checked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    def check_again(*_: object) -> None:
+        raise AssertionError("to check a publication of 128 nodes takes half a second")
+
+    monkeypatch.setattr("gateway.verification.published_ledger", check_again)
+    keys = LedgerKeys(tss_file="file")
+    assert verdict_on(CHAIN.block(0), keys, NETWORK.ledger).published is NETWORK.ledger
+    with pytest.raises(AssertionError):
+        verdict_on(CHAIN.block(0), keys, OTHER.ledger)
+
+
 def test_a_block_0_signed_by_others_than_it_publishes_is_refused() -> None:
     with pytest.raises(BlockRefused, match="Schnorr address-book proof: challenge"):
         verdict_on(CHAIN.block(0, signed_by=OTHER), LedgerKeys())
