@@ -18,6 +18,7 @@ Source: wire.md section 7, proofs.md sections 3.4 and 7, tss.md section 1.1.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import NamedTuple
 
 from gateway.errors import BlockRefused
@@ -91,7 +92,7 @@ class BlockVerifier:
         if summary.number == 0 and proofs.mode == "full":
             published = self._published(items)
             if published is not None and proofs.ledger is None:
-                proofs = proofs.with_ledger(published)
+                proofs = proofs.with_ledger(self._vouching(published))
         refusal = proofs.verify(summary)
         if refusal is None:
             return Verdict(summary, published)
@@ -99,6 +100,15 @@ class BlockVerifier:
         if other is not None and proofs.verify(other) is None:
             return Verdict(other, published)
         raise BlockRefused(refusal)
+
+    def _vouching(self, published: LedgerData) -> LedgerData:
+        """Return what of the ledger data that block 0 brings may vouch for block 0 itself.
+
+        A ledger id that is pinned does not cover the WRAPS key: with a key of his own a stranger could prove
+        whatever he liked. So who has signed block 0 must be shown by a Schnorr proof, as all networks begin;
+        it covers the block, and with it the key for later ones.
+        """
+        return published if self.proofs.keys.tss_id is None else replace(published, wraps_vk=b"")
 
     def _published(self, items: Iterable[bytes]) -> LedgerData | None:
         """Return the ledger data that block 0 publishes, if they matter here.

@@ -185,8 +185,8 @@ class TssCheck:
             return Refusal(
                 RefusalKind.MISSING_VERIFICATION_DATA,
                 f"{_WHAT}: WRAPS address-book proof",
-                "no WRAPS key in the ledger data",
-                "one, to check the proof with",
+                "no WRAPS key that is believed",
+                "one, of tss:FILE or of a block 0 that has a Schnorr address-book proof",
             )
         key = self._wraps_key(self.ledger.wraps_vk)
         ledger_id, vk_hash = self.ledger.ledger_id, hash_array_number(vk)

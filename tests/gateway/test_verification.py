@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from gateway.block import Block
@@ -10,15 +12,18 @@ from gateway.items import field_item
 from gateway.ledger_keys import LedgerKeys, VerificationMode
 from gateway.proofs import ProofVerifier
 from gateway.proofs.ledger_data import LedgerData
+from gateway.proofs.poseidon import hash_array_number
 from gateway.root_hash import BlockSummary, RootLayout
 from gateway.verdict import Refusal, RefusalKind
 from gateway.verification import BlockVerifier, Verdict
 from tests.gateway.blocks import PUBLIC_KEY, block_items, proof_item, summary_of
+from tests.gateway.proofs.bn254_setup import WrapsSetup
 from tests.gateway.proofs.tss_chain import TssChain
 from tests.gateway.proofs.tss_network import TssNetwork
 
 NETWORK, OTHER = TssNetwork((1, 1, 1)), TssNetwork((1, 1, 1), seed=2)
 CHAIN = TssChain(NETWORK)
+WRAPS = WrapsSetup()
 
 
 def verify(
@@ -167,6 +172,39 @@ def test_a_publication_that_is_believed_is_not_checked_again(monkeypatch: pytest
     assert verdict_on(CHAIN.block(0), keys, NETWORK.ledger).published is NETWORK.ledger
     with pytest.raises(AssertionError):
         verdict_on(CHAIN.block(0), keys, OTHER.ledger)
+
+
+class Forger(TssNetwork):
+    """Signs with its own keys; a WRAPS proof, with its own key too, says that NETWORK vouches for them."""
+
+    def sign(
+        self, root_hash: bytes, signers: Sequence[int] | None = None, vouchers: Sequence[int] | None = None
+    ) -> bytes:
+        """A whole TSS signature, 3,432 bytes."""
+        ledger_number = int.from_bytes(NETWORK.ledger.ledger_id, "little")
+        proof = WRAPS.proof_parts(ledger_number, hash_array_number(self.vk))
+        return super().sign(root_hash)[:2728] + b"".join(proof.values())
+
+
+def test_a_pinned_id_does_not_let_block_0_choose_the_key_that_vouches_for_it() -> None:
+    network, forger = TssNetwork((1, 1, 1), wraps_vk=WRAPS.key_bytes()), Forger((1, 1, 1), seed=2)
+    chain = TssChain(network)
+    assert network.ledger.ledger_id == NETWORK.ledger.ledger_id
+    pinned, forged = LedgerKeys(tss_id=network.ledger.ledger_id), chain.block(0, signed_by=forger)
+    with pytest.raises(BlockRefused) as caught:
+        verdict_on(forged, pinned)
+    assert caught.value.refusal == Refusal(
+        RefusalKind.MISSING_VERIFICATION_DATA,
+        "TSS block proof: WRAPS address-book proof",
+        "no WRAPS key that is believed",
+        "one, of tss:FILE or of a block 0 that has a Schnorr address-book proof",
+    )
+    # The proof itself is sound: with the key from a file that the operator trusts it holds.
+    assert verdict_on(forged, pinned, network.ledger).published == network.ledger
+    # Signed by the network, block 0 brings the key for the blocks behind it.
+    ledger = verdict_on(chain.block(0), pinned).published
+    assert ledger == network.ledger
+    assert verdict_on(chain.block(1, signed_by=forger), pinned, ledger).summary.number == 1
 
 
 def test_a_block_0_signed_by_others_than_it_publishes_is_refused() -> None:

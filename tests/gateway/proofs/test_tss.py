@@ -63,8 +63,8 @@ def test_a_wraps_proof_needs_a_wraps_key() -> None:
     assert TssCheck(replace(published, wraps_vk=b"")).check(signature, root_hash) == Refusal(
         RefusalKind.MISSING_VERIFICATION_DATA,
         "TSS block proof: WRAPS address-book proof",
-        "no WRAPS key in the ledger data",
-        "one, to check the proof with",
+        "no WRAPS key that is believed",
+        "one, of tss:FILE or of a block 0 that has a Schnorr address-book proof",
     )
     spoiled = TssCheck(replace(published, wraps_vk=b"\xff" * 1768)).check(signature, root_hash)
     assert spoiled is not None
