@@ -87,9 +87,8 @@ class WatchedArbiter(Arbiter):
         self._coverage.count("STREAM_TABLE", f"{stream.state.name} {event.name}")
         return super()._react(stream, event, said)
 
-    def standing_of(self, number: int, name: str) -> Any:
-        """See `RaceFacts.standing_of`."""
-        standing = super().standing_of(number, name)
+    def _standing(self, stream: StreamFacts, said: Any) -> Any:
+        standing = super()._standing(stream, said)
         self._coverage.count("ON_HEADER", standing.name)
         return standing
 
