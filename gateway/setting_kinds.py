@@ -54,7 +54,7 @@ KIB, MIB, GIB = 1024, 1024**2, 1024**3
 _SIZE_UNITS = {"": 1, "B": 1, "KIB": KIB, "MIB": MIB, "GIB": GIB}
 _SIZE = re.compile(r"(\d{1,20})\s*(B|[KMG]iB)?", re.IGNORECASE | re.ASCII)
 _WHOLE = re.compile(r"\d{1,3}(_\d{3})+|\d{1,20}", re.ASCII)
-_DECIMAL = re.compile(r"\d{1,20}(\.\d{1,20})?", re.ASCII)
+_DECIMAL = re.compile(r"\d{1,20}(\.\d{1,20})?|\.\d{1,20}", re.ASCII)
 _SWITCHES = {
     "on": True,
     "true": True,
@@ -144,7 +144,7 @@ class Seconds:
     metavar: str = "SECONDS"
 
     def read(self, written: object) -> float:
-        """Read `2` or `2.5`."""
+        """Read `2`, `2.5` or `.5`."""
         seconds: float | None = None
         is_number = isinstance(written, int | float) and not isinstance(written, bool)
         if is_number or (isinstance(written, str) and _DECIMAL.fullmatch(written.strip())):

@@ -43,6 +43,7 @@ READ: list[tuple[Kind, object, object]] = [
     (NUMBER, 1, 1),
     (TIME, "2", 2.0),
     (TIME, "2.5", 2.5),
+    (TIME, ".5", 0.5),
     (TIME, 3600, 3600.0),
     (TIME, 0, 0.0),
     (SIZE, "8MiB", 8 * MIB),
@@ -80,7 +81,7 @@ REFUSED: list[tuple[Kind, tuple[object, ...], str]] = [
     ),
     (
         TIME,
-        ("", "x", "-1", "1e3", -1, 3600.5, float("nan"), float("inf"), True, [2]),
+        ("", "x", ".", "-1", "1e3", -1, 3600.5, float("nan"), float("inf"), True, [2]),
         "0 (no limit) or seconds above 0, at most 3600",
     ),
     (Seconds(10, none_allowed=False), ("0", 0, 11), "seconds above 0, at most 10"),
