@@ -82,6 +82,8 @@ def test_the_user_whom_spark_runs_as_has_a_name() -> None:
 
 def test_the_unit_is_one_that_systemd_takes(tmp_path: Path) -> None:
     text = (DEPLOY / "systemd" / "sluice.service").read_text("utf-8")
+    (page,) = re.findall(r"(?m)^Documentation=file:(\S+)$", text)
+    assert f"install -D -m 644 docs/operations.md {page}\n" in text
     # The command is not installed here; everything else is as it stands.
     unit = tmp_path / "sluice.service"
     unit.write_text(text.replace("/opt/sluice/bin/sluice", sys.executable))
