@@ -73,21 +73,44 @@ class BlockGateways:
 
     def held(self) -> HeldBlocks | None:
         """Say what the first gateway that answers holds; None when none answers."""
+        try:
+            return self.held_surely()
+        except SourceUnreachable:
+            return None
+
+    def held_surely(self, wanted: str = "what the gateways hold") -> HeldBlocks:
+        """Say what the first gateway that answers holds; each is asked once.
+
+        Args:
+            wanted: what is asked for, for the error.
+
+        Raises:
+            SourceUnreachable: none answers.
+        """
+        trouble = ""
         for address in self._gateways:
-            found = self.held_by(address)
-            if found is not None:
-                return found
-        return None
+            try:
+                return self._asked(address)
+            except _Trouble as error:
+                trouble = f"{address}: {error}"
+                log.warning("%s", trouble)
+        raise SourceUnreachable(wanted, None, trouble)
 
     def held_by(self, address: str) -> HeldBlocks | None:
         """Say what one gateway holds; None when it does not answer."""
+        try:
+            return self._asked(address)
+        except _Trouble as error:
+            log.warning("%s: %s", address, error)
+            return None
+
+    def _asked(self, address: str) -> HeldBlocks:
         try:
             with open_blocking_channel(address, self._tls, _CHANNEL_OPTIONS) as channel:
                 stub = node_pb2_grpc.BlockNodeServiceStub(channel)
                 status = stub.serverStatus(node_pb2.ServerStatusRequest(), timeout=self._answer_seconds)
         except grpc.RpcError as error:
-            log.warning("%s: %s", address, _reason(error))
-            return None
+            raise _Trouble(_reason(error)) from error
         if status.last_available_block == U64_MAX:
             return HeldBlocks(None, None)
         return HeldBlocks(status.first_available_block, status.last_available_block)

@@ -48,13 +48,26 @@ class EntryServers:
 
     def header(self) -> StreamHeader | None:
         """Give the stream's header as the first server that answers says it; None when none does."""
+        try:
+            return self.header_surely()
+        except SourceUnreachable:
+            return None
+
+    def header_surely(self) -> StreamHeader:
+        """Give the stream's header as the first server that answers says it; each is asked once.
+
+        Raises:
+            SourceUnreachable: none answers.
+        """
+        trouble = ""
         for address in self._servers:
             try:
                 with self._connect(address) as client:
                     return client.header()
             except (OSError, DatastreamError) as error:
-                log.warning("%s: %s", address, error)
-        return None
+                trouble = f"{address}: {error}"
+                log.warning("%s", trouble)
+        raise SourceUnreachable("how many entries there are", None, trouble)
 
     def entries(self, first_number: int, wait: Callable[[float], None] = time.sleep) -> Iterator[Entry]:
         """Give the entries from a number on, live ones, too; the caller stops when it has enough.

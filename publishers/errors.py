@@ -307,17 +307,19 @@ class SourceRefused(PublisherError):
 class SourceUnreachable(PublisherError):
     """A source that is read over the network gave nothing in time.
 
-    Fields: `wanted`: what was asked for; `seconds` waited; `trouble`: the last thing that went wrong.
+    Fields: `wanted`: what was asked for; `seconds` waited, None where everybody was asked once only;
+    `trouble`: the last thing that went wrong.
     """
 
-    def __init__(self, wanted: str, seconds: float, trouble: str) -> None:
+    def __init__(self, wanted: str, seconds: float | None, trouble: str) -> None:
         super().__init__(wanted, seconds, trouble)
         self.wanted = wanted
         self.seconds = seconds
         self.trouble = trouble
 
     def __str__(self) -> str:
-        return f"{self.wanted} did not come within {self.seconds:g} s ({self.trouble or 'no answer'})"
+        within = "" if self.seconds is None else f" within {self.seconds:g} s"
+        return f"{self.wanted} did not come{within} ({self.trouble or 'no answer'})"
 
 
 class SparkJobFailed(PublisherError):

@@ -29,7 +29,6 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from gateway.channels import ClientTls
 from publishers import limits
 from publishers.block_gateways import BlockGateways, HeldBlocks
-from publishers.errors import SourceUnreachable
 from publishers.number_range import NUMBER_MAX, NumberRange, cut_evenly
 from publishers.spark.batches import row_batches
 from publishers.spark.gateway_options import GATEWAY_OPTIONS, gateway_tls, gateways_of, rotated
@@ -95,10 +94,7 @@ class SubscriptionOptions:
         Raises:
             SourceUnreachable: no gateway answers.
         """
-        held = self.connect().held()
-        if held is None:
-            raise SourceUnreachable("what the gateways hold", self.deadline_seconds, "")
-        return held
+        return self.connect().held_surely()
 
 
 @dataclass

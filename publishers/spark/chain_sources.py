@@ -172,9 +172,7 @@ def _block_stream(spark: SparkSession, source: SourceName, numbers: NumberRange,
     from publishers.spark.block_subscription import SubscriptionOptions
 
     options = {"gateways": source.location, **source.options}
-    held = SubscriptionOptions.parse(options).connect().held()
-    if held is None:
-        raise SourceUnreachable(f"what {source} holds", STATUS_SECONDS, "")
+    held = SubscriptionOptions.parse(options).connect().held_surely(f"what {source} holds")
     if held.first is None or held.last is None:
         raise BlockListError(str(source), "the node has no blocks")
     first = max(numbers.first, held.first)
@@ -277,13 +275,13 @@ def _asked(source: SourceName, what: str, ask: Callable[[BlockingStreamClient], 
     from publishers.spark.data_stream import StreamOptions
 
     stream_type = StreamOptions.parse(source.options).stream_type
-    seconds, trouble = STATUS_SECONDS, ""
+    trouble = ""
     for address in parse_addresses(source.location, port_min=1):
         try:
             with BlockingStreamClient(
-                address.host, address.port, stream_type, timeout_seconds=seconds
+                address.host, address.port, stream_type, timeout_seconds=STATUS_SECONDS
             ) as client:
                 return ask(client)
         except (OSError, DatastreamError) as error:
             trouble = f"{address}: {error}"
-    raise SourceUnreachable(what, seconds, trouble)
+    raise SourceUnreachable(what, None, trouble)

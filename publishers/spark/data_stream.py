@@ -42,7 +42,7 @@ from gateway.errors import AddressError
 from publishers import limits
 from publishers.entry_blocks import blocks_that_begin_in
 from publishers.entry_server import EntryServers
-from publishers.errors import OptionError, SourceUnreachable
+from publishers.errors import OptionError
 from publishers.event_rows import EVENT_COLUMNS, event_row
 from publishers.number_range import NUMBER_MAX, cut_evenly
 from publishers.spark.batches import row_batches
@@ -264,10 +264,7 @@ class DataStreamTcpReader(NumberStreamReader):
         Raises:
             SourceUnreachable: nobody answers.
         """
-        header = self._servers.header()
-        if header is None:
-            raise SourceUnreachable("how many entries there are", self._options.deadline_seconds, "")
-        self._promised_end = header.total_entries
+        self._promised_end = self._servers.header_surely().total_entries
         return self._promised_end
 
     def cut(self, first: int, end: int) -> Sequence[InputPartition]:

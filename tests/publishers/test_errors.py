@@ -56,6 +56,7 @@ CASES = [
         errors.SourceUnreachable("entry 7", 2.5, "a:1: refused"),
         "entry 7 did not come within 2.5 s (a:1: refused)",
     ),
+    (errors.SourceUnreachable("entry 7", None, "a:1: refused"), "entry 7 did not come (a:1: refused)"),
     (errors.SparkUnavailable("no Java found", "install one"), "no Java found; install one"),
     (errors.MachineError("clock", "done"), "publisher: can't handle clock in state done"),
 ]

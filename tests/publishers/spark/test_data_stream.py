@@ -149,7 +149,7 @@ def test_a_server_that_is_away_is_waited_for_and_then_an_error() -> None:
 
 def test_what_a_server_has_now_is_read_to_its_end_or_it_is_an_error(tmp_path: Path) -> None:
     """A query that ends without it would be taken for one that has read it."""
-    with pytest.raises(SourceUnreachable, match="how many entries there are did not come"):
+    with pytest.raises(SourceUnreachable, match=r"^how many entries there are did not come \(127.0.0.1:1: "):
         stream_of("127.0.0.1:1").prepareForTriggerAvailableNow()
     with ledger_of(tmp_path, BLOCKS) as ledger:
         with ServerThread(ledger.streamer) as server:
