@@ -25,6 +25,7 @@ __all__ = ["FollowCheckpoint"]
 
 _FACTS: Final = "sluice.json"
 _LOCK: Final = "sluice.lock"
+_REMEDY: Final = "begin with a new folder: what is stored is passed over"
 
 
 class FollowCheckpoint:
@@ -61,6 +62,24 @@ class FollowCheckpoint:
             return None
         return number if isinstance(number, int) and number >= 0 else None
 
+    def damage(self, publisher_id: str) -> CheckpointError | None:
+        """Look for what Spark stumbles over in a query's folder, and does not name; None: nothing is found.
+
+        For a query that has failed: one that runs is writing there.
+        """
+        folder = Path(self.of(publisher_id))
+        metadata = folder / "metadata"
+        if metadata.exists() and not _has_json(metadata, 0):
+            return CheckpointError(str(self.folder), f"{metadata} is damaged; {_REMEDY}")
+        for path in sorted((*folder.glob("offsets/[0-9]*"), *folder.glob("commits/[0-9]*"))):
+            if not _has_json(path, 1):
+                return CheckpointError(str(self.folder), f"{path} is damaged; {_REMEDY}")
+        for path in sorted(folder.glob("commits/[0-9]*")):
+            offsets = folder / "offsets" / path.name
+            if not offsets.exists():
+                return CheckpointError(str(self.folder), f"{offsets} is missing; {_REMEDY}")
+        return None
+
     def __enter__(self) -> Self:
         """Lock it, and compare or write the facts.
 
@@ -95,7 +114,7 @@ class FollowCheckpoint:
         path = self.folder / _FACTS
         try:
             if path.exists():
-                self._compare(json.loads(path.read_text()))
+                self._compare(_facts_in(path))
                 return
             temporary = path.with_suffix(".part")
             ours = (_LOCK, temporary.name)  # a full disk may have left half of the facts
@@ -125,3 +144,22 @@ class FollowCheckpoint:
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
+
+
+def _facts_in(path: Path) -> object:
+    try:
+        return json.loads(path.read_text())
+    except ValueError as error:
+        raise CheckpointError(str(path.parent), f"{_FACTS} is damaged; {_REMEDY}") from error
+
+
+def _has_json(path: Path, version_lines: int) -> bool:
+    """Whether a file of Spark's has its version line, or none, and behind it lines of JSON, or `-`."""
+    try:
+        lines = path.read_text().splitlines()
+        for line in lines[version_lines:]:
+            if line != "-":
+                json.loads(line)
+    except (OSError, ValueError):
+        return False
+    return len(lines) > version_lines and all(line.startswith("v") for line in lines[:version_lines])

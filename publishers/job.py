@@ -329,8 +329,7 @@ def _report(race: _Race, jobs: list[_Job]) -> JobReport:
     for job in jobs:
         is_whole = job.error is None and not (race.is_stopping and job.query is not None)
         if job.error is not None and not race.is_stopping:
-            reason = reason_in(str(job.error)).removeprefix(f"publisher {job.publisher_id}: ")
-            failures.append(Failure(job.publisher_id, reason))
+            failures.append(Failure(job.publisher_id, _reason_of(race, job)))
         is_interrupted |= race.is_stopping and not is_whole
         # What is committed is all there is; of a job that failed or was stopped, the tasks' own words count.
         if is_whole:
@@ -348,6 +347,14 @@ def _report(race: _Race, jobs: list[_Job]) -> JobReport:
         blocks_per_second=race.rate(rows),
         is_interrupted=is_interrupted,
     )
+
+
+def _reason_of(race: _Race, job: _Job) -> str:
+    """Say why a job failed; of a damaged checkpoint Spark gives the words of a parser, and no remedy."""
+    damage = race.checkpoint.damage(job.publisher_id) if race.checkpoint else None
+    if damage is not None:
+        return str(damage)
+    return reason_in(str(job.error)).removeprefix(f"publisher {job.publisher_id}: ")
 
 
 # --- one publisher ------------------------------------------------------------------------------------------

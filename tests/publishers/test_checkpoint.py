@@ -56,7 +56,8 @@ def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
 
 def test_a_damaged_one_is_refused(tmp_path: Path) -> None:
     (tmp_path / "sluice.json").write_text("{")
-    assert refusal(tmp_path).startswith("sluice.json: ")
+    damaged = "sluice.json is damaged; begin with a new folder: what is stored is passed over"
+    assert refusal(tmp_path) == damaged
     (tmp_path / "sluice.json").write_text("[]")
     assert refusal(tmp_path) == f"it was begun with --source unknown, not {SOURCE}"
 
@@ -112,3 +113,37 @@ def test_what_is_not_known_of_a_query_is_not_guessed(tmp_path: Path, text: str) 
         (tmp_path / "p-1" / name).mkdir(parents=True)
         (tmp_path / "p-1" / name / "0").write_text(content)
     assert FollowCheckpoint(tmp_path, SOURCE, 0).committed_next("p-1") is None
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "expected"),
+    [
+        ("metadata", '{"id":"a"}', None),
+        ("metadata", "", "metadata is damaged"),
+        ("metadata", '{"id', "metadata is damaged"),
+        ("offsets/1", "", "offsets/1 is damaged"),
+        ("offsets/1", "\0" * 40, "offsets/1 is damaged"),
+        ("offsets/1", 'v1\n{"batc', "offsets/1 is damaged"),
+        ("offsets/1", 'v1\n{}\n{"next": ', "offsets/1 is damaged"),
+        ("offsets/0", None, "offsets/0 is missing"),
+        ("commits/0", "v1", "commits/0 is damaged"),
+        ("commits/0", "v1\n-", None),
+    ],
+)
+def test_what_is_damaged_of_a_query_is_named_with_the_remedy(
+    tmp_path: Path, name: str, content: str | None, expected: str | None
+) -> None:
+    checkpoint = FollowCheckpoint(tmp_path, SOURCE, 0)
+    assert checkpoint.damage("p-1") is None  # the query was never begun
+    folder = tmp_path / "p-1"
+    for part in ("commits", "offsets"):
+        (folder / part).mkdir(parents=True)
+    files = {"metadata": "{}", "offsets/0": "v1\n{}\n{}", "offsets/1": "v1\n{}\n{}", "commits/0": "v1\n{}"}
+    for each, text in (files | {name: content}).items():
+        if text is not None:
+            (folder / each).write_text(text)
+    found = checkpoint.damage("p-1")
+    remedy = "begin with a new folder: what is stored is passed over"
+    assert str(found) == (
+        "None" if expected is None else f"checkpoint {tmp_path}: {folder}/{expected}; {remedy}"
+    )
