@@ -154,7 +154,12 @@ def run_demo(options: DemoOptions, on_progress: Callable[[DemoProgress], None]) 
     with ExitStack() as cleanup:
         on_progress(DemoProgress("starting a node", count))
         node = cleanup.enter_context(
-            NodeProcess(options.folder / "node", node_log, [*arguments, *_PATIENT, *options.node_arguments])
+            NodeProcess(
+                options.folder / "node",
+                node_log,
+                [*arguments, *_PATIENT, *options.node_arguments],
+                is_bound=True,
+            )
         )
         reader = StreamReader(*node.tcp, published, last)
         cleanup.callback(reader.stop)

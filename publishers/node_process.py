@@ -52,6 +52,7 @@ class NodeProcess:
         arguments: further words for `sluice serve`.
         module: what is run; one that does more than `gateway.cli` (benchmarks).
         prefix: what the command begins with, where something else is to start it.
+        is_bound: it ends with this process, even with one that is killed; only for the default module.
 
     Raises:
         NodeNotStarted: it ended, or did not say that it listens in time.
@@ -65,7 +66,10 @@ class NodeProcess:
         module: str = "gateway.cli",
         *,
         prefix: Sequence[str] = (),
+        is_bound: bool = False,
     ) -> None:
+        if is_bound:
+            module = "publishers.bound_node"
         self.data_dir = data_dir
         self.log_path = log_path
         words = ["serve", "--data-dir", str(data_dir), "--log-format", "json"]
@@ -76,7 +80,7 @@ class NodeProcess:
             log_start = log.tell()
             self._process = subprocess.Popen(
                 [*prefix, sys.executable, "-m", module, *words, *arguments],
-                stdin=subprocess.DEVNULL,
+                stdin=subprocess.PIPE if is_bound else subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 env=environment_without_settings(),
@@ -136,7 +140,10 @@ class NodeProcess:
         Raises:
             subprocess.TimeoutExpired: it runs longer.
         """
-        return self._process.wait(seconds)
+        status = self._process.wait(seconds)
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+        return status
 
     def stop(self) -> int:
         """Ask it to stop (SIGTERM), and return its exit status; one that takes too long is killed."""

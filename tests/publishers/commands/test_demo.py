@@ -94,19 +94,27 @@ def test_ctrl_c_or_sigterm_to_all_its_processes_ends_it_cleanly(
     assert processes_about(folder) == []
 
 
-def test_a_terminal_that_is_closed_leaves_no_node(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("number", "expected"), [(signal.SIGHUP, 128 + signal.SIGHUP), (signal.SIGKILL, -signal.SIGKILL)]
+)
+def test_a_terminal_that_is_closed_or_kill_9_leaves_no_node(
+    tmp_path: Path, number: signal.Signals, expected: int
+) -> None:
     folder = tmp_path / "demo"
     with demo(folder, "--blocks", "5") as process:
         assert process.stdout is not None
         assert any(line.strip() == "starting a node" for line in process.stdout)
         while not processes_about(folder / "node"):
             time.sleep(0.01)
-        process.send_signal(signal.SIGHUP)
+        process.send_signal(number)
         status = process.wait(STOP_SECONDS)
+    give_up_at = time.monotonic() + (STOP_SECONDS if number == signal.SIGKILL else 0)
+    while processes_about(folder / "node") and time.monotonic() < give_up_at:
+        time.sleep(0.1)  # nobody waits for the node of one that was killed
     left = processes_about(folder / "node")
     for process_id in left:
         os.kill(process_id, signal.SIGKILL)
-    assert (status, left) == (128 + signal.SIGHUP, [])
+    assert (status, left) == (expected, [])
 
 
 def test_a_folder_that_is_not_empty_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -184,3 +192,20 @@ def test_what_failed_is_not_said_to_be_stored(capsys: pytest.CaptureFixture[str]
     result = dataclasses.replace(RESULT, read=ReadTotals(blocks=1), publishers=(given_up,))
     print_result(Console(width=80, force_terminal=False), result)
     assert "blocks               0 to 1\n" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--item-bytes", "-5"), "--item-bytes: got -5, expected 256 to 6291456"),
+        (("--rate", "nan"), "--rate: nan is no number of blocks a second"),
+        (("--rate", "inf"), "--rate: inf is no number of blocks a second"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_there_is_a_folder(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], said: str
+) -> None:
+    folder = tmp_path / "demo"
+    assert main(["demo", "--folder", str(folder), *words]) != 0
+    assert said in capsys.readouterr().err
+    assert not folder.exists()
