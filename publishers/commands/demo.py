@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import signal
 import sys
 import tempfile
@@ -104,6 +105,10 @@ def command(
     for flag, text in (("--grpc", grpc), ("--tcp", tcp)):
         if text is not None:
             node_arguments += [flag, str(parse_address(text))]
+    if not math.isfinite(rate):
+        raise click.BadParameter(f"{rate:g} is no number of blocks a second", param_hint="--rate")
+    maker = MakerOptions(transactions_per_block=transactions_per_block, item_bytes=item_bytes)
+    maker.check()
     options = DemoOptions(
         folder=_claim(folder),
         block_count=block_count,
@@ -112,7 +117,7 @@ def command(
         blocks_per_second=rate or None,
         master=master,
         node_arguments=tuple(node_arguments),
-        maker=MakerOptions(transactions_per_block=transactions_per_block, item_bytes=item_bytes),
+        maker=maker,
     )
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:  # nohup
