@@ -256,6 +256,24 @@ def test_who_starts_a_block_over_while_one_below_is_open_stays_its_winner() -> N
     race.expect("Bob", "ack 9", "ack 10")
 
 
+def test_who_has_started_a_block_over_is_not_blamed_for_it() -> None:
+    """Alice leaves block 10, which she has started over, when she is asked for 9; then it is hers again."""
+    race = Race(8)
+    race.connect("Alice", "Bob", "Carol")
+    race.header("Bob", 9)
+    race.header("Alice", 9)
+    race.expect("Alice", "skip 9")
+    race.header("Alice", 10)
+    race.header("Alice", 10)
+    race.leave("Bob")
+    race.expect("Alice", "resend 9")
+    race.block("Alice", 9)
+    race.header("Alice", 10)
+    race.expect("Alice", "ack 9")
+    assert race.dropped[-1] == (10, "SENT_BACK")
+    assert race.winner_of[10] == "Alice"
+
+
 def test_who_offers_a_block_again_that_it_has_sent_whole_does_not_start_it_over() -> None:
     """Its proof ended the block when the next header came, though that is its own once more."""
     race = Race(8)

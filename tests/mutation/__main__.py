@@ -74,7 +74,7 @@ def main(prefixes: list[str]) -> int:
         if not chosen:
             continue
         runner = _Runner(chosen)
-        options = ["-q", "-x", "--no-header", "-p", "no:cacheprovider", "--capture=no", "--no-summary"]
+        options = ["-qq", "-x", "--no-header", "-p", "no:cacheprovider", "--capture=no", "--no-summary"]
         pytest.main([*options, *paths], plugins=[runner])
         explained = {mutant.name: reason_of(mutant.name) for mutant in runner.survivors}
         open_ends = [name for name, reason in explained.items() if reason is None]

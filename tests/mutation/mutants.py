@@ -18,7 +18,8 @@ from publishers.machine_tables import Ending, Gateway, Pace, Step
 __all__ = ["TESTS", "Mutant", "mutants"]
 
 RACE_TESTS = tuple(
-    f"tests/gateway/test_race{name}.py" for name in ("_streams", "", "_resends", "_steps", "_roles", "_facts")
+    f"tests/gateway/test_race{name}.py"
+    for name in ("_streams", "", "_resends", "_ends", "_steps", "_stories", "_roles", "_facts")
 )
 MACHINE_TESTS = tuple(
     f"tests/publishers/test_{name}.py" for name in ("machine", "machine_trouble", "machine_cells")

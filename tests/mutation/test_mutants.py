@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from gateway.race_tables import BLOCK_TABLE, CONSEQUENCES, ON_HEADER, STREAM_TABLE
 from publishers.machine_tables import ENDINGS, TABLE
-from tests.mutation.mutants import mutants
+from tests.mutation.mutants import TESTS, mutants
 from tests.mutation.unreachable import UNREACHABLE, reason_of
 
 FLAT: dict[str, Mapping[Any, object]] = {
@@ -20,6 +21,13 @@ NESTED: dict[str, Mapping[Any, Mapping[Any, object]]] = {
     "BLOCK_TABLE": BLOCK_TABLE,
     "TABLE": TABLE,
 }
+ROOT = Path(__file__).resolve().parents[2]
+SCENES = {
+    "race": ("tests/gateway/test_race*.py", "tests.gateway.racing"),
+    "machine": ("tests/publishers/test_machine*.py", "tests.publishers.scenario"),
+}
+"""Which modules tell stories of a side, and what they tell them with."""
+BY_CHANCE = "tests/gateway/test_race_walk.py"
 NAMES = [mutant.name for mutant in mutants()]
 
 
@@ -40,3 +48,13 @@ def test_every_reason_fits_a_mutant() -> None:
     stale = [prefix for prefix in UNREACHABLE if not any(name.startswith(prefix) for name in NAMES)]
     assert stale == []
     assert reason_of("ON_HEADER[AHEAD] = SKIP") is None
+
+
+def test_every_module_with_stories_has_to_notice() -> None:
+    """One that is split off from another would be left out else, and with it what it notices."""
+    for side, (pattern, scene) in SCENES.items():
+        told = {
+            str(path.relative_to(ROOT)) for path in ROOT.glob(pattern) if scene in path.read_text("utf-8")
+        }
+        assert told - {BY_CHANCE} <= set(TESTS[side])
+        assert all((ROOT / path).is_file() for path in TESTS[side])

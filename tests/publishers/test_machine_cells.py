@@ -158,10 +158,13 @@ def test_answers_on_a_stream_that_is_left_mean_nothing(answer: Skipped | ResendA
     assert publisher.report == before
 
 
-def test_why_a_stream_is_left_is_not_changed_by_the_gateways_last_word() -> None:
+@pytest.mark.parametrize("code", [EndCode.INVALID_REQUEST, EndCode.DUPLICATE_BLOCK])
+def test_why_a_stream_is_left_is_not_changed_by_the_gateways_last_word(code: EndCode) -> None:
+    """After DUPLICATE_BLOCK it would go to the same gateway again."""
     publisher = Publisher(gateway_count=2).streaming([5, 6])
+    publisher.write_all()
     publisher.resend(4)
-    publisher.end(EndCode.INVALID_REQUEST, last=4)
+    publisher.end(code, last=5)
     assert publisher.lose() == [Connect(1, attempt=0)]
 
 

@@ -53,6 +53,15 @@ def test_an_end_goes_to_the_next_gateway_and_waits_when_all_were_tried(code: End
     assert publisher.lose() == [Connect(0, attempt=0)]
 
 
+def test_where_all_gateways_shut_down_or_stand_by_the_waits_are_short_at_first() -> None:
+    """One of them is about to take over."""
+    publisher = Publisher(gateway_count=2).streaming([5])
+    publisher.end(EndCode.SUCCESS, last=4)
+    assert publisher.lose() == [Connect(1, attempt=0)]
+    publisher.connect().end(EndCode.SUCCESS, last=4)
+    assert publisher.lose() == [Connect(0, attempt=1, is_soon=True)]
+
+
 def test_one_gateway_is_tried_with_growing_attempts_until_progress() -> None:
     publisher = Publisher().take([5])
     assert [publisher.lose() for _ in range(3)] == [[Connect(0, attempt=k)] for k in (1, 2, 3)]
