@@ -27,7 +27,7 @@ from gateway.api import node_pb2, node_pb2_grpc
 from gateway.catch_up import DONE, CatchUp, CatchUpRules, Outcome, Range, Try
 from gateway.channels import ClientTls, open_channel
 from gateway.conductor import Conductor
-from gateway.errors import GatewayError
+from gateway.errors import GatewayError, PeerError
 from gateway.limits import FOLLOW_SETTLE_SECONDS, KEEPALIVE_PEER_SECONDS, PEER_STATUS_SECONDS_MAX
 from gateway.logs import fields
 from gateway.metrics import Metrics
@@ -228,6 +228,8 @@ class Following:
             outcome, reason = await self._attempt(machine, address)
         except aio.AioRpcError as error:
             outcome, reason = Outcome.UNREACHABLE, f"{error.code().name}: {error.details()}"
+        except PeerError as error:
+            outcome, reason = Outcome.LIED, str(error)
         except GatewayError as error:  # a certificate that cannot be read
             outcome, reason = Outcome.UNREACHABLE, str(error)
         except Exception as error:  # the edge of a shell: the next attempt may go better
@@ -356,11 +358,14 @@ async def ask(
 
     Raises:
         grpc.aio.AioRpcError: it does not answer.
+        PeerError: its answer does not parse.
     """
     call: Any = stub.serverStatus(
         node_pb2.ServerStatusRequest(), metadata=((STATUS_KEY, ""),), timeout=timeout_seconds
     )
-    status: node_pb2.ServerStatusResponse = await call
+    status: node_pb2.ServerStatusResponse | None = await call
+    if status is None:  # what gRPC gives for bytes that do not parse
+        raise PeerError("its status", "a message that does not parse", "a ServerStatusResponse")
     instance = ""
     for key, value in await call.trailing_metadata() or ():
         if key == STATUS_KEY:

@@ -20,7 +20,7 @@ from grpc import aio
 
 from gateway.api import node_pb2, node_pb2_grpc
 from gateway.channels import WHOLE_BLOCKS, ClientTls, open_channel
-from gateway.errors import BlockRefused, TlsError
+from gateway.errors import BlockRefused, PeerError, TlsError
 from gateway.limits import PEER_STATUS_SECONDS_MAX
 from gateway.node_service import INSTANCE_KEY, STATUS_KEY, read_facts
 from gateway.root_hash import BlockHasher
@@ -154,7 +154,7 @@ async def _ask(report: NodeReport, channel: aio.Channel) -> None:
     """Ask one node what it holds."""
     try:
         status = await _status(report, channel, "")
-    except (aio.AioRpcError, TlsError) as error:
+    except (aio.AioRpcError, PeerError, TlsError) as error:
         report.error = _reason(error)
         return
     if status.last_available_block != U64_MAX:
@@ -168,9 +168,12 @@ async def _ask_root(report: NodeReport, channel: aio.Channel, number: int) -> No
             await _status(report, channel, str(number))
             report.root_hash = report.facts.pop("root_hash", None)
             return
-        response = await node_pb2_grpc.BlockAccessServiceStub(channel).getBlock(
+        call: Any = node_pb2_grpc.BlockAccessServiceStub(channel).getBlock(
             node_pb2.BlockRequest(block_number=number), timeout=PEER_STATUS_SECONDS_MAX
         )
+        response: node_pb2.BlockResponse | None = await call
+        if response is None:  # as below
+            raise PeerError(f"block {number}", "a message that does not parse", "a BlockResponse")
         hasher = BlockHasher()
         hasher.add(list(response.block.items))
         report.root_hash = hasher.finish().root_hash.hex()
@@ -178,13 +181,17 @@ async def _ask_root(report: NodeReport, channel: aio.Channel, number: int) -> No
         report.error = _reason(error)
     except BlockRefused as refused:
         report.error = f"block {number}: {refused}"
+    except PeerError as error:
+        report.error = _reason(error)
 
 
 async def _status(report: NodeReport, channel: aio.Channel, asked: str) -> node_pb2.ServerStatusResponse:
     call: Any = node_pb2_grpc.BlockNodeServiceStub(channel).serverStatus(
         node_pb2.ServerStatusRequest(), metadata=((STATUS_KEY, asked),), timeout=PEER_STATUS_SECONDS_MAX
     )
-    status: node_pb2.ServerStatusResponse = await call
+    status: node_pb2.ServerStatusResponse | None = await call
+    if status is None:  # what gRPC gives for bytes that do not parse
+        raise PeerError("its status", "a message that does not parse", "a ServerStatusResponse")
     for key, value in await call.trailing_metadata() or ():
         if key == STATUS_KEY:
             report.facts = read_facts(value)
@@ -192,7 +199,7 @@ async def _status(report: NodeReport, channel: aio.Channel, asked: str) -> node_
     return status
 
 
-def _reason(error: aio.AioRpcError | TlsError) -> str:
+def _reason(error: aio.AioRpcError | PeerError | TlsError) -> str:
     if isinstance(error, aio.AioRpcError):
         return f"{error.code().name}: {error.details() or 'no details'}"
     return str(error)

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
+import grpc
 from grpc import aio
 
 from gateway.api import node_pb2, node_pb2_grpc, subscribe_pb2, subscribe_pb2_grpc
@@ -103,6 +104,26 @@ class FakePeer(
         self.asked.append((start, end))
         async for response in self.script(self, start, end):
             yield response
+
+
+async def _nonsense(request: bytes, context: Any) -> bytes:
+    return b"\xff\xff"
+
+
+@asynccontextmanager
+async def nonsense_peer() -> AsyncIterator[str]:
+    """The address of a peer whose answers do not parse, until the end of the test."""
+    server = aio.server()
+    answer: grpc.RpcMethodHandler[Any, Any] = grpc.unary_unary_rpc_method_handler(_nonsense)
+    for service, method in (("BlockNodeService", "serverStatus"), ("BlockAccessService", "getBlock")):
+        name = f"org.hiero.block.api.{service}"
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(name, {method: answer}),))
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    try:
+        yield f"127.0.0.1:{port}"
+    finally:
+        await server.stop(0)
 
 
 @asynccontextmanager

@@ -8,11 +8,12 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
+from grpc import aio
 
 from gateway import node_status
 from gateway.node_status import NodeReport, NodesView, collect
 from publishers.block_summary import summarize
-from tests.gateway.fake_peer import fake_peer
+from tests.gateway.fake_peer import fake_peer, nonsense_peer
 from tests.nodes import make_blocks, running_node
 from tests.publishers.node_thread import store
 
@@ -86,6 +87,21 @@ def test_a_node_of_another_make_has_blanks_and_an_error_where_it_cannot_answer()
             assert view.reports[0].facts == {}
             assert view.reports[0].error is not None
             assert view.reports[0].error.startswith("UNIMPLEMENTED: ")
+
+    asyncio.run(scenario())
+
+
+def test_a_node_whose_answer_does_not_parse_has_that_as_its_error(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with nonsense_peer() as nonsense, fake_peer(BLOCKS) as peer:
+            view = await collect([nonsense, peer.address])
+            words = "got a message that does not parse, expected a"
+            assert view.reports[0].error == f"its status: {words} ServerStatusResponse"
+            assert (view.reports[1].last, view.healthy) == (7, False)
+            report = NodeReport(nonsense)
+            async with aio.insecure_channel(nonsense) as channel:
+                await node_status._ask_root(report, channel, 7)
+            assert report.error == f"block 7: {words} BlockResponse"
 
     asyncio.run(scenario())
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
@@ -21,7 +22,9 @@ from gateway.peer_stream import ENDINGS, PeerStream
 from gateway.race_tables import EndStatus
 from gateway.turns import Turns
 from publishers.maker import BlockMaker, MakerOptions
-from tests.gateway.fake_peer import fake_peer, items_of, says, whole
+from tests.gateway.fake_peer import fake_peer, items_of, nonsense_peer, says, whole
+from tests.gateway.test_following import FAST, peers, until_block
+from tests.gateway.test_ledger import logged
 from tests.nodes import KEY, make_blocks, running_node, wire_to
 
 BLOCKS = make_blocks(8)
@@ -227,3 +230,28 @@ def test_a_peer_that_does_not_say_how_far_it_is_counts_as_gone_after_so_many_que
     else:
         assert asyncio.run(scenario()) == (Outcome.UNREACHABLE, "DEADLINE_EXCEEDED: too late")
         assert asked == PEER_POLL_FAILURES_MAX
+
+
+def test_a_peer_whose_status_does_not_parse_is_left_for_another(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Asked in passing, by a node that publishers have left, it ended all following of peers for good."""
+
+    async def scenario() -> None:
+        async with AsyncExitStack() as stack:
+            nonsense = await stack.enter_async_context(nonsense_peer())
+            peer = await stack.enter_async_context(fake_peer(BLOCKS[:3]))
+            both = peers(nonsense, peer.address)
+            node = await stack.enter_async_context(running_node(tmp_path, **FAST, peers=both))
+            await until_block(node, 2)
+            peer.blocks, peer.last = BLOCKS[:8], 7
+            await until_block(node, 7)
+            assert not await node.following.is_itself(nonsense)
+
+    caplog.set_level(logging.WARNING)
+    asyncio.run(scenario())
+    dropped = logged(caplog, "peer dropped")[0]
+    assert dropped["outcome"] == "the peer sent what cannot be"
+    assert (
+        dropped["reason"] == "its status: got a message that does not parse, expected a ServerStatusResponse"
+    )
