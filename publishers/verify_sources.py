@@ -212,10 +212,11 @@ class NodeSource:
                 yield Job(number, items=tuple(response.block.items))
 
     def _unreachable(self, wanted: str, seconds: float, error: grpc.RpcError) -> SourceUnreachable:
-        trouble = str(error)
+        trouble, waited = str(error), None  # most errors come at once
         if isinstance(error, grpc.Call):
             trouble = f"{error.code().name}: {error.details()}"
-        return SourceUnreachable(wanted, seconds, f"{self._address}: {trouble}")
+            waited = seconds if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED else None
+        return SourceUnreachable(wanted, waited, f"{self._address}: {trouble}")
 
 
 # --- a node, over TCP ---------------------------------------------------------------------------------------
@@ -287,6 +288,7 @@ class StreamSource:
         except LayoutError as error:
             raise SourceRefused("blocks", f"the stream of {self._address}: {error}") from error
         except (ConnectionEnded, OSError) as error:
-            raise SourceUnreachable(f"block {first}", seconds, f"{self._address}: {error}") from error
+            waited = seconds if isinstance(error, TimeoutError) else None
+            raise SourceUnreachable(f"block {first}", waited, f"{self._address}: {error}") from error
         except DatastreamError as error:
             raise SourceRefused(f"block {first}", f"{self._address}: {error}") from error

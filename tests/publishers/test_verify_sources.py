@@ -117,6 +117,8 @@ def test_an_empty_node(tmp_path: Path) -> None:
         assert str(no_streamer.value).startswith(f"block 0 cannot be had: {node.grpc_address}: ")
     with pytest.raises(SourceUnreachable):
         NodeSource(node.grpc_address, ALL)
+    with pytest.raises(SourceUnreachable, match=r"^block 0 did not come \("):
+        numbers(StreamSource(node.tcp_address, ALL))
 
 
 def test_a_stream(node: Node) -> None:
