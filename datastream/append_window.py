@@ -30,7 +30,7 @@ from collections.abc import Callable
 from datastream.layout import page_end, page_number_of
 from datastream.limits import APPEND_WINDOW_BYTES
 
-__all__ = ["AppendWindow"]
+__all__ = ["TMPFS", "AppendWindow", "file_system_of"]
 
 _logger = logging.getLogger(__name__)
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -40,7 +40,9 @@ _MADV_POPULATE_WRITE = 23
 """Of <asm-generic/mman-common.h>, since Linux 5.14."""
 _STATFS_SIZE = 256
 """More than a `struct statfs` has on any 64-bit machine; its first word is the kind of file system."""
-_OVERWRITING = {0xEF53: "ext2, ext3, ext4", 0x01021994: "tmpfs"}
+TMPFS = 0x01021994
+"""From <linux/magic.h>."""
+_OVERWRITING = {0xEF53: "ext2, ext3, ext4", TMPFS: "tmpfs"}
 """From <linux/magic.h>. Others may need new room to write a page again, which a full disk does not have:
 btrfs and ZFS always, XFS for a file that was copied by reference."""
 
@@ -96,7 +98,7 @@ class AppendWindow:
     def _move(self, offset: int, size: int) -> bool:
         """Make a window that begins with the block of `offset`; return whether `size` bytes fit in it."""
         if self._is_possible is None:
-            self._is_possible = hasattr(_libc, "fallocate") and _file_system_of(self._fd) in _OVERWRITING
+            self._is_possible = hasattr(_libc, "fallocate") and file_system_of(self._fd) in _OVERWRITING
         start = offset - offset % mmap.ALLOCATIONGRANULARITY
         end = min(start + APPEND_WINDOW_BYTES, page_end(page_number_of(offset)))
         if not self._is_possible or offset + size > end or end > os.fstat(self._fd).st_size:
@@ -113,7 +115,7 @@ class AppendWindow:
         return True
 
 
-def _file_system_of(fd: int) -> int:
+def file_system_of(fd: int) -> int:
     """Return the magic number of an open file's file system, 0 when it cannot be told."""
     answer = ctypes.create_string_buffer(_STATFS_SIZE)
     return 0 if _libc.fstatfs(fd, answer) else ctypes.c_ulong.from_buffer(answer).value

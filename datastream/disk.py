@@ -9,11 +9,12 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
+import mmap
 import os
 from pathlib import Path
 from typing import Protocol
 
-from datastream.append_window import AppendWindow
+from datastream.append_window import TMPFS, AppendWindow, file_system_of
 
 __all__ = ["Disk", "RealDisk", "create_file"]
 
@@ -118,15 +119,38 @@ class RealDisk:
         self._window.write(data, offset)
 
     def replace(self, data: bytes, offset: int) -> None:
-        """See `Disk.replace`; a hole is made first, so that the new bytes get new pages in memory.
+        """See `Disk.replace`; the new bytes get new pages in memory.
 
-        A socket that was given a range by `sendfile` holds the pages themselves, not a copy of them.
+        A socket that was given a range by `sendfile` holds the pages themselves, not a copy of them. A direct
+        write takes them out of the page cache as they are. A hole does so only where each page is by itself:
+        in a large folio (XFS, ext4 since Linux 6.16) it is zeros in the page that the socket holds.
         """
         self._window.forget()
+        if self._write_directly(data, offset):
+            return
         if _fallocate is not None:
             # A file system that cannot make holes refuses; then the bytes are only overwritten.
             _fallocate(self._fd, _PUNCH_HOLE, ctypes.c_int64(offset), ctypes.c_int64(len(data)))
         self.pwrite(data, offset)
+
+    def _write_directly(self, data: bytes, offset: int) -> bool:
+        """Write past the page cache; return whether all of it was, else it has to be written again."""
+        # Before Linux 6.6 tmpfs refuses, since then it writes through the cache and keeps the pages.
+        if file_system_of(self._fd) == TMPFS:
+            return False
+        try:
+            # Another descriptor: with this flag on ours, reads meanwhile would have to be aligned, too.
+            direct_fd = os.open(f"/proc/self/fd/{self._fd}", os.O_WRONLY | os.O_DIRECT | os.O_CLOEXEC)
+        except OSError:
+            return False
+        try:
+            with mmap.mmap(-1, len(data)) as aligned:
+                aligned[:] = data
+                return os.pwrite(direct_fd, aligned, offset) == len(data)
+        except OSError:
+            return False
+        finally:
+            os.close(direct_fd)
 
     def fdatasync(self) -> None:
         """See `Disk.fdatasync`."""

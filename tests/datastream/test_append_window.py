@@ -60,7 +60,7 @@ class Written:
 def file(tmp_path: Path) -> Iterator[Written]:
     """A file of two data pages on a file system that can have a window."""
     written = Written(tmp_path / "file")
-    if append_window._file_system_of(written.fd) not in append_window._OVERWRITING:
+    if append_window.file_system_of(written.fd) not in append_window._OVERWRITING:
         os.close(written.fd)
         pytest.skip("no window on this file system")
     yield written
@@ -127,14 +127,14 @@ def test_what_has_no_room_in_a_window(file: Written, offset: int, size: int) -> 
 
 def test_an_unknown_file_system_has_no_window(file: Written, monkeypatch: pytest.MonkeyPatch) -> None:
     btrfs = 0x9123683E
-    monkeypatch.setattr(append_window, "_file_system_of", lambda fd: btrfs)
+    monkeypatch.setattr(append_window, "file_system_of", lambda fd: btrfs)
     file.window.write(b"abc", 5000)
     assert file.without == [(5000, 3)]
     assert file.window.range == (0, 0)
 
 
 def test_a_descriptor_of_nothing_has_no_file_system() -> None:
-    assert append_window._file_system_of(-1) == 0
+    assert append_window.file_system_of(-1) == 0
 
 
 def test_without_room_for_a_window(file: Written, monkeypatch: pytest.MonkeyPatch) -> None:

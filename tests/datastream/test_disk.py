@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from pathlib import Path
 
 import pytest
@@ -39,6 +40,25 @@ def test_holes(tmp_path: Path) -> None:
     disk.fdatasync()
     assert disk.has_data(1 << 19)
     assert not disk.has_data(1 << 20)
+    disk.close()
+
+
+def test_what_a_socket_holds_stays_when_it_is_replaced(tmp_path: Path) -> None:
+    """One large write, as a kernel with large folios keeps several pages of it together."""
+    path = tmp_path / "file"
+    old, new, offset = b"o" * 65_536, b"n" * 8_192, 12_288
+    create_file(path, b"", 1 << 20)
+    disk = RealDisk(path)
+    disk.pwrite(b"o" * (1 << 20), 0)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        sender = socket.create_connection(listener.getsockname())
+        receiver, _ = listener.accept()
+    with sender, receiver:
+        assert os.sendfile(sender.fileno(), disk.fileno(), 0, len(old)) == len(old)
+        disk.replace(new, offset)
+        assert receiver.recv(len(old), socket.MSG_WAITALL) == old
+    rest = offset + len(new)
+    assert disk.pread(len(old), 0) == old[:offset] + new + old[rest:]
     disk.close()
 
 
