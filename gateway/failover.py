@@ -1,6 +1,7 @@
 """A failover: the active node hands over to a standby, step by step; if a step fails, all is undone.
 
-    read both       the one is active, the other a standby, and neither has a problem
+    read both       the one is active, the other a standby that has no problem; an active one may wait for the
+                    first to have its blocks (`commit.min_standbys`): it is given some time to be ready
     drain           the active node finishes its blocks and sends publishers elsewhere
     level           the standby holds the same last block with the same root hash
     activate        the standby takes publishers
@@ -24,6 +25,7 @@ A shell without sockets: it talks to `NodeControl`, so that every loss of an ans
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -31,7 +33,12 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from gateway.errors import FailoverFailed, NodeCallFailed
-from gateway.limits import FAILOVER_HOLD_SECONDS, FAILOVER_LEVEL_SECONDS
+from gateway.limits import (
+    FAILOVER_HOLD_SECONDS,
+    FAILOVER_LEVEL_SECONDS,
+    FAILOVER_READY_POLL_SECONDS,
+    FAILOVER_READY_SECONDS,
+)
 from gateway.roles import Phase
 
 __all__ = ["Failover", "NodeControl", "NodeStatus", "Step"]
@@ -119,11 +126,13 @@ class Failover:
         target: NodeControl,
         report: Callable[[Step], None],
         clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self._source = source
         self._target = target
         self._report = report
         self._clock = clock
+        self._sleep = sleep
 
     async def run(self) -> None:
         """Hand over as planned.
@@ -135,6 +144,12 @@ class Failover:
         self._refuse_one_node(source, target)
         if source.phase is Phase.STANDBY and target.phase is Phase.ACTIVE:
             return  # done before
+        if source.phase is target.phase is Phase.ACTIVE and target.problems:
+            target = await self._step(
+                f"wait for {self._target.address}",
+                self._await_ready(target),
+                lambda state: "not ready" if state.problems else "ready",
+            )
         self._check(source, target)
         try:
             drained = await self._step(
@@ -199,6 +214,14 @@ class Failover:
             return await self._target.state()
         except NodeCallFailed as error:
             raise FailoverFailed(str(error), "nothing has changed") from error
+
+    async def _await_ready(self, target: NodeStatus) -> NodeStatus:
+        """Wait for a target that is active, too: its blocks may wait for the source to have them."""
+        deadline = self._clock() + FAILOVER_READY_SECONDS
+        while target.problems and self._clock() < deadline:
+            await self._sleep(FAILOVER_READY_POLL_SECONDS)
+            target = await self._target_state()
+        return target
 
     def _refuse_one_node(self, source: NodeStatus, target: NodeStatus) -> None:
         """Refuse a failover from a node to itself, under whatever name."""

@@ -31,6 +31,8 @@ __all__ = [
     "DRAIN_SECONDS_MAX",
     "FAILOVER_HOLD_SECONDS",
     "FAILOVER_LEVEL_SECONDS",
+    "FAILOVER_READY_POLL_SECONDS",
+    "FAILOVER_READY_SECONDS",
     "FIELD_CHARACTERS_MAX",
     "FOLLOW_SETTLE_SECONDS",
     "GC_OBJECTS_MIN",
@@ -204,6 +206,13 @@ LEVEL_LOOK_SECONDS: Final = 0.01
 
 FAILOVER_LEVEL_SECONDS: Final = 10.0
 """How long a standby may take to become level while publishers wait; then the failover is undone."""
+
+FAILOVER_READY_SECONDS: Final = 20.0
+"""How long a failover between two active nodes waits for the second to be ready: with `commit.min_standbys`
+it is so only while the first has its blocks, which that takes every `catchup.stall_seconds` (10) or so."""
+
+FAILOVER_READY_POLL_SECONDS: Final = 0.5
+"""How often it asks meanwhile; a node whose blocks wait for others stays ready for 3 s."""
 
 FAILOVER_HOLD_SECONDS: Final = 30.0
 """How long a drained node waits for the end of the failover before it takes publishers again by itself:

@@ -9,6 +9,7 @@ import pytest
 
 from gateway.errors import FailoverFailed, NodeCallFailed, RoleRefused
 from gateway.failover import Failover, NodeStatus, Step
+from gateway.limits import FAILOVER_READY_POLL_SECONDS, FAILOVER_READY_SECONDS
 from gateway.roles import Phase, RoleEvent, RoleRecord, RoleState
 
 ROOT = b"\x11" * 48
@@ -208,6 +209,31 @@ def test_two_active_nodes_become_one_again(pair: Pair) -> None:
     pair.run()
     assert pair.active == ["B"]
     assert "activate" not in pair.b.calls
+
+
+@pytest.mark.parametrize("ready_after", [3, None])
+def test_a_second_active_node_that_waits_for_the_first_is_given_time(
+    pair: Pair, ready_after: int | None
+) -> None:
+    """With `commit.min_standbys` it is ready only now and then, as the other one takes its blocks."""
+    pair.b.role = RoleState(RoleRecord("active"))
+    pair.b.problems = ("block 42 is not acknowledged before 1 other node has it on disk",)
+    slept: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        if len(slept) == ready_after:
+            pair.b.problems = ()
+
+    failover = Failover(pair.a, pair.b, pair.steps.append, clock=lambda: sum(slept), sleep=sleep)
+    if ready_after is None:
+        with pytest.raises(FailoverFailed, match=r"B is not ready: block 42 is .*; nothing has changed"):
+            asyncio.run(failover.run())
+        assert (pair.active, sum(slept)) == (["A", "B"], FAILOVER_READY_SECONDS)
+    else:
+        asyncio.run(failover.run())
+        assert (pair.active, slept) == (["B"], [FAILOVER_READY_POLL_SECONDS] * ready_after)
+    assert pair.steps[1].name == "wait for B"
 
 
 def test_the_old_node_may_be_lost_at_the_end(pair: Pair) -> None:
