@@ -10,7 +10,8 @@ A reader never sees half of an update:
 
 What the kernel has taken for a client stays as it was, too: an update gives its blocks new pages
 (`Disk.replace`) instead of changing those that a socket may still hold. A truncation does not: what a client
-receives of the dropped entries before its connection ends may be zeros.
+receives of the dropped entries before its connection ends may be zeros, or bytes of those that took their
+place.
 
 Source: wire.md 4; design.md, invariants 2 and 5.
 """

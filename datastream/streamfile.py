@@ -141,7 +141,10 @@ class StreamFile:
                 self.path, lowest, offset, found, f"packet type {PACKET_DATA}, as a page begins with an entry"
             )
         if not lowest <= number <= highest:
-            expected = f"{lowest} to {highest} of {self.committed.total_entries}"
+            total = self.committed.total_entries
+            expected = f"{lowest} to {highest} of {total}"
+            if highest < lowest:
+                expected = f"none there, as the header counts {total} entries"
             raise EntriesDisagree(self.path, lowest, offset, f"entry number {number}", expected)
         return number
 

@@ -85,7 +85,7 @@ REFUSALS: list[tuple[str, Change, type[StreamFileRefused], str]] = [
         "no entries but a length",
         put(46, bytes(U64)),
         errors.EntriesDisagree,
-        "found entry number 0 at entry 0, offset 4096, expected 0 to -1 of 0",
+        "found entry number 0 at entry 0, offset 4096, expected none there, as the header counts 0 entries",
     ),
     (
         "entries but no length",
