@@ -71,7 +71,7 @@ def test_publishers_whose_blocks_are_not_stored_give_up(
 
     node = nullcontext(SimpleNamespace(tcp=("127.0.0.1", 1), grpc="127.0.0.1:1"))
     reader = SimpleNamespace(start=lambda: None, stop=lambda: None)
-    monkeypatch.setattr(demo_module, "NodeProcess", lambda *_: node)
+    monkeypatch.setattr(demo_module, "NodeProcess", lambda *_, **__: node)
     monkeypatch.setattr(demo_module, "StreamReader", lambda *_: reader)
     monkeypatch.setattr(demo_module, "build_session", lambda *_, **__: SimpleNamespace(stop=lambda: None))
     monkeypatch.setattr(demo_module, "leave_signals_to_python", lambda _: None)
