@@ -10,6 +10,7 @@
     ├── RoleRefused          the role of a node cannot change so now
     ├── NodeCallFailed       a node did not do what it was asked over its control address
     ├── FailoverFailed       a failover was not possible; it says which node is active
+    │   └── FailoverInterrupted  it was interrupted; it says what both nodes are (exit 130)
     ├── PeerError            bytes or behaviour that came from somebody else
     │   ├── ItemError        an item or a message is not well formed
     │   ├── ProofDataError   a part of a proof, or published ledger data, is not what it must be
@@ -36,6 +37,7 @@ __all__ = [
     "ChainMisuse",
     "ChainStateError",
     "FailoverFailed",
+    "FailoverInterrupted",
     "Fatal",
     "GatewayError",
     "HelperProcessLost",
@@ -58,7 +60,8 @@ class GatewayError(Exception):
     """The root of the gateway's errors. One that reaches the command line is printed in one line."""
 
     exit_status: ClassVar[int] = 1
-    """Exit status of a command that this error ends: 1 it failed, 2 it was told to do what it cannot."""
+    """Exit status of a command that this error ends: 1 it failed, 2 it was told to do what it cannot,
+    130 it was interrupted."""
 
 
 # --- how the node was told to run ---------------------------------------------------------------------------
@@ -155,6 +158,17 @@ class FailoverFailed(GatewayError):
         """Which step failed, and why."""
         self.outcome = outcome
         """How things stand now, or what to do."""
+
+
+class FailoverInterrupted(FailoverFailed):
+    """A failover was interrupted."""
+
+    exit_status = 130
+
+    def __init__(self, reason: str, outcome: str, *, is_done: bool = False) -> None:
+        super().__init__(reason, outcome)
+        self.is_done = is_done
+        """The interruption came too late: the target is active."""
 
 
 # --- blocks, proofs and keys --------------------------------------------------------------------------------

@@ -14,6 +14,12 @@
     stand by                      nothing: the load has moved. It is said what the old node is: one that lives
                                   is active again after its hold, one that died comes back as a standby
 
+    interrupted                   what is done
+    before activate               the step is given up, and the drained node resumed at once
+    from activate on              the rest is done first; each of its calls has a time limit
+
+Either way it is said what both nodes are then.
+
 With `force` the active node is taken for dead: the standby is activated as it is. That is refused while the
 other node still answers as active. If the dead node comes back, it is active as well, since nobody could tell
 it; the same failover without `force` then makes it a standby. Until then both take the same chain's blocks.
@@ -27,15 +33,16 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import Any, NoReturn, Protocol, TypeVar
 
-from gateway.errors import FailoverFailed, NodeCallFailed
+from gateway.errors import FailoverFailed, FailoverInterrupted, NodeCallFailed
 from gateway.limits import (
     FAILOVER_HOLD_SECONDS,
     FAILOVER_LEVEL_SECONDS,
+    FAILOVER_LOOK_SECONDS,
     FAILOVER_READY_POLL_SECONDS,
     FAILOVER_READY_SECONDS,
 )
@@ -44,6 +51,8 @@ from gateway.roles import Phase
 __all__ = ["Failover", "NodeControl", "NodeStatus", "Step"]
 
 _Result = TypeVar("_Result")
+
+_INTERRUPTED = "interrupted"
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,17 +142,117 @@ class Failover:
         self._report = report
         self._clock = clock
         self._sleep = sleep
+        self.is_interrupted = False
+        """`interrupt` was called."""
+        self._stoppable: asyncio.Future[Any] | None = None
+        """What an interruption ends at once."""
+        self._drain_is_begun = False
+        """The source was asked to drain."""
+        self._step_name = ""
+        """The step that was begun last."""
+        self._grpc_addresses: tuple[str, ...] = ()
 
     async def run(self) -> None:
         """Hand over as planned.
 
         Raises:
             FailoverFailed: it was not possible; it says which node is active now.
+            FailoverInterrupted: it was interrupted; it says what both nodes are now.
         """
+        await self._to_an_end(self._hand_over())
+
+    async def force(self) -> None:
+        """Activate the standby because the active node is dead.
+
+        Raises:
+            FailoverFailed: the other node still answers as active, or the standby cannot be activated.
+            FailoverInterrupted: it was interrupted; it says what both nodes are now.
+        """
+        await self._to_an_end(self._take_over())
+
+    def interrupt(self) -> str:
+        """Come to an end as soon as that leaves one active node; return in words what is done for that."""
+        self.is_interrupted = True
+        if self._stoppable is None:
+            return "finishing what has to follow"
+        self._stoppable.cancel()
+        return "undoing what was done" if self._drain_is_begun else "nothing has changed yet"
+
+    def ended_at_once(self) -> FailoverInterrupted:
+        """Give the error for one that was cancelled, wherever it was."""
+        addresses = " ".join(self._grpc_addresses) or "HOST:PORT HOST:PORT"
+        return FailoverInterrupted(
+            f"{_INTERRUPTED} twice and ended at once, in the step: {self._step_name}",
+            f"look at both nodes with: sluice status {addresses}; one that is drained is active again within "
+            f"{FAILOVER_HOLD_SECONDS:g} s; if both are active then, run the failover again",
+        )
+
+    # --- ways to the end -----------------------------------------------------------------------------------
+
+    async def _to_an_end(self, work: Awaitable[None]) -> None:
+        """Do the work; if it was interrupted, say what the nodes are when it has come to its end."""
+        reason, outcome, is_done = _INTERRUPTED, "the failover is done", True
+        try:
+            await work
+        except FailoverFailed as error:
+            if not self.is_interrupted:
+                raise
+            if error.reason != _INTERRUPTED:
+                reason = f"{_INTERRUPTED}; {error.reason}"
+            outcome, is_done = error.outcome, False
+        if self.is_interrupted:
+            states = ", ".join(
+                await asyncio.gather(self._phase_text(self._source), self._phase_text(self._target))
+            )
+            raise FailoverInterrupted(reason, f"{outcome} ({states})", is_done=is_done)
+
+    async def _interruptible(self, work: Coroutine[Any, Any, _Result]) -> _Result:
+        """Do what an interruption ends at once.
+
+        Raises:
+            FailoverFailed: it did, or a step failed; what was done is undone.
+        """
+        self._stoppable = working = asyncio.ensure_future(work)
+        try:
+            result = await working
+        except NodeCallFailed as error:
+            self._stoppable = None  # an interruption does not stop the undoing
+            await self._undo(str(error), error)
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise  # all is ended, not this alone
+        finally:
+            self._stoppable = None
+        if self.is_interrupted:
+            if self._drain_is_begun:
+                await self._undo(_INTERRUPTED)
+            raise FailoverFailed(_INTERRUPTED, "nothing has changed")
+        return result
+
+    async def _phase_text(self, node: NodeControl) -> str:
+        """Say what a node is now, if it answers soon."""
+        try:
+            async with asyncio.timeout(FAILOVER_LOOK_SECONDS):
+                return f"{node.address} is {(await node.state()).phase.value}"
+        except (NodeCallFailed, TimeoutError):
+            return f"{node.address} does not answer"
+
+    async def _hand_over(self) -> None:
+        """Do a planned failover."""
+        target = await self._interruptible(self._prepare())
+        if target is None:
+            return  # done before
+        if target.phase is not Phase.ACTIVE:
+            await self._activate()
+        await self._retire(target.grpc_address)
+
+    async def _prepare(self) -> NodeStatus | None:
+        """Do all that goes before the target is active; give what it was. None: there is nothing to do."""
         source, target = await self._step("read both nodes", self._read(), _both_text)
         self._refuse_one_node(source, target)
         if source.phase is Phase.STANDBY and target.phase is Phase.ACTIVE:
-            return  # done before
+            return None
         if source.phase is target.phase is Phase.ACTIVE and target.problems:
             target = await self._step(
                 f"wait for {self._target.address}",
@@ -151,43 +260,23 @@ class Failover:
                 lambda state: "not ready" if state.problems else "ready",
             )
         self._check(source, target)
-        try:
-            drained = await self._step(
-                f"drain {self._source.address}",
-                self._source.drain(FAILOVER_HOLD_SECONDS, target.grpc_address),
-                lambda state: f"{state.last_text}, publishers sent elsewhere",
+        self._drain_is_begun = True
+        drained = await self._step(
+            f"drain {self._source.address}",
+            self._source.drain(FAILOVER_HOLD_SECONDS, target.grpc_address),
+            lambda state: f"{state.last_text}, publishers sent elsewhere",
+        )
+        if drained.last_number is not None:
+            await self._step(
+                f"level {self._target.address}",
+                self._target.await_block(drained.last_number, drained.last_root_hash, FAILOVER_LEVEL_SECONDS),
+                lambda state: f"{state.last_text}, same root hash",
             )
-            if drained.last_number is not None:
-                await self._step(
-                    f"level {self._target.address}",
-                    self._target.await_block(
-                        drained.last_number, drained.last_root_hash, FAILOVER_LEVEL_SECONDS
-                    ),
-                    lambda state: f"{state.last_text}, same root hash",
-                )
-        except NodeCallFailed as error:
-            await self._undo(error)
-        if target.phase is not Phase.ACTIVE:
-            await self._activate()
-        await self._retire(target.grpc_address)
+        return target
 
-    async def force(self) -> None:
-        """Activate the standby because the active node is dead.
-
-        Raises:
-            FailoverFailed: the other node still answers as active, or the standby cannot be activated.
-        """
-        try:
-            source = await self._source.state()
-        except NodeCallFailed:
-            pass
-        else:
-            if source.phase is not Phase.STANDBY:
-                raise FailoverFailed(
-                    f"{self._source.address} answers and is {source.phase.value}",
-                    "leave --force out, or stop that node first",
-                )
-            self._refuse_one_node(source, await self._target_state())
+    async def _take_over(self) -> None:
+        """Do a failover by force."""
+        await self._interruptible(self._refuse_force())
         try:
             target = await self._step(
                 f"activate {self._target.address}", self._target.activate(), lambda state: state.last_text
@@ -200,14 +289,30 @@ class Failover:
 
     # --- steps ---------------------------------------------------------------------------------------------
 
+    async def _refuse_force(self) -> None:
+        """Refuse to use force where the other node answers."""
+        self._step_name = "ask whether the other node is dead"
+        try:
+            source = await self._source.state()
+        except NodeCallFailed:
+            return
+        if source.phase is not Phase.STANDBY:
+            raise FailoverFailed(
+                f"{self._source.address} answers and is {source.phase.value}",
+                "leave --force out, or stop that node first",
+            )
+        self._refuse_one_node(source, await self._target_state())
+
     async def _read(self) -> tuple[NodeStatus, NodeStatus]:
         try:
-            return await self._source.state(), await self._target.state()
+            source, target = await self._source.state(), await self._target.state()
         except NodeCallFailed as error:
             advice = "nothing has changed"
             if error.address == self._source.address:
                 advice += "; if that node is dead: --force"
             raise FailoverFailed(str(error), advice) from error
+        self._grpc_addresses = source.grpc_address, target.grpc_address
+        return source, target
 
     async def _target_state(self) -> NodeStatus:
         try:
@@ -259,7 +364,7 @@ class Failover:
                     return
             except NodeCallFailed:
                 pass
-            await self._undo(error)
+            await self._undo(str(error), error)
 
     async def _retire(self, followed: str) -> None:
         try:
@@ -290,7 +395,7 @@ class Failover:
                 ) from error
             self._report(Step(name, f"follows {source.followed}", 0.0))
 
-    async def _undo(self, error: NodeCallFailed) -> None:
+    async def _undo(self, reason: str, error: NodeCallFailed | None = None) -> NoReturn:
         """Make the drained node active again.
 
         Raises:
@@ -302,14 +407,14 @@ class Failover:
             )
         except NodeCallFailed as second:
             raise FailoverFailed(
-                f"{error}; {second}",
+                f"{reason}; {second}",
                 f"is {self._source.address} dead? then: --force; if it is alive it is active again after "
                 f"{FAILOVER_HOLD_SECONDS:g} s",
             ) from error
-        raise FailoverFailed(str(error), f"{self._source.address} is active again") from error
+        raise FailoverFailed(reason, f"{self._source.address} is active again") from error
 
     async def _step(self, name: str, work: Awaitable[_Result], detail: Callable[[_Result], str]) -> _Result:
-        began = self._clock()
+        began, self._step_name = self._clock(), name
         result = await work
         self._report(Step(name, detail(result), self._clock() - began))
         return result

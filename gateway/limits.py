@@ -31,6 +31,7 @@ __all__ = [
     "DRAIN_SECONDS_MAX",
     "FAILOVER_HOLD_SECONDS",
     "FAILOVER_LEVEL_SECONDS",
+    "FAILOVER_LOOK_SECONDS",
     "FAILOVER_READY_POLL_SECONDS",
     "FAILOVER_READY_SECONDS",
     "FIELD_CHARACTERS_MAX",
@@ -206,6 +207,9 @@ LEVEL_LOOK_SECONDS: Final = 0.01
 
 FAILOVER_LEVEL_SECONDS: Final = 10.0
 """How long a standby may take to become level while publishers wait; then the failover is undone."""
+
+FAILOVER_LOOK_SECONDS: Final = 2.0
+"""How long a failover that was interrupted waits for each node to say what it is, before it says that."""
 
 FAILOVER_READY_SECONDS: Final = 20.0
 """How long a failover between two active nodes waits for the second to be ready: with `commit.min_standbys`

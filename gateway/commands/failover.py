@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
 from collections.abc import Callable
+from contextlib import suppress
 
 import click
 
@@ -12,10 +14,12 @@ from gateway.addresses import parse_address
 from gateway.channels import ClientTls
 from gateway.commands.tls_options import tls_options
 from gateway.control_client import ControlClient
-from gateway.errors import AddressError, FailoverFailed
+from gateway.errors import AddressError, FailoverFailed, FailoverInterrupted
 from gateway.failover import Failover, Step
 
 __all__ = ["command"]
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def _address(context: click.Context, parameter: click.Parameter, text: str) -> str:
@@ -62,21 +66,31 @@ def command(
     The active node finishes the blocks in flight and ends its publishers in order; the standby becomes active
     when it holds the same last block; the other becomes its standby. Each step is printed with its time. If a
     step fails, the first node is active again, and the exit status is 1.
+
+    Ctrl-C, SIGTERM or the end of the terminal does the same before the standby is activated; from then on the
+    rest is done first. The exit status is 130, and the last line says what both nodes are. A second one ends
+    the command at once.
     """
     if source == target:
         raise click.UsageError("--from and --to are the same node")
     steps: list[Step] = []
+    unprinted: list[OSError] = []
 
     def report(step: Step) -> None:
         steps.append(step)
         if not as_json:
-            click.echo(f"{step.seconds:7.3f} s  {step.name}: {step.detail}")
+            try:
+                click.echo(f"{step.seconds:7.3f} s  {step.name}: {step.detail}")
+            except OSError as error:  # nobody reads any more, or the disk is full: what is begun is finished
+                unprinted.append(error)
 
     failure: FailoverFailed | None = None
     try:
         asyncio.run(_run(source, target, tls, report, force=force))
     except FailoverFailed as error:
         failure = error
+    if unprinted and failure is None:
+        raise unprinted[0]
     if as_json:
         click.echo(json.dumps(_as_json(steps, target, failure)))
     elif failure is None:
@@ -90,12 +104,30 @@ async def _run(
 ) -> None:
     async with ControlClient(source, tls) as one, ControlClient(target, tls) as other:
         failover = Failover(one, other, report)
-        await (failover.force() if force else failover.run())
+        working = asyncio.ensure_future(failover.force() if force else failover.run())
+
+        def interrupt() -> None:
+            if failover.is_interrupted:
+                working.cancel()
+                return
+            done = failover.interrupt()
+            with suppress(OSError):  # the terminal is gone
+                click.echo(f"sluice: failover: interrupted: {done} (once more: end at once)", err=True)
+
+        loop = asyncio.get_running_loop()
+        for number in _SIGNALS:
+            if signal.getsignal(number) != signal.SIG_IGN:  # nohup
+                loop.add_signal_handler(number, interrupt)
+        try:
+            await working
+        except asyncio.CancelledError:
+            raise failover.ended_at_once() from None
 
 
 def _as_json(steps: list[Step], target: str, failure: FailoverFailed | None) -> dict[str, object]:
+    is_done = failure is None or (isinstance(failure, FailoverInterrupted) and failure.is_done)
     return {
         "steps": [{"name": step.name, "detail": step.detail, "seconds": step.seconds} for step in steps],
-        "active": target if failure is None else None,
+        "active": target if is_done else None,
         "error": None if failure is None else str(failure),
     }

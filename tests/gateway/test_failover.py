@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import pytest
 
-from gateway.errors import FailoverFailed, NodeCallFailed, RoleRefused
+from gateway.errors import FailoverFailed, FailoverInterrupted, NodeCallFailed, RoleRefused
 from gateway.failover import Failover, NodeStatus, Step
 from gateway.limits import FAILOVER_READY_POLL_SECONDS, FAILOVER_READY_SECONDS
 from gateway.roles import Phase, RoleEvent, RoleRecord, RoleState
@@ -33,6 +34,9 @@ class FakeNode:
     """Calls whose answer is not awaited any more, and that take effect before the next change."""
     dies_after: str = ""
     """After this call no other is answered."""
+    interrupted_at: str = ""
+    """At this call the failover is interrupted."""
+    interrupt: Callable[[], object] = str
     calls: list[str] = field(default_factory=list)
     is_dead: bool = False
     under_way: list[RoleEvent] = field(default_factory=list)
@@ -52,6 +56,8 @@ class FakeNode:
         if self.is_dead:
             raise NodeCallFailed(self.address, "UNAVAILABLE: no answer")
         self.calls.append(name)
+        if name == self.interrupted_at:
+            self.interrupt()
         if name in self.refuse:
             raise NodeCallFailed(self.address, f"INTERNAL: {name} refused")
         if name in self.late:
@@ -110,6 +116,7 @@ class Pair:
     def run(self, *, force: bool = False) -> None:
         """Run the failover from A to B."""
         failover = Failover(self.a, self.b, self.steps.append, clock=lambda: 0.0)
+        self.a.interrupt = self.b.interrupt = failover.interrupt
         asyncio.run(failover.force() if force else failover.run())
 
     def failure(self, *, force: bool = False) -> str:
@@ -194,6 +201,48 @@ def test_a_step_that_fails_is_undone_or_has_moved_the_load(
         assert pair.failure() == f"failover: {words}"
     failing.finish()
     assert pair.active == active
+
+
+NOW = "(A is active, B is standby)"
+RESUMED = f"A is active again {NOW}"
+INTERRUPTIONS: list[tuple[str, str, str, list[str]]] = [
+    # call, what happens to it beside, error, nodes that are active afterwards
+    ("A drain", "", f"interrupted; {RESUMED}", ["A"]),
+    (
+        "A drain",
+        "node dies",
+        f"interrupted; A: {LOST}; A: {DEAD}; {FORCE} (A does not answer, B is standby)",
+        [],
+    ),
+    ("B await_block", "", f"interrupted; {RESUMED}", ["A"]),
+    ("B await_block", "refused", f"interrupted; B: INTERNAL: await_block refused; {RESUMED}", ["A"]),
+    ("B activate", "", "interrupted; the failover is done (A is standby, B is active)", ["B"]),
+    ("B activate", "refused", f"interrupted; B: INTERNAL: activate refused; {RESUMED}", ["A"]),
+    ("B activate", "answer late", "interrupted; the failover is done (A is standby, B is active)", ["B"]),
+    ("A stand_by", "", "interrupted; the failover is done (A is standby, B is active)", ["B"]),
+    ("A stand_by", "node dies", "interrupted; the failover is done (A does not answer, B is active)", ["B"]),
+]
+
+
+@pytest.mark.parametrize(("call", "fault", "words", "active"), INTERRUPTIONS)
+def test_an_interruption_is_undone_before_the_standby_is_active_and_too_late_then(
+    pair: Pair, call: str, fault: str, words: str, active: list[str]
+) -> None:
+    node, step = pair.a if call.startswith("A") else pair.b, call[2:]
+    node.interrupted_at = step
+    node.dies_after = step if fault == "node dies" else ""
+    {"refused": node.refuse, "answer late": node.late, "node dies": node.lose}.get(fault, set()).add(step)
+    assert pair.failure() == f"failover: {words}"
+    assert pair.active == active
+
+
+def test_an_interruption_while_a_failed_step_is_undone_does_not_stop_that(pair: Pair) -> None:
+    pair.b.last_number = 40
+    pair.a.interrupted_at = "resume"
+    with pytest.raises(FailoverInterrupted) as caught:
+        pair.run()
+    assert str(caught.value) == f"failover: interrupted; B: FAILED_PRECONDITION: another chain; {RESUMED}"
+    assert (caught.value.exit_status, caught.value.is_done, pair.active) == (130, False, ["A"])
 
 
 def test_when_the_active_node_died_while_it_drained_force_finishes_it(pair: Pair) -> None:

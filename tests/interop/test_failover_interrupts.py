@@ -1,0 +1,258 @@
+"""`sluice failover` between real nodes, interrupted at each of its calls: one node is active afterwards."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+from asyncio.subprocess import PIPE, Process
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.node import Node
+from gateway.role_file import read_role
+from gateway.roles import Phase
+from tests.nodes import ANSWER_SECONDS, make_blocks, running_node, wire_to
+from tests.serving import SLUICE
+
+BLOCKS = make_blocks(4)
+TAKEN_SECONDS = 0.1
+"""In so long a node has taken a call whose answer is held."""
+
+
+class Gate:
+    """The way to a control address; from one call on nothing comes there, or nothing comes back."""
+
+    def __init__(self, node: Node) -> None:
+        self.address = ""
+        self.reached = asyncio.Event()
+        """The call has come to this gate."""
+        self._target = node.control_address
+        self._method, self._hold = b"", ""
+        self._open = asyncio.Event()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def hold(self, method: str, what: str) -> None:
+        """Hold the "request" or the "answer" of a method of NodeControl, and all that comes after it."""
+        self._method, self._hold = f"NodeControl/{method}".encode(), what
+
+    def release(self) -> None:
+        """Hand on what was held, and all else."""
+        self._open.set()
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Forward one connection."""
+        there, back = await asyncio.open_connection(self._target.host, self._target.port)
+        with suppress(OSError):
+            await asyncio.gather(self._pump(reader, back, "request"), self._pump(there, writer, "answer"))
+        for one in (writer, back):
+            one.transport.abort()
+
+    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, what: str) -> None:
+        while chunk := await reader.read(1 << 16):
+            if what == "request" and self._method and self._method in chunk:
+                self.reached.set()
+            if self.reached.is_set() and self._hold == what:
+                await self._open.wait()
+            writer.write(chunk)
+            await writer.drain()
+        writer.write_eof()
+
+
+@asynccontextmanager
+async def gate_to(node: Node) -> AsyncIterator[Gate]:
+    """A gate that listens."""
+    gate = Gate(node)
+    server = await asyncio.start_server(gate.serve, "127.0.0.1", 0)
+    gate.address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    try:
+        yield gate
+    finally:
+        gate.release()
+        server.close()
+
+
+class Scene:
+    """An active node A with a block, its standby B that has it, too, and the command between two gates."""
+
+    def __init__(self, a: Node, b: Node, gates: tuple[Gate, Gate]) -> None:
+        self.a, self.b = a, b
+        self.gate_a, self.gate_b = gates
+        self.output = self.errors = ""
+        self._process: Process | None = None
+
+    def gate(self, name: str) -> Gate:
+        """The gate to A or B."""
+        return self.gate_a if name == "A" else self.gate_b
+
+    async def begin_and_stop_at(
+        self, name: str, method: str, held: str, *options: str, output: int = PIPE
+    ) -> None:
+        """Start the command, and wait until it is held at a call."""
+        gate = self.gate(name)
+        gate.hold(method, held)
+        words = ["failover", "--from", self.gate_a.address, "--to", self.gate_b.address, *options]
+        self._process = await asyncio.create_subprocess_exec(*SLUICE, *words, stdout=output, stderr=PIPE)
+        await asyncio.wait_for(gate.reached.wait(), ANSWER_SECONDS)
+        await asyncio.sleep(TAKEN_SECONDS)
+
+    async def interrupt(self, number: signal.Signals) -> str:
+        """Interrupt it; give what it says at once."""
+        self.send(number)
+        assert self._process is not None
+        assert self._process.stderr is not None
+        line = await asyncio.wait_for(self._process.stderr.readline(), ANSWER_SECONDS)
+        return line.decode().rstrip()
+
+    def send(self, number: signal.Signals) -> None:
+        """Send it a signal."""
+        assert self._process is not None
+        self._process.send_signal(number)
+
+    async def end(self) -> int:
+        """Wait for its end; its status."""
+        assert self._process is not None
+        output, errors = await asyncio.wait_for(self._process.communicate(), ANSWER_SECONDS)
+        self.output, self.errors = (self._named((text or b"").decode()) for text in (output, errors))
+        assert self._process.returncode is not None
+        return self._process.returncode
+
+    def _named(self, text: str) -> str:
+        grpc = (str(self.a.grpc_address), "grpc-of-A"), (str(self.b.grpc_address), "grpc-of-B")
+        for address, name in (*grpc, (self.gate_a.address, "A"), (self.gate_b.address, "B")):
+            text = text.replace(address, name)
+        return text
+
+    @property
+    def active(self) -> str:
+        """The names of the nodes that are active, now and after a restart."""
+        both = (("A", self.a), ("B", self.b))
+        now = "".join(name for name, node in both if node.keeper.phase is Phase.ACTIVE)
+        roles = {name: read_role(node.settings.data_dir) for name, node in both}
+        # A node that remembers nothing starts as its setting says: A active, B as a standby.
+        then = "".join(
+            name for name, record in roles.items() if (record.role == "active" if record else name == "A")
+        )
+        assert now == then
+        return now
+
+
+@asynccontextmanager
+async def scene(tmp_path: Path) -> AsyncIterator[Scene]:
+    """Both nodes, level at block 0."""
+    changes: dict[str, Any] = {"role": "standby", "catchup_rest_seconds": 0.05}
+    async with AsyncExitStack() as stack:
+        a = await stack.enter_async_context(running_node(tmp_path / "a"))
+        changes["peers"] = (a.grpc_address,)
+        b = await stack.enter_async_context(running_node(tmp_path / "b", **changes))
+        await takes_a_block(a, 0)
+        async with asyncio.timeout(ANSWER_SECONDS):
+            while b.ledger.last_number != 0:  # noqa: ASYNC110
+                await asyncio.sleep(0.005)
+        gates = [await stack.enter_async_context(gate_to(node)) for node in (a, b)]
+        yield Scene(a, b, (gates[0], gates[1]))
+
+
+async def takes_a_block(node: Node, number: int) -> None:
+    """Assert that publishers are taken."""
+    async with wire_to(node) as wire:
+        publisher = await wire.publisher("bob")
+        await publisher.block(BLOCKS[number])
+        await publisher.expect(f"ack {number}")
+
+
+NOTHING = "nothing has changed (A is active, B is standby)"
+UNDONE = "A is active again (A is active, B is standby)"
+DONE = "the failover is done (A is standby, B is active)"
+AT_ONCE = {
+    NOTHING: "nothing has changed yet",
+    UNDONE: "undoing what was done",
+    DONE: "finishing what has to follow",
+}
+CALLS = [
+    ("A", "getState", NOTHING),
+    ("B", "getState", NOTHING),
+    ("A", "drain", UNDONE),
+    ("B", "awaitBlock", UNDONE),
+    ("B", "activate", DONE),
+    ("A", "standBy", DONE),
+]
+
+
+@pytest.mark.parametrize(("held", "number"), [("request", signal.SIGINT), ("answer", signal.SIGTERM)])
+@pytest.mark.parametrize(("node", "method", "outcome"), CALLS, ids=[method for _, method, _ in CALLS])
+def test_one_that_is_interrupted_at_a_call_leaves_one_active_node_and_says_which(
+    tmp_path: Path, node: str, method: str, outcome: str, held: str, number: signal.Signals
+) -> None:
+    async def main() -> None:
+        async with scene(tmp_path) as play:
+            await play.begin_and_stop_at(node, method, held)
+            said = await play.interrupt(number)
+            assert said == f"sluice: failover: interrupted: {AT_ONCE[outcome]} (once more: end at once)"
+            play.gate(node).release()
+            assert (await play.end(), play.errors) == (130, f"sluice: failover: interrupted; {outcome}\n")
+            assert play.active == ("B" if outcome == DONE else "A")
+            await takes_a_block(play.b if outcome == DONE else play.a, 1)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("node", "method", "step"), [("A", "drain", "undo: resume A"), ("B", "activate", "activate B")]
+)
+def test_a_second_interruption_ends_it_at_once_and_says_what_to_look_at(
+    tmp_path: Path, node: str, method: str, step: str
+) -> None:
+    async def main() -> None:
+        async with scene(tmp_path) as play:
+            await play.begin_and_stop_at(node, method, "answer")
+            await play.interrupt(signal.SIGINT)
+            await asyncio.sleep(TAKEN_SECONDS)
+            play.send(signal.SIGINT)
+            assert await play.end() == 130  # the gate is closed: nobody has answered
+            assert play.errors == (
+                f"sluice: failover: interrupted twice and ended at once, in the step: {step}; look at both "
+                "nodes with: sluice status grpc-of-A grpc-of-B; one that is drained is active again within "
+                "30 s; if both are active then, run the failover again\n"
+            )
+
+    asyncio.run(main())
+
+
+def test_one_by_force_that_is_interrupted_while_the_standby_is_activated_is_done(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with scene(tmp_path) as play:
+            await play.a.stop()
+            await play.begin_and_stop_at("B", "activate", "request", "--force", "--json")
+            await play.interrupt(signal.SIGTERM)
+            play.gate_b.release()
+            assert await play.end() == 130
+            outcome = "interrupted; the failover is done (A does not answer, B is active)"
+            assert play.errors == f"sluice: failover: {outcome}\n"
+            printed = json.loads(play.output)
+            assert (printed["active"], printed["error"]) == ("B", f"failover: {outcome}")
+            await takes_a_block(play.b, 1)
+
+    asyncio.run(main())
+
+
+def test_one_whose_terminal_is_closed_and_whose_output_nobody_reads_is_finished(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with scene(tmp_path) as play:
+            read, write = os.pipe()
+            os.close(read)
+            await play.begin_and_stop_at("B", "activate", "request", output=write)
+            os.close(write)
+            play.send(signal.SIGHUP)
+            await asyncio.sleep(TAKEN_SECONDS)
+            play.gate_b.release()
+            assert await play.end() == 130
+            assert play.active == "B"
+            assert play.a.keeper.phase is Phase.STANDBY
+
+    asyncio.run(main())
