@@ -19,11 +19,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
-from typing import Any
 
 from grpc import aio
 
-from gateway.api import node_pb2, node_pb2_grpc
+from gateway.api import node_pb2_grpc
 from gateway.catch_up import DONE, CatchUp, CatchUpRules, Outcome, Range, Try
 from gateway.channels import ClientTls, open_channel
 from gateway.conductor import Conductor
@@ -31,7 +30,7 @@ from gateway.errors import GatewayError, PeerError
 from gateway.limits import FOLLOW_SETTLE_SECONDS, KEEPALIVE_PEER_SECONDS, PEER_STATUS_SECONDS_MAX
 from gateway.logs import fields
 from gateway.metrics import Metrics
-from gateway.node_service import INSTANCE_KEY, STATUS_KEY, read_facts
+from gateway.node_service import INSTANCE_KEY, ask_status
 from gateway.peer_stream import PeerStream
 from gateway.subscription import U64_MAX
 
@@ -360,16 +359,8 @@ async def ask(
         grpc.aio.AioRpcError: it does not answer.
         PeerError: its answer does not parse.
     """
-    call: Any = stub.serverStatus(
-        node_pb2.ServerStatusRequest(), metadata=((STATUS_KEY, ""),), timeout=timeout_seconds
-    )
-    status: node_pb2.ServerStatusResponse | None = await call
-    if status is None:  # what gRPC gives for bytes that do not parse
-        raise PeerError("its status", "a message that does not parse", "a ServerStatusResponse")
-    instance = ""
-    for key, value in await call.trailing_metadata() or ():
-        if key == STATUS_KEY:
-            instance = str(read_facts(value).get(INSTANCE_KEY, ""))
+    status, facts = await ask_status(stub, "", timeout_seconds)
+    instance = str(facts.get(INSTANCE_KEY, ""))
     if status.last_available_block == U64_MAX:
         return None, None, instance
     return status.first_available_block, status.last_available_block, instance

@@ -25,6 +25,7 @@ from gateway.admission import address_of
 from gateway.answer_shares import AnswerShares
 from gateway.api import block_pb2, node_pb2, node_pb2_grpc
 from gateway.connections import cut_off
+from gateway.errors import PeerError
 from gateway.ledger import Ledger
 from gateway.limits import (
     ACCESS_ADDRESS_BYTES_MAX,
@@ -34,7 +35,15 @@ from gateway.limits import (
 )
 from gateway.logs import fields
 
-__all__ = ["INSTANCE_KEY", "STATUS_KEY", "BlockAccessService", "BlockNodeService", "Facts", "read_facts"]
+__all__ = [
+    "INSTANCE_KEY",
+    "STATUS_KEY",
+    "BlockAccessService",
+    "BlockNodeService",
+    "Facts",
+    "ask_status",
+    "read_facts",
+]
 
 log = logging.getLogger(__name__)
 
@@ -112,6 +121,31 @@ def read_facts(text: str | bytes) -> dict[str, Any]:
     except (ValueError, RecursionError):  # the second one of some thousand brackets
         return {}
     return facts if isinstance(facts, dict) else {}
+
+
+async def ask_status(
+    stub: node_pb2_grpc.BlockNodeServiceAsyncStub, asked: str, timeout_seconds: float
+) -> tuple[node_pb2.ServerStatusResponse, dict[str, Any]]:
+    """Ask a node for its `serverStatus`, and for its facts, which are empty where it is no Sluice node.
+
+    Args:
+        asked: the number of the block whose root hash is wanted, too, in digits; empty: of none.
+
+    Raises:
+        grpc.aio.AioRpcError: it does not answer.
+        PeerError: its answer does not parse.
+    """
+    call: Any = stub.serverStatus(
+        node_pb2.ServerStatusRequest(), metadata=((STATUS_KEY, asked),), timeout=timeout_seconds
+    )
+    status: node_pb2.ServerStatusResponse | None = await call
+    if status is None:  # what gRPC gives for bytes that do not parse
+        raise PeerError("its status", "a message that does not parse", "a ServerStatusResponse")
+    facts: dict[str, Any] = {}
+    for key, value in await call.trailing_metadata() or ():
+        if key == STATUS_KEY:
+            facts = read_facts(value)
+    return status, facts
 
 
 class BlockAccessService:

@@ -22,7 +22,7 @@ from gateway.api import node_pb2, node_pb2_grpc
 from gateway.channels import WHOLE_BLOCKS, ClientTls, open_channel
 from gateway.errors import BlockRefused, PeerError, TlsError
 from gateway.limits import PEER_STATUS_SECONDS_MAX
-from gateway.node_service import INSTANCE_KEY, STATUS_KEY, read_facts
+from gateway.node_service import INSTANCE_KEY, ask_status
 from gateway.root_hash import BlockHasher
 from gateway.subscription import U64_MAX
 from gateway.table_lines import table_lines
@@ -172,7 +172,7 @@ async def _ask_root(report: NodeReport, channel: aio.Channel, number: int) -> No
             node_pb2.BlockRequest(block_number=number), timeout=PEER_STATUS_SECONDS_MAX
         )
         response: node_pb2.BlockResponse | None = await call
-        if response is None:  # as below
+        if response is None:  # what gRPC gives for bytes that do not parse
             raise PeerError(f"block {number}", "a message that does not parse", "a BlockResponse")
         hasher = BlockHasher()
         hasher.add(list(response.block.items))
@@ -186,16 +186,10 @@ async def _ask_root(report: NodeReport, channel: aio.Channel, number: int) -> No
 
 
 async def _status(report: NodeReport, channel: aio.Channel, asked: str) -> node_pb2.ServerStatusResponse:
-    call: Any = node_pb2_grpc.BlockNodeServiceStub(channel).serverStatus(
-        node_pb2.ServerStatusRequest(), metadata=((STATUS_KEY, asked),), timeout=PEER_STATUS_SECONDS_MAX
-    )
-    status: node_pb2.ServerStatusResponse | None = await call
-    if status is None:  # what gRPC gives for bytes that do not parse
-        raise PeerError("its status", "a message that does not parse", "a ServerStatusResponse")
-    for key, value in await call.trailing_metadata() or ():
-        if key == STATUS_KEY:
-            report.facts = read_facts(value)
-            report.facts.pop(INSTANCE_KEY, None)  # says nothing to people
+    stub = node_pb2_grpc.BlockNodeServiceStub(channel)
+    status, facts = await ask_status(stub, asked, PEER_STATUS_SECONDS_MAX)
+    facts.pop(INSTANCE_KEY, None)  # says nothing to people
+    report.facts = facts or report.facts
     return status
 
 
