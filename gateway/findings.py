@@ -26,6 +26,7 @@ __all__ = [
     "StandbyFacts",
     "look",
     "slug",
+    "unconfirmed",
 ]
 
 
@@ -192,20 +193,24 @@ def _standbys(facts: StandbyFacts) -> list[Seen]:
     if facts.refusal is not None:
         seen.append((Kind.STANDBYS, facts.refusal))
     elif facts.awaiting is not None and facts.awaiting_seconds >= STANDBY_WAIT_SECONDS:
-        first, last = facts.awaiting
-        blocks, them = f"blocks {first} to {last} are", "them"
-        if first == last:
-            blocks, them = f"block {first} is", "it"
-        nodes = "node" if facts.min_standbys == 1 else "nodes"
-        states = "; ".join(f"{address} {state}" for address, state in facts.states)
-        text = (
-            f"{blocks} not acknowledged before {facts.min_standbys} other {nodes} (commit.min_standbys) have "
-            f"{them} on disk: {states}"
-        )
-        seen.append((Kind.STANDBYS, text))
+        seen.append((Kind.STANDBYS, unconfirmed(facts, facts.awaiting)))
     if facts.other_chains:
         seen.append((Kind.OTHER_CHAIN, "; ".join(facts.other_chains)))
     return seen
+
+
+def unconfirmed(facts: StandbyFacts, awaiting: tuple[int, int]) -> str:
+    """Say which blocks wait for standbys, the first and the last of them given, and for which nodes."""
+    first, last = awaiting
+    blocks, them = f"blocks {first} to {last} are", "them"
+    if first == last:
+        blocks, them = f"block {first} is", "it"
+    nodes = "node" if facts.min_standbys == 1 else "nodes"
+    states = "; ".join(f"{address} {state}" for address, state in facts.states)
+    return (
+        f"{blocks} not acknowledged before {facts.min_standbys} other {nodes} (commit.min_standbys) have "
+        f"{them} on disk: {states}"
+    )
 
 
 def _notes(facts: Facts) -> list[Seen]:

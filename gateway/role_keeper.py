@@ -23,9 +23,11 @@ from typing import Protocol
 
 from gateway.conductor import Conductor
 from gateway.errors import Fatal, RoleRefused
+from gateway.findings import unconfirmed
 from gateway.ledger import Ledger
 from gateway.limits import LEVEL_LOOK_SECONDS
 from gateway.logs import fields
+from gateway.page_facts import standby_facts
 from gateway.role_file import read_role, write_role
 from gateway.roles import Phase, RoleEvent, RoleRecord, RoleState
 
@@ -235,12 +237,17 @@ class RoleKeeper:
                 await self._conductor.retire(_RETIRED)
         except TimeoutError:
             raise Fatal(
-                "drain",
-                got=f"blocks still in flight after {self._drain_seconds:g} s",
-                expected="them to be acknowledged",
+                "blocks in flight",
+                got=f"some after {self._drain_seconds:g} s",
+                expected=f"them to be acknowledged{self._why_not()}",
             ) from None
         self._state.take(RoleEvent.IDLE)
         log.info("the node is drained", extra=fields(last_block=self._ledger.last_number))
+
+    def _why_not(self) -> str:
+        """Say which nodes the blocks in flight wait for; nothing where they wait for none."""
+        facts = standby_facts(self._conductor.acknowledging)
+        return "" if facts is None or facts.awaiting is None else f"; {unconfirmed(facts, facts.awaiting)}"
 
     async def _open_doors(self, event: RoleEvent) -> None:
         was_active = self.phase is Phase.ACTIVE

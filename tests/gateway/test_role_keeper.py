@@ -13,6 +13,7 @@ from gateway.ledger import Ledger
 from gateway.role_file import ROLE_FILE_NAME, read_role, write_role
 from gateway.role_keeper import RoleKeeper
 from gateway.roles import Phase, RoleRecord
+from gateway.standby_gate import Level, StandbyGate
 from tests.gateway.conducting import Stage, gate, on_stage
 from tests.nodes import make_blocks
 
@@ -251,7 +252,7 @@ def test_blocks_that_are_not_finished_in_time_undo_the_drain(
             with pytest.raises(Fatal) as caught:
                 await keeper.drain(30, PEER)
         assert str(caught.value) == (
-            "drain: got blocks still in flight after 0.05 s, expected them to be acknowledged"
+            "blocks in flight: got some after 0.05 s, expected them to be acknowledged"
         )
         await alice.expect("ack 0")
         alice.block(BLOCKS[1])
@@ -259,3 +260,24 @@ def test_blocks_that_are_not_finished_in_time_undo_the_drain(
         assert read_role(tmp_path) == RoleRecord("active")
 
     play(tmp_path, scene)
+
+
+def test_a_drain_that_standbys_hold_up_says_which(tmp_path: Path) -> None:
+    standbys = StandbyGate(2, "this-process", [OTHER, PEER])
+
+    async def scene(stage: Stage) -> None:
+        keeper, _ = keep(stage, drain_seconds=0.05)
+        alice = stage.publisher("Alice")
+        standbys.heard(OTHER, Level("that-process", None, b""))
+        alice.block(*BLOCKS[:2])
+        while stage.conductor.acknowledging.awaiting_count < 2:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+        with pytest.raises(Fatal) as caught:
+            await keeper.drain(30, PEER)
+        assert str(caught.value) == (
+            "blocks in flight: got some after 0.05 s, expected them to be acknowledged; blocks 0 to 1 are "
+            "not acknowledged before 2 other nodes (commit.min_standbys) have them on disk: "
+            f"{OTHER} has no block; {PEER} does not report: not reached yet"
+        )
+
+    on_stage(tmp_path, scene, standbys=standbys)
