@@ -34,6 +34,7 @@ __all__ = [
     "is_on_curve",
     "multiply",
     "point_bytes",
+    "read_curve_point",
     "read_point",
     "weighted_sum",
 ]
@@ -81,6 +82,22 @@ def read_point(encoded: bytes, what: str) -> Point:
     Raises:
         ProofDataError: it is not the encoding of a point of the subgroup.
     """
+    point = read_curve_point(encoded, what)
+    if multiply(SUBGROUP_ORDER, point) != IDENTITY:
+        raise ProofDataError(what, f"{encoded[:8].hex()}…, of another order", "a point of order l")
+    return point
+
+
+def read_curve_point(encoded: bytes, what: str) -> Point:
+    """2.4: decode a point of the curve; whether it is in the subgroup is for the caller to find out.
+
+    Args:
+        encoded: 64 bytes.
+        what: its name for errors.
+
+    Raises:
+        ProofDataError: it is not the encoding of a point of the curve.
+    """
     if len(encoded) != POINT_SIZE:
         raise ProofDataError(what, f"{len(encoded)} bytes", f"{POINT_SIZE}")
     point = (
@@ -89,8 +106,6 @@ def read_point(encoded: bytes, what: str) -> Point:
     )
     if not is_on_curve(point):
         raise ProofDataError(what, f"{encoded[:8].hex()}…, which is not on Baby Jubjub", "a point of it")
-    if multiply(SUBGROUP_ORDER, point) != IDENTITY:
-        raise ProofDataError(what, f"{encoded[:8].hex()}…, of another order", "a point of order l")
     return point
 
 

@@ -26,7 +26,7 @@ from typing import Final
 from gateway.errors import BlockRefused, ItemError, ProofDataError
 from gateway.items import Field, ItemKind, WireType, fields_of, kind_of, payload_of, varint
 from gateway.ledger_keys import LEDGER_ID_SIZE
-from gateway.proofs.baby_jubjub import FIELD_PRIME, Point
+from gateway.proofs.baby_jubjub import FIELD_PRIME, POINT_SIZE, Point, read_point
 from gateway.proofs.encoding import scalar_bytes
 from gateway.proofs.poseidon import poseidon
 from gateway.proofs.schnorr import (
@@ -346,4 +346,7 @@ def _read_node(encoded: bytes, index: int) -> LedgerNode:
         raise ProofDataError(f"{what} weight", str(weight), f"at most {_WEIGHT_MAX}")
     if len(key) != ATTESTED_KEY_SIZE:
         raise ProofDataError(f"{what} key", f"{len(key)} bytes", f"{ATTESTED_KEY_SIZE}")
-    return LedgerNode(node_id, weight, read_attested_key(key, f"{what} key"))
+    attested = read_attested_key(key, f"{what} key")
+    if attested.Y == SENTINEL_KEY:  # its proof, which would show it for R, is not checked
+        read_point(key[POINT_SIZE : 2 * POINT_SIZE], f"{what} key: R")
+    return LedgerNode(node_id, weight, attested)

@@ -17,6 +17,7 @@ from gateway.proofs.baby_jubjub import (
     is_on_curve,
     multiply,
     point_bytes,
+    read_curve_point,
     read_point,
     weighted_sum,
 )
@@ -110,3 +111,10 @@ def test_what_is_no_point_of_the_subgroup_is_refused(encoded: bytes, message: st
     with pytest.raises(ProofDataError) as caught:
         read_point(encoded, "p")
     assert str(caught.value) == message
+
+
+def test_a_point_of_the_curve_need_not_be_of_the_subgroup() -> None:
+    for point in (BASE, ORDER_2):
+        assert read_curve_point(point_bytes(point), "p") == point
+    with pytest.raises(ProofDataError, match=r"^p: got 0100000000000000…, which is not on Baby Jubjub"):
+        read_curve_point(scalar_bytes(1) + scalar_bytes(1), "p")

@@ -295,6 +295,21 @@ def test_the_sentinel_key_needs_no_proof() -> None:
     assert refusal_of(read_publication(NETWORK.publication_of(entries))) is None
 
 
+def test_all_points_of_a_publication_are_of_the_subgroup() -> None:
+    """R of a key by its proof of knowledge, that of a sentinel key by its order."""
+    order_2 = jubjub.point_bytes((0, q - 1))
+    spoiled = KEYS[0][:64] + order_2 + KEYS[0][128:]
+    refusal = refusal_of(read_publication(NETWORK.publication_of([(7, 1, spoiled)])))
+    assert refusal is not None
+    assert refusal.got == "a proof of knowledge that does not hold (tss.md 5.1)"
+    spoiled = SENTINEL[:64] + order_2 + bytes(64)
+    with pytest.raises(ProofDataError) as caught:
+        NETWORK.publication_of([(7, 1, spoiled)])
+    assert str(caught.value) == (
+        f"{WHAT}: entry 0 key: R: got 0000000000000000…, of another order, expected a point of order l"
+    )
+
+
 def test_the_identity_is_a_key_like_any_other() -> None:
     """Its secret is 0, which everybody knows; the book's hash, and so the ledger id, has to name it."""
     entries = [(0, 1, attested_key(0, 9))]

@@ -5,7 +5,15 @@ from __future__ import annotations
 import pytest
 
 from gateway.errors import ProofDataError
-from gateway.proofs.baby_jubjub import BASE, SUBGROUP_ORDER, add, multiply, point_bytes, weighted_sum
+from gateway.proofs.baby_jubjub import (
+    BASE,
+    FIELD_PRIME,
+    SUBGROUP_ORDER,
+    add,
+    multiply,
+    point_bytes,
+    weighted_sum,
+)
 from gateway.proofs.encoding import scalar_bytes
 from gateway.proofs.poseidon import hash_array
 from gateway.proofs.schnorr import (
@@ -14,6 +22,7 @@ from gateway.proofs.schnorr import (
     AttestedKey,
     Member,
     check,
+    knowledge_challenge,
     knows_secret,
     read_attested_key,
     read_signature,
@@ -167,6 +176,19 @@ def test_a_key_is_taken_with_a_proof_of_its_secret_only() -> None:
         changed = bytearray(encoded)
         changed[at] ^= 1
         assert not knows_secret(read_attested_key(bytes(changed), "key"))
+
+
+def test_a_commitment_of_another_order_shows_nothing() -> None:
+    """R is only read as a point of the curve; that it is in the subgroup, the equation of 5.1 says."""
+    secret, nonce = 5, 13
+    Y = multiply(secret, BASE)
+    R = add([multiply(nonce, BASE), (0, FIELD_PRIME - 1)])  # and a point of order 2
+    c = knowledge_challenge(Y, R)
+    z = (nonce + c * secret) % SUBGROUP_ORDER
+    proof = point_bytes(R) + scalar_bytes(c) + scalar_bytes(z)
+    assert not knows_secret(read_attested_key(point_bytes(Y) + proof, "key"))
+    with pytest.raises(ProofDataError, match=r"^key: Y: got [0-9a-f]{16}…, of another order, expected"):
+        read_attested_key(point_bytes(R) + proof, "key")
 
 
 def test_who_chooses_the_challenge_proves_nothing() -> None:
