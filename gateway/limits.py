@@ -69,6 +69,7 @@ __all__ = [
     "PEER_POLL_SECONDS",
     "PEER_STATUS_SECONDS_MAX",
     "PING_SECONDS_MIN",
+    "PROOFS_BYTES_MAX",
     "PROOFS_GATHER_SECONDS",
     "PROOFS_PER_BLOCK_MAX",
     "PROOFS_TOGETHER_MAX",
@@ -118,9 +119,15 @@ HEADER_SIZE_MAX: Final = 4096
 """Bytes of a block header item. Real ones have about 50; each of its fields is walked through in Python,
 which takes some 3 ms for the worst header of this size."""
 
-PROOFS_PER_BLOCK_MAX: Final = 8
-"""Proofs in one block. Real blocks carry one. Each costs a signature check, some 50 ms at most, and there can
-be any number of good ones, so without a limit one block could cost minutes."""
+PROOFS_PER_BLOCK_MAX: Final = 4
+"""Proofs in one block. Real blocks carry one. Each costs a signature check, some 40 ms at most, and there can
+be any number of good ones, so without a limit one block could cost minutes. With eight, and a publication of
+128 nodes, which takes 0.4 s, a block 0 came close to a second."""
+
+PROOFS_BYTES_MAX: Final = 1_250_000
+"""Bytes of all proof items of one block. Real ones have 4,000 at most. The longest that can hold is a state
+proof of `STATE_PROOF_SIBLINGS_MAX`, some 1,080,000. Each is parsed in the event loop, 1 ms for a MB, and more
+where it is many fields of later versions."""
 
 LEDGER_KEYS_MAX: Final = 64
 """Ledger keys that may be configured. A proof is tried against each key of its kind, some 0.1 ms each."""
@@ -129,24 +136,28 @@ KEY_FILE_BYTES_MAX: Final = 65_536
 """Bytes of a file with a private key. One has some 120; more is a wrong path."""
 
 ADDRESS_BOOK_NODES_MAX: Final = 1_000
-"""Nodes of an address book. Public networks have some thirty; decoding a key takes some 0.1 ms."""
+"""Nodes of an address book. Public networks have some thirty; to decode a key takes some 0.01 ms, and to
+verify a signature with it 0.07 ms at most."""
 
 ADDRESS_BOOK_SIZE_MAX: Final = 8 << 20
 """Bytes of an address book in JSON; each node needs some thousand."""
 
 RECORD_FILE_SIGNATURES_MAX: Final = 1_000
-"""Signatures in one record-file proof, one for each node; to verify one takes some 0.1 ms."""
+"""Signatures in one record-file proof, one for each node; to verify one takes 0.07 ms at most, and is done
+once for all proofs of a block."""
 
-RECORD_FILE_FIELDS_MAX: Final = 200_000
-"""Fields of a record file, most of them its records. A network that makes 10,000 transactions a second writes
-20,000 records into a file of two seconds; to pass over so many as this takes some 0.3 s."""
+RECORD_FILE_FIELDS_MAX: Final = 100_000
+"""Fields of a record file and of its item together, most of them its records. A network that makes 10,000
+transactions a second writes 20,000 records into a file of two seconds; to pass over so many as this takes
+some 0.1 s."""
 
 STATE_PROOF_PATHS_MAX: Final = 64
 """Paths of one state proof. Those of blocks have three; a proof of several leaves has two more for each."""
 
 STATE_PROOF_SIBLINGS_MAX: Final = 20_000
-"""Siblings of one state proof in all its paths. A proof has five for each block up to the signed one, so this
-is enough for a network that signs one block of 4,000; reading and hashing them takes some 0.1 s."""
+"""Siblings of all state proofs of a block, in all their paths. A proof has five for each block up to the
+signed one, so this is enough for a network that signs one block of 4,000. To read and hash them takes some
+0.06 s, and that twice where the root of the other layout is tried too."""
 
 PUBLICATION_FILE_BYTES_MAX: Final = 256 * 1024 * 1024
 """Bytes of a file that `tss:FILE` names, decompressed: a block 0 with some margin."""

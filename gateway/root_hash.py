@@ -46,7 +46,7 @@ from gateway.block_frame import (
 )
 from gateway.errors import ItemError
 from gateway.items import ItemKind, kinds_of
-from gateway.limits import PROOFS_PER_BLOCK_MAX
+from gateway.limits import PROOFS_BYTES_MAX, PROOFS_PER_BLOCK_MAX
 from gateway.merkle import (
     EMPTY_HASH,
     HASH_SIZE,
@@ -391,6 +391,10 @@ class BlockHasher:
             if len(proofs) == PROOFS_PER_BLOCK_MAX:
                 more = f"more than {PROOFS_PER_BLOCK_MAX} proofs"
                 raise refused(RefusalKind.UNSUPPORTED, what, more, f"at most {PROOFS_PER_BLOCK_MAX}")
+            size_bytes = sum(map(len, proofs)) + len(items[index])
+            if size_bytes > PROOFS_BYTES_MAX:
+                got = f"{size_bytes} bytes of proofs"
+                raise refused(RefusalKind.UNSUPPORTED, what, got, f"at most {PROOFS_BYTES_MAX}")
             if items[index] in proofs:
                 # Proofs are not part of the root hash: a copy would hold, and make other bytes of the block.
                 raise refused(

@@ -30,7 +30,7 @@ from gateway.proofs.address_book import read_address_book
 from gateway.proofs.ed25519 import SIGNATURE_SIZE, Ed25519Check
 from gateway.proofs.ledger_data import LedgerData
 from gateway.proofs.record_file import DEFAULT_THRESHOLD, RecordFileCheck
-from gateway.proofs.state_proof import StateProofCheck
+from gateway.proofs.state_proof import SiblingCount, StateProofCheck
 from gateway.proofs.tss import TSS_SIGNATURE_SIZES, TssCheck
 from gateway.root_hash import BlockSummary
 from gateway.verdict import Refusal, RefusalKind
@@ -170,6 +170,7 @@ class ProofVerifier:
         if self._mode == "hash":
             return None
         held_count = 0
+        siblings = SiblingCount()
         for item in summary.proofs:
             try:
                 proof = proof_of(item)
@@ -178,7 +179,7 @@ class ProofVerifier:
             kind = kind_of_proof(proof)
             if kind is ProofKind.UNKNOWN:
                 continue
-            refusal = self._verify_one(kind, proof, summary)
+            refusal = self._verify_one(kind, proof, summary, siblings)
             if refusal is not None:
                 return refusal
             held_count += 1
@@ -192,7 +193,7 @@ class ProofVerifier:
         return None
 
     def _verify_one(
-        self, kind: ProofKind, proof: block_pb2.BlockProof, summary: BlockSummary
+        self, kind: ProofKind, proof: block_pb2.BlockProof, summary: BlockSummary, siblings: SiblingCount
     ) -> Refusal | None:
         signature = proof.signed_block_proof.block_signature
         if kind is ProofKind.ED25519:
@@ -203,7 +204,7 @@ class ProofVerifier:
             sizes = f"{SIGNATURE_SIZE} (Ed25519), {' or '.join(map(str, TSS_SIGNATURE_SIZES))} (TSS)"
             return Refusal(RefusalKind.BAD_PROOF, kind.value, f"a signature of {len(signature)} bytes", sizes)
         if kind is ProofKind.STATE:
-            return self._state_proofs.check(proof.block_state_proof, summary)
+            return self._state_proofs.check(proof.block_state_proof, summary, siblings)
         if self._record_files is not None:
             return self._record_files.check(proof.signed_record_file_proof, summary)
         return Refusal(

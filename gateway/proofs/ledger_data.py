@@ -59,9 +59,10 @@ PUBLICATION_FIELD: Final = 77
 PUBLICATION_SIZE_MAX: Final = 64 * 1024
 """Bytes of a publication; one of 128 nodes has 29,000."""
 
-FIELDS_MAX: Final = 300_000
-"""Fields that are walked through in search of publications, in all of block 0, some 0.3 s. A transaction has
-some fifteen, and no other is walked through than one that holds the two bytes of the tag of field 77."""
+FIELDS_MAX: Final = 100_000
+"""Fields that are walked through in search of publications, in all of block 0, some 0.1 s. A transaction has
+some fifteen, and no other is walked through than one that holds the two bytes of the tag of field 77: of
+random bytes, as signatures are, one transaction in 65 kB. So it is enough for 200 MB of them."""
 FIELDS_TO_BEGIN: Final = 6
 """What it costs to begin a message, in fields: a block may have a million short ones."""
 

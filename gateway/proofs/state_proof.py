@@ -37,7 +37,7 @@ from gateway.proofs.strict_message import bytes_of, integer_of, strict_fields
 from gateway.root_hash import BlockSummary
 from gateway.verdict import Refusal, RefusalKind
 
-__all__ = ["MerklePath", "Sibling", "StateProof", "StateProofCheck", "read_state_proof"]
+__all__ = ["MerklePath", "Sibling", "SiblingCount", "StateProof", "StateProofCheck", "read_state_proof"]
 
 PATHS_MIN: Final = 3
 END_OF_PATHS: Final = 0xFFFF_FFFF
@@ -63,6 +63,23 @@ class Sibling:
     """Whether it is the left child."""
     hash: bytes
     """48 bytes, or none: the node has a single child."""
+
+
+_SINGLE_CHILD: Final = Sibling(False, b"")
+
+
+class SiblingCount:
+    """Counts the siblings of the state proofs of one block."""
+
+    def __init__(self) -> None:
+        self.left_count = STATE_PROOF_SIBLINGS_MAX
+        """How many there may still be."""
+
+    def take(self, what: str) -> None:
+        """Count one more. Raises ProofDataError, of `what`, if there are too many."""
+        self.left_count -= 1
+        if self.left_count < 0:
+            raise ProofDataError(what, "more siblings", f"at most {STATE_PROOF_SIBLINGS_MAX} in all")
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,15 +118,18 @@ class StateProofCheck:
         """Take the check of a signature: called with (signature, 48-byte root hash)."""
         self._tss_check = tss_check
 
-    def check(self, state_proof: bytes, summary: BlockSummary) -> Refusal | None:
+    def check(
+        self, state_proof: bytes, summary: BlockSummary, siblings: SiblingCount | None = None
+    ) -> Refusal | None:
         """Return why a state proof does not prove the block, or None if it does.
 
         Args:
             state_proof: the serialized StateProof message.
             summary: of the block that carries it, with its root hash in one layout.
+            siblings: counts those of all state proofs of the block; None: it has this one.
         """
         try:
-            proof = read_state_proof(state_proof)
+            proof = read_state_proof(state_proof, siblings)
             if not proof.signature:
                 return Refusal(
                     RefusalKind.MISSING_FIELD, "state proof: signed_block_proof", "no signature", "one"
@@ -244,15 +264,19 @@ def _general_walk(paths: Sequence[MerklePath], root_hash: bytes) -> bytes:
 # --- reading ------------------------------------------------------------------------------------------------
 
 
-def read_state_proof(serialized: bytes) -> StateProof:
+def read_state_proof(serialized: bytes, siblings: SiblingCount | None = None) -> StateProof:
     """Read a StateProof message: `1` repeated paths, `2` signed_block_proof { `1` block_signature }.
+
+    Args:
+        serialized: the message.
+        siblings: counts those of all state proofs of the block; None: it has this one.
 
     Raises:
         ProofDataError: it is malformed, holds anything else, or is longer than a proof may be.
     """
+    siblings = siblings or SiblingCount()
     paths: list[MerklePath] = []
     signature = b""
-    sibling_count = 0
     for number, value in strict_fields(
         serialized, "state proof", {1: WireType.LEN, 2: WireType.LEN}, repeated=(1,)
     ):
@@ -262,15 +286,14 @@ def read_state_proof(serialized: bytes) -> StateProof:
             continue
         if len(paths) == STATE_PROOF_PATHS_MAX:
             raise ProofDataError("state proof", "more paths", f"at most {STATE_PROOF_PATHS_MAX}")
-        paths.append(_read_path(bytes_of(value), len(paths), STATE_PROOF_SIBLINGS_MAX - sibling_count))
-        sibling_count += len(paths[-1].siblings)
+        paths.append(_read_path(bytes_of(value), len(paths), siblings))
     if len(paths) < PATHS_MIN:
         raise ProofDataError("state proof", f"{len(paths)} paths", f"at least {PATHS_MIN}")
     return StateProof(tuple(paths), signature)
 
 
-def _read_path(serialized: bytes, index: int, siblings_max: int) -> MerklePath:
-    """Read a MerklePath of at most so many siblings."""
+def _read_path(serialized: bytes, index: int, sibling_count: SiblingCount) -> MerklePath:
+    """Read a MerklePath, and count its siblings."""
     what = f"state proof path {index}"
     wire_types = {1: WireType.LEN, 2: WireType.VARINT}
     wire_types |= dict.fromkeys((HASH, STATE_ITEM_LEAF, BLOCK_ITEM_LEAF, TIMESTAMP_LEAF), WireType.LEN)
@@ -279,9 +302,7 @@ def _read_path(serialized: bytes, index: int, siblings_max: int) -> MerklePath:
     content = b""
     for number, value in strict_fields(serialized, what, wire_types, repeated=(1,)):
         if number == 1:
-            if len(siblings) == siblings_max:
-                expected = f"at most {STATE_PROOF_SIBLINGS_MAX} in all"
-                raise ProofDataError(what, "more siblings", expected)
+            sibling_count.take(what)
             siblings.append(_read_sibling(bytes_of(value), what))
         elif number == 2:
             next_index = integer_of(value)
@@ -319,8 +340,13 @@ _TIMESTAMP_SIZE_MAX: Final = 2 * (1 + 10)
 
 def _read_sibling(serialized: bytes, what: str) -> Sibling:
     """Read a SiblingNode: `1` is_left, `2` hash; without anything it marks a node with a single child."""
-    if serialized[:2] == b"\x12\x30" and len(serialized) == 2 + HASH_SIZE:  # on the right: the usual one
+    # The three that are valid; the long way is for the others, and says what is wrong.
+    if serialized[:2] == b"\x12\x30" and len(serialized) == 2 + HASH_SIZE:
         return Sibling(False, serialized[2:])
+    if serialized[:4] == b"\x08\x01\x12\x30" and len(serialized) == 4 + HASH_SIZE:
+        return Sibling(True, serialized[4:])
+    if not serialized:
+        return _SINGLE_CHILD
     parts = dict(strict_fields(serialized, f"{what}: sibling", {1: WireType.VARINT, 2: WireType.LEN}))
     if parts.get(1, 1) != 1:
         raise ProofDataError(f"{what}: sibling is_left", str(parts[1]), "1, or left out")

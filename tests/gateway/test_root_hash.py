@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from gateway.api import block_pb2
 from gateway.errors import BlockRefused
 from gateway.items import ItemKind, field_item, kinds_of, payload_of
-from gateway.limits import PROOFS_PER_BLOCK_MAX
+from gateway.limits import PROOFS_BYTES_MAX, PROOFS_PER_BLOCK_MAX
 from gateway.merkle import EMPTY_HASH
 from gateway.root_hash import NOT_HASHED, BlockHasher, BlockSummary, RootLayout, subtree_of
 from tests.gateway.blocks import STATE_HASH, body_items, footer_item, header_item, proof_item, summary_of
@@ -256,7 +256,16 @@ REFUSED = {
     ),
     "one proof too many": (
         [HEADER, FOOTER, *(proof_item(0, bytes([n]) * 64) for n in range(PROOFS_PER_BLOCK_MAX + 1))],
-        "unsupported: item 10: got more than 8 proofs, expected at most 8",
+        "unsupported: item 6: got more than 4 proofs, expected at most 4",
+    ),
+    "proofs of too many bytes": (
+        [
+            HEADER,
+            FOOTER,
+            PROOF,
+            field_item(9, b"\xff" * (PROOFS_BYTES_MAX - len(PROOF) - 3)),
+        ],  # none, to parse
+        f"unsupported: item 3: got {PROOFS_BYTES_MAX + 1} bytes of proofs, expected at most 1250000",
     ),
     "the same proof twice": (
         [HEADER, FOOTER, PROOF, proof_item(0, b"\x02" * 64), PROOF],
@@ -355,3 +364,9 @@ def test_every_bit_of_a_hashed_item_or_a_link_changes_the_root() -> None:
 def test_so_many_proofs_are_taken() -> None:
     proofs = [proof_item(0, bytes([number]) * 64) for number in range(PROOFS_PER_BLOCK_MAX)]
     assert len(summary_of([HEADER, FOOTER, *proofs]).proofs) == PROOFS_PER_BLOCK_MAX
+
+
+def test_proofs_of_so_many_bytes_are_taken() -> None:
+    overhead = len(proof_item(0, bytes(PROOFS_BYTES_MAX // 2))) - PROOFS_BYTES_MAX // 2
+    long = proof_item(0, bytes(PROOFS_BYTES_MAX - len(PROOF) - overhead))
+    assert sum(map(len, summary_of([HEADER, FOOTER, PROOF, long]).proofs)) == PROOFS_BYTES_MAX

@@ -7,7 +7,7 @@ import pickle
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.asymmetric.rsa import generate_private_key
+from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicNumbers, generate_private_key
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from gateway import limits
@@ -56,6 +56,21 @@ UNUSABLE: list[object] = [
     [],
     "node",
 ]
+
+
+def key_of(bits: int) -> bytes:
+    """A public key of so many bits whose secret nobody knows."""
+    key = RSAPublicNumbers(65537, (1 << bits) - 159).public_key()
+    return key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+
+
+def test_keys_have_2048_to_4096_bits() -> None:
+    assert [rsa_key(key_of(bits)) is not None for bits in (2047, 2048, 4096, 4097)] == [
+        False,
+        True,
+        True,
+        False,
+    ]
 
 
 @pytest.mark.parametrize("entry", UNUSABLE, ids=range(len(UNUSABLE)))

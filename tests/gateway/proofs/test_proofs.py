@@ -11,10 +11,11 @@ from gateway.api import block_pb2
 from gateway.items import ItemKind, field_item, proof_of
 from gateway.ledger_keys import LedgerKeys
 from gateway.proofs import ProofKind, ProofVerifier, RsaBook, kind_of_proof
+from gateway.proofs import state_proof as state_proof_module
 from gateway.root_hash import BlockSummary
 from gateway.verdict import Refusal, RefusalKind
 from tests.gateway.blocks import KEY, PUBLIC_KEY, block_items, proof_item, summary_of
-from tests.gateway.proofs import real, record_files
+from tests.gateway.proofs import real, record_files, state_proofs
 from tests.gateway.proofs.tss_chain import TssChain
 from tests.gateway.proofs.tss_network import TssNetwork
 
@@ -156,6 +157,25 @@ def test_which_proofs_are_quick() -> None:
     assert not FULL.needs_process
     assert verifier_with_book(0).needs_process
     assert FULL.with_ledger(TssNetwork((1,)).ledger).needs_process
+
+
+def test_siblings_of_all_state_proofs_of_a_block_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both proofs hold, with four siblings and with nine."""
+    network, blocks = TssNetwork((1,)), state_proofs.chain([16] * 4)
+    proofs = []
+    for last in (2, 3):
+        paths = state_proofs.direct_paths(blocks[: last + 1], 1)
+        proof = state_proofs.proof(paths, network.sign(blocks[last].root))
+        message = block_pb2.BlockProof(block=1, block_state_proof=proof)
+        proofs.append(field_item(ItemKind.BLOCK_PROOF, message.SerializeToString()))
+    summary = blocks[1].summary._replace(proofs=tuple(proofs))
+    knowing = FULL.with_ledger(network.ledger)
+    monkeypatch.setattr(state_proof_module, "STATE_PROOF_SIBLINGS_MAX", 13)
+    assert knowing.verify(summary) is None
+    monkeypatch.setattr(state_proof_module, "STATE_PROOF_SIBLINGS_MAX", 12)
+    text = "cannot parse: state proof path 1: got more siblings, expected at most 12 in all"
+    assert str(knowing.verify(summary)) == text
+    assert knowing.verify(summary._replace(proofs=tuple(proofs[1:]))) is None
 
 
 def test_it_can_be_sent_to_another_process() -> None:
