@@ -78,6 +78,8 @@ __all__ = [
     "PROOF_PROCESS_REST_SECONDS",
     "PUBLICATION_FILE_BYTES_MAX",
     "PUBLISHER_NAME_CHARACTERS_MAX",
+    "QUICK_PROOFS_BYTES_MAX",
+    "QUICK_SIGNATURES_MAX",
     "QUIET_BLOCK_TIMES",
     "QUIET_SECONDS_MIN",
     "RACE_HISTORY_BLOCKS",
@@ -128,6 +130,14 @@ PROOFS_BYTES_MAX: Final = 1_250_000
 """Bytes of all proof items of one block. Real ones have 4,000 at most. The longest that can hold is a state
 proof of `STATE_PROOF_SIBLINGS_MAX`, some 1,080,000. Each is parsed in the event loop, 1 ms for a MB, and more
 where it is many fields of later versions."""
+
+QUICK_SIGNATURES_MAX: Final = 8
+"""Proofs of a block, times Ed25519 keys that may have signed it, up to which they are checked in the event
+loop: each takes 0.1 ms, and that twice where the root of the other layout is tried too."""
+
+QUICK_PROOFS_BYTES_MAX: Final = 16 * 1024
+"""Bytes of a block's proofs up to which they are looked at there: to parse so much that is fields of later
+versions takes 0.03 ms. An Ed25519 proof has 75."""
 
 LEDGER_KEYS_MAX: Final = 64
 """Ledger keys that may be configured. A proof is tried against each key of its kind, some 0.1 ms each."""

@@ -1,8 +1,9 @@
 """Checks of proofs as the event loop asks for them: at once where they are quick, else in a process apart.
 
-A shell. Ed25519 proofs take 0.1 ms and are checked where they are; all others go to `gateway.proof_process`,
-in the order in which blocks end. While the ledger data of a TSS network are still to come from block 0, later
-blocks wait here until it is committed: their proofs cannot be told from bad ones before.
+A shell. Ed25519 proofs take 0.1 ms and are checked where they are, unless there are many, or many keys; all
+others go to `gateway.proof_process`, in the order in which blocks end. While the ledger data of a TSS network
+are still to come from block 0, later blocks wait here until it is committed: their proofs cannot be told from
+bad ones before.
 
     block    ledger data          what happens
     0        to come              checked with what it publishes; believed once it is committed, and kept

@@ -26,6 +26,7 @@ from gateway.api import block_pb2
 from gateway.errors import ItemError
 from gateway.items import proof_of
 from gateway.ledger_keys import LedgerKeys, VerificationMode
+from gateway.limits import QUICK_PROOFS_BYTES_MAX, QUICK_SIGNATURES_MAX
 from gateway.proofs.address_book import read_address_book
 from gateway.proofs.ed25519 import SIGNATURE_SIZE, Ed25519Check
 from gateway.proofs.ledger_data import LedgerData
@@ -135,11 +136,16 @@ class ProofVerifier:
         return ProofVerifier(self.keys, self._mode, ledger, self._rsa_book)
 
     def is_quick(self, summary: BlockSummary) -> bool:
-        """Tell whether `verify` takes well under a millisecond, so that it may run in an event loop."""
+        """Tell whether `verify` takes a millisecond at most, so that it may run in an event loop."""
         if self._mode == "hash":
             return True
+        proofs = summary.proofs
+        if len(proofs) * len(self.keys.ed25519) > QUICK_SIGNATURES_MAX:
+            return False
+        if sum(map(len, proofs)) > QUICK_PROOFS_BYTES_MAX:
+            return False
         try:
-            kinds = [kind_of_proof(proof_of(item)) for item in summary.proofs]
+            kinds = [kind_of_proof(proof_of(item)) for item in proofs]
         except ItemError:
             return True
         return _NEED_NO_PROCESS.issuperset(kinds)

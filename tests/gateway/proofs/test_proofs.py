@@ -10,6 +10,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from gateway.api import block_pb2
 from gateway.items import ItemKind, field_item, proof_of
 from gateway.ledger_keys import LedgerKeys
+from gateway.limits import QUICK_PROOFS_BYTES_MAX, QUICK_SIGNATURES_MAX
 from gateway.proofs import ProofKind, ProofVerifier, RsaBook, kind_of_proof
 from gateway.proofs import state_proof as state_proof_module
 from gateway.root_hash import BlockSummary
@@ -157,6 +158,20 @@ def test_which_proofs_are_quick() -> None:
     assert not FULL.needs_process
     assert verifier_with_book(0).needs_process
     assert FULL.with_ledger(TssNetwork((1,)).ledger).needs_process
+
+
+def test_many_signatures_and_long_proofs_are_not_quick() -> None:
+    """That a signature is of none of 64 keys takes 6 ms to find out, and that twice, for both layouts."""
+    keys = tuple(bytes([number]) * 32 for number in range(1, QUICK_SIGNATURES_MAX + 1))
+    other = proof_item(3, b"\x02" * 64)
+    assert ProofVerifier(LedgerKeys(keys)).is_quick(with_proofs(other))
+    assert not ProofVerifier(LedgerKeys((*keys, PUBLIC_KEY))).is_quick(with_proofs(other))
+    assert not ProofVerifier(LedgerKeys(keys)).is_quick(with_proofs(good_proof(), other))
+    rest = QUICK_PROOFS_BYTES_MAX - len(good_proof())
+    for more, is_quick in ((0, True), (1, False)):
+        long = proof_item(3, bytes(rest - 11 + more))
+        assert len(long) == rest + more
+        assert FULL.is_quick(with_proofs(good_proof(), long)) is is_quick
 
 
 def test_siblings_of_all_state_proofs_of_a_block_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
