@@ -11,7 +11,8 @@ Two aims:
   - *catch up*: up to the highest block that publishers have told of (`aim`), then rest. A node that is empty
     asks its peers for theirs when it starts; if none answers, publishers will tell.
   - *follow*: stay level with a peer for ever, with the first of the list that works. One that has nothing
-    more, while another has, is left: two standbys that follow each other would wait for ever.
+    more, while another has, is left: two standbys that follow each other would wait for ever. If all have
+    sent what cannot be, that is a `problem` at once: the node has another chain than they.
 
 The target is what somebody said, and is not believed: a target that nobody can show the way to costs attempts
 at growing distances, and is reported (`problem`) when the node itself does not come forward. One that only
@@ -138,6 +139,10 @@ class _Peer:
     has_answered: bool = False
     is_itself: bool = False
     """When it answered last, it was this node."""
+    lie: str = ""
+    """What it sent last that cannot be, in words."""
+    lied_at_number: int | None = None
+    """The node needed this block then."""
 
 
 @dataclass(slots=True)
@@ -179,6 +184,8 @@ class CatchUp:
         if self.live and self._peers and all(peer.is_itself for peer in self._peers):
             addresses = ", ".join(peer.address for peer in self._peers)
             return f"the node has nobody to follow: {addresses} leads to the node itself"
+        if self.live and (lies := self._lies()):
+            return f"the node cannot follow: {'; '.join(lies)}"
         if self._doubted_number == self._next_number and self._is_unconfirmed():
             return None
         if self.stalled_count < self.rules.stalled_attempts_max or (self.target is None and not self.live):
@@ -188,6 +195,16 @@ class CatchUp:
             f"the node does not come closer {aim}: {self.stalled_count} attempts without a further block, "
             f"the last one with {self._reason}"
         )
+
+    def _lies(self) -> list[str]:
+        """Say what each peer sent that cannot be, if there is no other peer for the block that is needed.
+
+        One of two chains is wrong then, or all peers are: no need to wait for further attempts.
+        """
+        others = [peer for peer in self._peers if not peer.is_itself]
+        if any(peer.lied_at_number != self._next_number for peer in others):
+            return []
+        return [f"{peer.address} sent what cannot be: {peer.lie}" for peer in others]
 
     def distance(self, next_number: int) -> int:
         """How many blocks the node knows of and does not have."""
@@ -282,7 +299,7 @@ class CatchUp:
             return f"it begins with block {first}, after block {start}"
         if self.live:
             if last < start:
-                self.stalled_count = 0  # level with it
+                self.stalled_count, peer.lied_at_number = 0, None  # level with it
             return Range(start, None)
         if last < start:
             return f"it ends with block {last}, before block {start}"
@@ -304,6 +321,8 @@ class CatchUp:
         peer, rest = self._peer(address), OUTCOMES[outcome]
         peer.is_itself = outcome is Outcome.ITSELF
         came_forward = next_number > self._next_number >= 0
+        if outcome is Outcome.LIED:
+            peer.lie, peer.lied_at_number = reason, next_number
         if came_forward or outcome is Outcome.COMPLETE:
             peer.failures_count = 0
         if came_forward:

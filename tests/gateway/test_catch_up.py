@@ -296,6 +296,43 @@ def test_who_else_may_be_asked_how_far_it_is() -> None:
     assert machine.others(B, RULES.rest_max_ns) == [A]
 
 
+def test_a_follower_all_of_whose_peers_lie_says_so_at_once_until_a_block_comes() -> None:
+    machine = CatchUp((A, B, C), RULES, live=True)
+    for address in (A, B):
+        assert machine.problem is None, "there is another one to try"
+        assert machine.step(5, 0) == Try(address)
+        machine.told(address, 0, 9, 5)
+        machine.ended(address, Outcome.LIED, f"block 5 of {address}", 5, 0)
+    assert machine.step(5, 0) == Try(C)
+    machine.ended(C, Outcome.ITSELF, "", 5, 0)
+    lies = (
+        "the node cannot follow: a:1 sent what cannot be: block 5 of a:1; "
+        "b:1 sent what cannot be: block 5 of b:1"
+    )
+    assert machine.problem == lies
+    machine.step(5, 2_000)
+    machine.ended(A, Outcome.UNREACHABLE, "gone", 5, 2_000)
+    assert machine.problem == lies, "it is no other chain for that"
+    machine.came_to(6)
+    assert machine.problem is None
+
+
+def test_a_follower_that_is_level_with_a_peer_that_lied_has_no_problem() -> None:
+    machine = CatchUp((A,), RULES, live=True)
+    machine.step(5, 0)
+    machine.ended(A, Outcome.LIED, "block 5", 5, 0)
+    assert machine.problem is not None
+    machine.told(A, 0, 4, 5)
+    assert machine.problem is None
+
+
+def test_one_that_catches_up_has_publishers_beside_a_peer_that_lies() -> None:
+    machine = behind(A)
+    machine.step(5, 0)
+    machine.ended(A, Outcome.LIED, "block 5", 5, 0)
+    assert machine.problem is None
+
+
 # --- a target that no peer confirms -------------------------------------------------------------------------
 
 DOUBTING = CatchUpRules(stalled_attempts_max=3, rest_ns=100, rest_max_ns=1_000, unconfirmed_ns=5_000)

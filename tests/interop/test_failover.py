@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from gateway.control_client import ControlClient
 from gateway.errors import FailoverFailed
 from gateway.failover import Failover, Step
 from gateway.node import Node
+from gateway.node_status import collect
 from gateway.role_file import read_role
 from gateway.roles import Phase, RoleRecord
 from publishers.client import ClientOptions, PublishClient
@@ -181,6 +182,39 @@ def test_a_standby_takes_over_from_a_dead_node_and_the_dead_one_becomes_its_stan
                         await fail_over(back, b)
                         assert (back.keeper.phase, b.keeper.phase) == (Phase.STANDBY, Phase.ACTIVE)
                         await level(back, 3)
+
+    asyncio.run(main())
+
+
+def test_a_standby_with_another_chain_is_not_ready_at_once_and_is_not_handed_over_to(tmp_path: Path) -> None:
+    """With the usual rests: five attempts with the peer, a minute apart, would take four minutes."""
+
+    async def main() -> None:
+        async with running_node(tmp_path / "b") as b, wire_to(b) as wire:
+            publisher = await wire.publisher("alice")
+            await publisher.block(*make_blocks(3, seed=8))
+            await publisher.expect("ack 0", "ack 1", "ack 2")
+        async with AsyncExitStack() as stack:
+            a = await stack.enter_async_context(running_node(tmp_path / "a"))
+            settings: dict[str, Any] = {"role": "standby", "peers": (a.grpc_address,)}
+            b = await stack.enter_async_context(running_node(tmp_path / "b", **settings))
+            assert b.account.readiness() == []  # an empty node has no chain yet
+            wire = await stack.enter_async_context(wire_to(a))
+            publisher = await wire.publisher("alice")
+            await publisher.block(*BLOCKS[:4])
+            await publisher.expect(*(f"ack {number}" for number in range(4)))
+            async with asyncio.timeout(ANSWER_SECONDS):
+                while not b.account.readiness():  # noqa: ASYNC110
+                    await asyncio.sleep(0.005)
+            [problem] = b.account.readiness()
+            why = "bad root hash: block footer field 1 (previous_block_root_hash): got "
+            assert problem.startswith(f"the node cannot follow: {a.grpc_address} sent what cannot be: {why}")
+            view = await collect([str(a.grpc_address), str(b.grpc_address)])
+            assert [report.facts["ready"] for report in view.reports] == [True, False]
+            assert view.agree is False
+            with pytest.raises(FailoverFailed, match=r"is not ready: .*; nothing has changed"):
+                await fail_over(a, b)
+            assert a.keeper.phase is Phase.ACTIVE
 
     asyncio.run(main())
 
