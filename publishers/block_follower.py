@@ -21,7 +21,7 @@ from gateway.api import node_pb2, node_pb2_grpc, subscribe_pb2, subscribe_pb2_gr
 from gateway.block import Block
 from gateway.catch_up import CatchUp, CatchUpRules, Outcome, Try
 from gateway.channels import ClientTls, open_channel
-from gateway.errors import SubscriptionError
+from gateway.errors import SubscriptionError, TlsError
 from gateway.subscription import U64_MAX, BlockAssembler, status_name
 from publishers import limits
 from publishers.errors import SourceRefused, SourceUnreachable
@@ -91,6 +91,7 @@ class BlockFollower:
         self._machine = CatchUp(tuple(addresses), _RULES, live=True)
         self._refusals: dict[str, str] = {}
         self._has_begun = False
+        self._has_read_tls = False
         self._heard_at = time.monotonic()
 
     async def blocks(self) -> AsyncIterator[Received]:
@@ -99,7 +100,7 @@ class BlockFollower:
         Raises:
             SourceRefused: every gateway says that it cannot serve what is asked for.
             SourceUnreachable: no gateway could be subscribed to for `patience_seconds`.
-            TlsError: a file of `tls` cannot be read.
+            TlsError: a file of `tls` cannot be read; later than at the first connection it is tried again.
         """
         machine = self._machine
         self._heard_at = time.monotonic()
@@ -122,6 +123,10 @@ class BlockFollower:
                 reason = f"{error.code().name}: {error.details() or 'no details'}"
             except _Ended as ended:
                 outcome, reason = Outcome.BROKE_OFF, str(ended)
+            except TlsError as error:  # when they were good before, somebody is renewing the files
+                if not self._has_read_tls:
+                    raise
+                reason = str(error)
             machine.ended(step.address, outcome, reason, self.next_number or 0, time.monotonic_ns())
             self._on_trouble(f"{step.address}: {reason}")
             self._check_patience(machine, f"{step.address}: {reason}")
@@ -139,6 +144,7 @@ class BlockFollower:
     async def _subscribe(self, address: str) -> AsyncIterator[Received]:
         """Give the blocks of one subscription; it returns after the last one wanted."""
         channel = open_channel(address, self._tls, _CHANNEL_OPTIONS)
+        self._has_read_tls = True
         try:
             if self.next_number is None:
                 self.next_number = await self._resolve_start(channel)

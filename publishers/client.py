@@ -31,6 +31,7 @@ from tenacity.wait import wait_base
 from gateway.api import node_pb2, node_pb2_grpc, publish_pb2, publish_pb2_grpc
 from gateway.block import Block
 from gateway.channels import ClientTls, open_channel
+from gateway.errors import TlsError
 from publishers import limits
 from publishers.errors import OptionError, PublishFailed, SourceCancelled
 from publishers.item_sets import split_items
@@ -148,6 +149,7 @@ class PublishClient:
         self._now_ns = now_ns
         self._machine = PublisherMachine(publisher_id, len(self._gateways), self._options.machine)
         self._channels: dict[int, grpc.aio.Channel] = {}
+        self._has_read_tls = False
         self._call: _Call | None = None
         self._is_closing = False
         self._connect: Connect | None = None
@@ -187,6 +189,7 @@ class PublishClient:
             ItemTooLarge, BlockOrderError: the source gave a block that cannot be published; those before it
                 may be unacknowledged.
             SourceCancelled: the source was cancelled, and this publisher was not.
+            TlsError: a file of `tls` cannot be read; later than at the first connection it is tried again.
             Exception: whatever the source itself raised.
         """
         driver = asyncio.create_task(self._drive(source))
@@ -298,7 +301,14 @@ class PublishClient:
         elif connect.attempt:
             await asyncio.sleep(self._wait_seconds(connect.attempt))
         address = self._gateways[connect.gateway]
-        channel = self._channel(connect.gateway)
+        try:
+            channel = self._channel(connect.gateway)
+        except TlsError as unread:
+            if not self._has_read_tls:
+                raise
+            # The files were good before: somebody is renewing them, and has not finished yet.
+            self._hear(Disconnected(f"cannot connect to {address}: {unread}"))
+            return
         try:
             async with asyncio.timeout(self._connect_timeout_seconds()):
                 if not await self._ready(channel):
@@ -424,6 +434,7 @@ class PublishClient:
             self._channels[gateway] = open_channel(
                 self._gateways[gateway], self._options.tls, options=_CHANNEL_OPTIONS
             )
+            self._has_read_tls = True
         return self._channels[gateway]
 
     async def _drop_channel(self, gateway: int) -> None:

@@ -16,7 +16,7 @@ from typing import Any, Self
 from gateway.addresses import Address, parse_address
 from publishers.client import ClientOptions, PublishClient
 from publishers.node_process import NodeProcess, environment_without_settings
-from publishers.signals import Acknowledged, Action, Event
+from publishers.signals import Acknowledged, Action, Disconnected, Event
 from tests.nodes import ledger_key
 
 SLUICE = (sys.executable, "-m", "gateway.cli")
@@ -117,13 +117,16 @@ class ServeProcess:
 
 
 class Listener(PublishClient):
-    """A publisher that writes down every acknowledgement."""
+    """A publisher that writes down every acknowledgement, and why it lost a stream or got none."""
 
     def __init__(self, gateways: Sequence[str], name: str, options: ClientOptions | None = None) -> None:
         super().__init__(gateways, name, options)
         self.acknowledged: list[int] = []
+        self.disconnected: list[str] = []
 
     def _hear(self, event: Event) -> list[Action]:
         if isinstance(event, Acknowledged):
             self.acknowledged.append(event.number)
+        elif isinstance(event, Disconnected):
+            self.disconnected.append(event.reason)
         return super()._hear(event)

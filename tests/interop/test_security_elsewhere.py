@@ -4,22 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import grpc
 import pytest
 from grpc import aio
+from tenacity import wait_fixed
 
+from gateway.addresses import Address
 from gateway.api import node_pb2, node_pb2_grpc, publish_pb2_grpc, subscribe_pb2, subscribe_pb2_grpc
+from gateway.block import Block
 from gateway.channels import ClientTls, open_channel
 from gateway.control_client import ControlClient
-from gateway.errors import NodeCallFailed
+from gateway.errors import NodeCallFailed, TlsError
 from gateway.node import Node
 from gateway.roles import Phase
+from publishers.block_follower import BlockFollower
+from publishers.client import ClientOptions, publish_blocks
 from tests.certificates import Authority
 from tests.interop.test_security import guarded_node, publish
-from tests.nodes import LOOPBACK, Publisher, Reader, make_blocks, running_node
-from tests.serving import SLUICE
+from tests.nodes import ANSWER_SECONDS, LOOPBACK, Publisher, Reader, make_blocks, running_node
+from tests.serving import SLUICE, Listener, free_port
 
 BLOCKS = make_blocks(6)
 
@@ -176,5 +182,68 @@ def test_an_authority_that_is_replaced_lets_in_its_own_and_no_longer_those_of_th
                 with pytest.raises(aio.AioRpcError) as caught:
                     await (await subscribe(channel, 0, 2)).rest()
                 assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+
+    asyncio.run(main())
+
+
+def test_clients_outlive_a_renewal_of_their_certificates_that_is_half_done(tmp_path: Path) -> None:
+    """Their node goes away, and they read their files anew while these are written."""
+    authority = Authority(tmp_path)
+    pair = authority.issue("client")
+    good, nothing = pair.key.read_bytes(), f"key file: got {pair.key}, which has none"
+    address = Address("127.0.0.1", free_port())
+    tls = authority.client(pair)
+    options = ClientOptions(tls=tls, wait=wait_fixed(0.05), connect_timeout_seconds=0.2)
+    listener = Listener([str(address)], "alice", options)
+    troubles: list[str] = []
+    follower = BlockFollower([str(address)], 0, 1, tls=tls, on_trouble=troubles.append)
+
+    async def main() -> None:
+        more = asyncio.Event()
+
+        async def source() -> AsyncIterator[Block]:
+            yield BLOCKS[0]
+            await more.wait()
+            yield BLOCKS[1]
+
+        async def read() -> list[Block]:
+            return [received.block async for received in follower.blocks()]
+
+        async with guarded_node(authority, tmp_path / "data", grpc_address=address):
+            publishing = asyncio.ensure_future(listener.publish(source()))
+            reading = asyncio.ensure_future(read())
+            async with asyncio.timeout(ANSWER_SECONDS):
+                while follower.next_number != 1 or not listener.acknowledged:  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+            pair.key.write_bytes(b"")
+        more.set()
+        async with asyncio.timeout(ANSWER_SECONDS):
+            for lines in (troubles, listener.disconnected):
+                while not any(nothing in line for line in lines):  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+        assert not publishing.done()
+        assert not reading.done()
+        pair.key.write_bytes(good)
+        async with guarded_node(authority, tmp_path / "data", grpc_address=address):
+            assert (await asyncio.wait_for(publishing, ANSWER_SECONDS)).acknowledged == 2
+            assert await asyncio.wait_for(reading, ANSWER_SECONDS) == BLOCKS[:2]
+
+    asyncio.run(main())
+
+
+def test_a_file_that_was_never_good_is_an_error_at_once(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    pair = authority.issue("client")
+    pair.key.unlink()
+    tls = authority.client(pair)
+
+    async def main() -> None:
+        async def source() -> AsyncIterator[Block]:
+            yield BLOCKS[0]
+
+        with pytest.raises(TlsError):
+            await publish_blocks(source(), ["127.0.0.1:1"], "alice", ClientOptions(tls=tls))
+        with pytest.raises(TlsError):
+            await anext(aiter(BlockFollower(["127.0.0.1:1"], 0, tls=tls).blocks()))
 
     asyncio.run(main())
