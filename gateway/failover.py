@@ -10,7 +10,7 @@
     a step fails                  what is done
     before activate               the drained node is resumed: it is active again
     activate, answer lost, late   the standby is asked what it is, when its change is over; active: go on;
-                                  else as above
+                                  else as above. One that died may come back as active: that is said
     stand by                      nothing: the load has moved. It is said what the old node is: one that lives
                                   is active again after its hold, one that died comes back as a standby
 
@@ -359,12 +359,16 @@ class Failover:
             # nothing: an active node is active, and a standby refuses it.
             with suppress(NodeCallFailed):
                 await self._target.resume()
+            note = ""
             try:
                 if (await self._target.state()).phase is Phase.ACTIVE:
                     return
-            except NodeCallFailed:
-                pass
-            await self._undo(str(error), error)
+            except NodeCallFailed:  # it remembers what it has become, and nobody can tell it of the undoing
+                note = (
+                    f", and {self._target.address} may be, too, when it comes back: see with sluice status "
+                    f"{' '.join(self._grpc_addresses)}, and run a failover to the one that is ahead"
+                )
+            await self._undo(str(error), error, note)
 
     async def _retire(self, followed: str) -> None:
         try:
@@ -395,8 +399,8 @@ class Failover:
                 ) from error
             self._report(Step(name, f"follows {source.followed}", 0.0))
 
-    async def _undo(self, reason: str, error: NodeCallFailed | None = None) -> NoReturn:
-        """Make the drained node active again.
+    async def _undo(self, reason: str, error: NodeCallFailed | None = None, note: str = "") -> NoReturn:
+        """Make the drained node active again; `note` is added to the words that say so.
 
         Raises:
             FailoverFailed: always; it says how far that went.
@@ -411,7 +415,7 @@ class Failover:
                 f"is {self._source.address} dead? then: --force; if it is alive it is active again after "
                 f"{FAILOVER_HOLD_SECONDS:g} s",
             ) from error
-        raise FailoverFailed(reason, f"{self._source.address} is active again") from error
+        raise FailoverFailed(reason, f"{self._source.address} is active again{note}") from error
 
     async def _step(self, name: str, work: Awaitable[_Result], detail: Callable[[_Result], str]) -> _Result:
         began, self._step_name = self._clock(), name

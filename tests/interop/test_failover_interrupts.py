@@ -1,4 +1,4 @@
-"""`sluice failover` between real nodes, interrupted at each of its calls: one node is active afterwards."""
+"""`sluice failover` between real nodes: interrupted at each of its calls, and one whose target dies."""
 
 from __future__ import annotations
 
@@ -14,9 +14,11 @@ from typing import Any
 
 import pytest
 
+from gateway.errors import FailoverFailed
 from gateway.node import Node
 from gateway.role_file import read_role
 from gateway.roles import Phase
+from tests.interop.test_failover import fail_over
 from tests.nodes import ANSWER_SECONDS, make_blocks, running_node, wire_to
 from tests.serving import SLUICE
 
@@ -35,7 +37,7 @@ class Gate:
         self._target = node.control_address
         self._method, self._hold = b"", ""
         self._open = asyncio.Event()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._writers: list[asyncio.StreamWriter] = []
 
     def hold(self, method: str, what: str) -> None:
         """Hold the "request" or the "answer" of a method of NodeControl, and all that comes after it."""
@@ -45,13 +47,19 @@ class Gate:
         """Hand on what was held, and all else."""
         self._open.set()
 
+    def cut(self) -> None:
+        """End what is open, and hand on nothing of it."""
+        for writer in self._writers:
+            writer.transport.abort()
+
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Forward one connection."""
-        there, back = await asyncio.open_connection(self._target.host, self._target.port)
+        self._writers.append(writer)
         with suppress(OSError):
+            there, back = await asyncio.open_connection(self._target.host, self._target.port)
+            self._writers.append(back)
             await asyncio.gather(self._pump(reader, back, "request"), self._pump(there, writer, "answer"))
-        for one in (writer, back):
-            one.transport.abort()
+        self.cut()
 
     async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, what: str) -> None:
         while chunk := await reader.read(1 << 16):
@@ -254,5 +262,60 @@ def test_one_whose_terminal_is_closed_and_whose_output_nobody_reads_is_finished(
             assert await play.end() == 130
             assert play.active == "B"
             assert play.a.keeper.phase is Phase.STANDBY
+
+    asyncio.run(main())
+
+
+# --- a standby that is lost as it becomes active ------------------------------------------------------------
+
+
+async def rows_of(*nodes: Node) -> list[tuple[str, str]]:
+    """What `sluice status` says of nodes: role and blocks behind, of each."""
+    words = ["status", *(str(node.grpc_address) for node in nodes)]
+    process = await asyncio.create_subprocess_exec(*SLUICE, *words, stdout=PIPE, stderr=PIPE)
+    output, _ = await asyncio.wait_for(process.communicate(), ANSWER_SECONDS)
+    head, *rows = (line.split() for line in output.decode().splitlines()[: 1 + len(nodes)])
+    behind = head.index("behind") - 1  # "root hash" is two words
+    return [(row[1], row[behind]) for row in rows]
+
+
+@pytest.mark.parametrize("remedy", ["to the first", "to the one that is ahead", "started as a standby"])
+def test_a_standby_that_dies_as_it_becomes_active_comes_back_active_and_docs_say_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, remedy: str
+) -> None:
+    async def main() -> None:
+        async with scene(tmp_path) as play:
+            monkeypatch.setattr("gateway.failover.FAILOVER_LEVEL_SECONDS", 0.1)
+            await play.begin_and_stop_at("B", "activate", "answer")
+            assert play.b.keeper.phase is Phase.ACTIVE
+            await play.b.stop()
+            play.gate_b.cut()
+            assert await play.end() == 1
+            assert play.errors.endswith(
+                "; A is active again, and B may be, too, when it comes back: see with sluice status "
+                "grpc-of-A grpc-of-B, and run a failover to the one that is ahead\n"
+            )
+            await takes_a_block(play.a, 1)
+            settings: dict[str, Any] = {"peers": (play.a.grpc_address,), "role": "standby"}
+            if remedy == "started as a standby":
+                (tmp_path / "b" / "role.json").unlink()
+            async with running_node(tmp_path / "b", **settings) as b:
+                async with asyncio.timeout(ANSWER_SECONDS):
+                    while b.ledger.last_number != 1:  # noqa: ASYNC110
+                        await asyncio.sleep(0.005)
+                if remedy == "started as a standby":
+                    assert await rows_of(play.a, b) == [("active", "0"), ("standby", "0")]
+                    return
+                assert await rows_of(play.a, b) == [("active", "0"), ("active", "0")]
+                active, standby = play.a, b
+                if remedy == "to the one that is ahead":
+                    await takes_a_block(b, 2)
+                    assert await rows_of(play.a, b) == [("active", "1"), ("active", "0")]
+                    with pytest.raises(FailoverFailed, match="await block 2: got block 1"):
+                        await fail_over(b, play.a)  # A has nobody from whom to take it
+                    active, standby = b, play.a
+                await fail_over(standby, active)
+                assert await rows_of(active, standby) == [("active", "0"), ("standby", "0")]
+                await takes_a_block(active, 3 if active is b else 2)
 
     asyncio.run(main())
