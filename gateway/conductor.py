@@ -266,8 +266,11 @@ class Conductor:
         try:
             await asyncio.wait_for(self.idle.wait(), grace_seconds)
         except TimeoutError:
-            log.warning("blocks in flight were not finished", extra=fields(grace_seconds=grace_seconds))
+            extra = fields(grace_seconds=grace_seconds, awaiting_standbys=self.acknowledging.awaiting_count)
+            log.warning("blocks in flight were not finished", extra=extra)
         await self._group_commit.finished()
+        if not self.idle.is_set():
+            self.perform(self.arbiter.give_up(self._now_ns()))
         self.in_flight.stop()
         if self._timer is not None:
             self._timer.cancel()

@@ -235,9 +235,7 @@ class Arbiter(RaceSteps):
         number = failed.number if failed is not None else self.next_number
         self.persistence_failed, self.persistence_number = reason, number
         self._drop_all(reason, number)
-        for stream in self.streams.values():
-            if stream.state is not StreamState.ENDED:
-                self._end(stream, EndStatus.PERSISTENCE_FAILED, reason, proximate_number=number)
+        self._end_all(EndStatus.PERSISTENCE_FAILED, reason, proximate_number=number)
         return self._settle()
 
     def disk_recovered(self) -> None:
@@ -251,6 +249,12 @@ class Arbiter(RaceSteps):
             self.idle = False  # a standby has streams of its own to end
         self.shutting_down = True
         return self._close_doors()
+
+    def give_up(self, now_ns: int) -> list[Action]:
+        """The time of a shutdown is over: end every stream with SUCCESS, whatever is not finished."""
+        self._now_ns = now_ns
+        self._end_all(EndStatus.SUCCESS, self._closing_reason())
+        return self._settle()
 
     def retire(self, reason: str, now_ns: int) -> list[Action]:
         """As `shutdown`, but not for good: publishers are sent elsewhere until `reinstate`.

@@ -309,9 +309,7 @@ class RaceSteps(RaceFacts):
                 self._close(stream)
         if self.is_closing and not self.idle and not self.is_finishing():
             self.idle = True
-            for stream in self.streams.values():
-                if stream.state is not StreamState.ENDED:
-                    self._end(stream, EndStatus.SUCCESS, self._closing_reason())
+            self._end_all(EndStatus.SUCCESS, self._closing_reason())
             self._drop_all(self._closing_reason())
             self._actions.append(Idle())
         return self._take()
@@ -442,6 +440,11 @@ class RaceSteps(RaceFacts):
         self._actions.append(Close(stream.publisher_id))
         if block is not None:
             self._fail(block, Failure.STREAM_ENDED, reason)
+
+    def _end_all(self, status: EndStatus, reason: str, *, proximate_number: int | None = None) -> None:
+        for stream in self.streams.values():
+            if stream.state is not StreamState.ENDED:
+                self._end(stream, status, reason, proximate_number=proximate_number)
 
     def _close(self, stream: StreamFacts) -> None:
         stream.state = StreamState.ENDED

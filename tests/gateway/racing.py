@@ -176,6 +176,10 @@ class Race:
         """Ask the node to stop."""
         self._do(self.arbiter.shutdown(self.now_ns))
 
+    def give_up(self) -> None:
+        """The time that the node had to stop is over."""
+        self._do(self.arbiter.give_up(self.now_ns))
+
     def retire(self) -> None:
         """Ask the node to send its publishers elsewhere."""
         self._do(self.arbiter.retire("the node becomes a standby", self.now_ns))

@@ -345,8 +345,8 @@ def test_an_empty_node_hears_publishers_at_once(on_scene: Callable[..., None]) -
     on_scene(play)
 
 
-def test_stopping_waits_for_standbys_as_long_as_it_may_and_acknowledges_nothing_of_its_own(
-    on_scene: Callable[..., None],
+def test_stopping_waits_for_standbys_as_long_as_it_may_and_then_tells_publishers_what_is_acknowledged(
+    on_scene: Callable[..., None], caplog: pytest.LogCaptureFixture
 ) -> None:
     async def play(scene: Scene) -> None:
         alice = await scene.publisher_that_stored(*BLOCKS[:2])
@@ -354,9 +354,11 @@ def test_stopping_waits_for_standbys_as_long_as_it_may_and_acknowledges_nothing_
         await alice.expect("ack 0")
         await scene.conductor.stop(0.01)
         assert scene.acknowledging.awaiting == (1, 1)
-        scene.report(1)  # so late, it is still true
-        await alice.expect("ack 1")
-        await alice.expect_end("end SUCCESS last 1 about 0")
+        await alice.expect_end("end SUCCESS last 0 about 0")
+        assert logged(caplog, "blocks in flight were not finished") == [
+            {"grace_seconds": 0.01, "awaiting_standbys": 1}
+        ]
+        scene.report(1)  # so late, it is of no use to anybody
 
     async def again(scene: Scene) -> None:
         assert scene.conductor.arbiter.last_number == 1

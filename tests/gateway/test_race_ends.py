@@ -184,3 +184,17 @@ def test_shutdown_finishes_complete_blocks_and_ends_all_streams() -> None:
     assert race.log.count(Idle()) == 1
     race.connect("Dave")
     race.expect("Dave", "end SUCCESS last 9 about 0")
+
+
+def test_a_shutdown_whose_time_is_over_ends_all_streams_though_a_block_is_not_acknowledged() -> None:
+    race = race_of_three(hold="committed")
+    race.block("Alice", 9)
+    race.header("Bob", 10)
+    race.shutdown()
+    race.give_up()
+    for name in ("Alice", "Bob", "Carol"):
+        race.expect(name, "end SUCCESS last 8 about 0")
+    race.commit(9)
+    for name in ("Alice", "Bob", "Carol"):
+        race.expect(name)
+    assert race.log.count(Idle()) == 1

@@ -76,7 +76,7 @@ EXPECTED: dict[str, list[str]] = {
     "arbiter event": [
         *("connected", "header", "items", "block_end", "end_stream", "half_closed", "left", "bad_request"),
         *("publisher_failed", "verified", "linked", "refused", "committed", "commit_failed", "shutdown"),
-        *("tick", "disk_recovered", "retire", "reinstate", "hold_back"),
+        *("give_up", "tick", "disk_recovered", "retire", "reinstate", "hold_back"),
     ],
     "machine": [
         f"{state.name} {event.name}"

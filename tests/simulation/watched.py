@@ -23,6 +23,7 @@ _EVENTS = (
         "committed",
         "commit_failed",
         "shutdown",
+        "give_up",
         "tick",
         "retire",
     ),
