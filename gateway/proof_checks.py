@@ -23,7 +23,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from gateway.proof_process import ProofProcess
-from gateway.proofs.ledger_data import LedgerData, may_publish
+from gateway.proofs.ledger_data import LedgerData, publishing_items
 from gateway.root_hash import BlockHasher, BlockSummary
 from gateway.verification import BlockVerifier, Verdict
 
@@ -110,7 +110,7 @@ class ProofChecks:
         publishing: list[bytes] = []
         if summary.number == 0:  # in a thread: there may be millions
             loop = asyncio.get_running_loop()
-            publishing = await loop.run_in_executor(self._thread, _publishing, items)
+            publishing = await loop.run_in_executor(self._thread, publishing_items, items)
         return await self._process.check(self._verifier.proofs, summary, publishing, more_come=more_come)
 
     async def block_0_committed(self, published: LedgerData | None) -> None:
@@ -130,7 +130,3 @@ class ProofChecks:
         """End the process; a check that waits for it fails."""
         self._process.close()
         self._thread.shutdown()
-
-
-def _publishing(items: Sequence[bytes]) -> list[bytes]:
-    return [item for item in items if may_publish(item)]

@@ -50,6 +50,7 @@ __all__ = [
     "may_publish",
     "publications_in",
     "published_ledger",
+    "publishing_items",
     "read_publication",
     "refusal_of",
 ]
@@ -65,6 +66,10 @@ some fifteen, and no other is walked through than one that holds the two bytes o
 random bytes, as signatures are, one transaction in 65 kB. So it is enough for 200 MB of them."""
 FIELDS_TO_BEGIN: Final = 6
 """What it costs to begin a message, in fields: a block may have a million short ones."""
+
+PUBLISHING_BYTES_MAX: Final = 2 << 20
+"""Bytes of the transactions of a block 0 that are walked through; the node sends them to another process. As
+above, this is enough for 20 MB of the longest transactions, of 6 kB, and for 400 MB of usual ones."""
 
 SENTINEL_KEY: Final[Point] = (
     6920711939553923913704084943758410605317685431754228119541520748680721639445,
@@ -132,6 +137,22 @@ def may_publish(item: bytes) -> bool:
         return False
 
 
+def publishing_items(items: Iterable[bytes]) -> list[bytes]:
+    """Return the items that `may_publish`; of too many, so many that they are refused for that.
+
+    Args:
+        items: serialized items, of block 0; there may be millions.
+    """
+    found: list[bytes] = []
+    size_bytes = 0
+    for item in filter(may_publish, items):
+        found.append(item)
+        size_bytes += len(item)
+        if len(found) * FIELDS_TO_BEGIN > FIELDS_MAX or size_bytes > PUBLISHING_BYTES_MAX:
+            break
+    return found
+
+
 def publications_in(items: Iterable[bytes]) -> list[bytes]:
     """Return the publications in the transactions of a block, each once, in order, unchecked.
 
@@ -147,19 +168,28 @@ def publications_in(items: Iterable[bytes]) -> list[bytes]:
 
 
 class _Walk:
-    """Counts the fields that are walked through in a block 0."""
+    """Counts what is walked through in a block 0."""
 
     def __init__(self) -> None:
         self._left_count = FIELDS_MAX
+        self._left_bytes = PUBLISHING_BYTES_MAX
+
+    def enter(self, transaction: bytes) -> None:
+        """Count its bytes. Raises BlockRefused if they are more than PUBLISHING_BYTES_MAX in all."""
+        self._left_bytes -= len(transaction)
+        if self._left_bytes < 0:
+            raise self._refused("bytes", PUBLISHING_BYTES_MAX)
 
     def take(self, field_count: int) -> None:
-        """Count so many more. Raises BlockRefused if they are more than FIELDS_MAX in all."""
+        """Count so many fields. Raises BlockRefused if they are more than FIELDS_MAX in all."""
         self._left_count -= field_count
         if self._left_count < 0:
-            what = "transactions of block 0 that may publish a ledger id"
-            raise BlockRefused(
-                Refusal(RefusalKind.UNSUPPORTED, what, "more fields", f"at most {FIELDS_MAX} in all")
-            )
+            raise self._refused("fields", FIELDS_MAX)
+
+    @staticmethod
+    def _refused(unit: str, most: int) -> BlockRefused:
+        what = "transactions of block 0 that may publish a ledger id"
+        return BlockRefused(Refusal(RefusalKind.UNSUPPORTED, what, f"more {unit}", f"at most {most} in all"))
 
 
 def _publications(items: Iterable[bytes], walk: _Walk) -> list[bytes]:
@@ -167,6 +197,7 @@ def _publications(items: Iterable[bytes], walk: _Walk) -> list[bytes]:
     for item in items:
         if not may_publish(item):
             continue
+        walk.enter(item)
         try:
             for body in _messages(payload_of(item), 1, walk):
                 found.update(dict.fromkeys(_messages(body, PUBLICATION_FIELD, walk)))

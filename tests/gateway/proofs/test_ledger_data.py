@@ -21,6 +21,7 @@ from gateway.proofs.ledger_data import (
     address_book_hash,
     publications_in,
     published_ledger,
+    publishing_items,
     read_publication,
     refusal_of,
 )
@@ -200,6 +201,37 @@ def test_transactions_that_do_not_parse_are_bounded_too(monkeypatch: pytest.Monk
     assert publications_in([broken] * 9) == []
     with pytest.raises(BlockRefused, match=r"that may publish a ledger id: got more fields"):
         publications_in([broken] * 10)
+
+
+def test_the_bytes_of_transactions_that_are_searched_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    items = [transaction(body(b"one")), transaction(body(b"two")), transaction(b"\x18\x01" * 99)]
+    size_bytes = len(items[0]) + len(items[1])
+    monkeypatch.setattr(ledger_data, "PUBLISHING_BYTES_MAX", size_bytes)
+    assert publications_in(items) == [b"one", b"two"]
+    monkeypatch.setattr(ledger_data, "PUBLISHING_BYTES_MAX", size_bytes - 1)
+    with pytest.raises(BlockRefused) as caught:
+        publications_in(items)
+    assert str(caught.value.refusal) == (
+        "unsupported: transactions of block 0 that may publish a ledger id: got more bytes, "
+        f"expected at most {size_bytes - 1} in all"
+    )
+
+
+@pytest.mark.parametrize("reached", ["fields", "bytes"])
+def test_of_items_that_may_publish_no_more_are_taken_than_are_refused(
+    monkeypatch: pytest.MonkeyPatch, reached: str
+) -> None:
+    """The node need not send all the millions of a block 0 to the process that refuses them."""
+    other, broken = transaction(b"\x18\x01"), field_item(4, varint(77 << 3 | WireType.LEN))
+    if reached == "fields":
+        monkeypatch.setattr(ledger_data, "FIELDS_MAX", 100 * ledger_data.FIELDS_TO_BEGIN)
+    else:
+        monkeypatch.setattr(ledger_data, "PUBLISHING_BYTES_MAX", 100 * len(broken))
+    assert publishing_items([other, broken, other, *[broken] * 99]) == [broken] * 100
+    assert publications_in([broken] * 100) == []
+    assert publishing_items([*[broken] * 1_000, other]) == [broken] * 101
+    with pytest.raises(BlockRefused, match=rf"got more {reached}, expected at most [0-9]+ in all$"):
+        publications_in([broken] * 101)
 
 
 def test_the_search_for_the_publication_of_an_id_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
