@@ -1,7 +1,7 @@
 """Where the items of a message are looked at: at once, in a turn of the event loop, or in a thread.
 
 A shell around `gateway.item_set`. To take the items out of a message and to learn the kind of each takes some
-0.15 ms for a thousand, and there could be millions.
+0.15 ms for a thousand, and a message could have millions.
 
     items of the message    looked at
     up to 127               at once

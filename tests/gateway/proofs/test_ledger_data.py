@@ -195,7 +195,7 @@ def test_the_search_for_publications_is_bounded(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_transactions_that_do_not_parse_are_bounded_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A block 0 has room for millions; none of them has a field that could be counted."""
+    """A block 0 has room for half a million; none of them has a field that could be counted."""
     broken = field_item(ItemKind.SIGNED_TRANSACTION, varint(77 << 3 | WireType.LEN))
     monkeypatch.setattr(ledger_data, "FIELDS_MAX", 9 * ledger_data.FIELDS_TO_BEGIN)
     assert publications_in([broken] * 9) == []
@@ -221,7 +221,7 @@ def test_the_bytes_of_transactions_that_are_searched_are_bounded(monkeypatch: py
 def test_of_items_that_may_publish_no_more_are_taken_than_are_refused(
     monkeypatch: pytest.MonkeyPatch, reached: str
 ) -> None:
-    """The node need not send all the millions of a block 0 to the process that refuses them."""
+    """The node need not send all the items of a block 0 to the process that refuses them."""
     other, broken = transaction(b"\x18\x01"), field_item(4, varint(77 << 3 | WireType.LEN))
     if reached == "fields":
         monkeypatch.setattr(ledger_data, "FIELDS_MAX", 100 * ledger_data.FIELDS_TO_BEGIN)
