@@ -255,6 +255,7 @@ class RoleKeeper:
         if was_active:
             return
         self._conductor.reinstate()  # first: a network without an active node is worse than a stale file
+        await self._following.stop()  # it goes on where a drain could not even be remembered
         self._follow()
         log.info("the node is active again", extra=fields(because=event.value))
         await self._remember()

@@ -29,15 +29,22 @@ class FakeFollowing:
     def __init__(self) -> None:
         self.calls: list[tuple[str, ...]] = []
         """`catch up` or `follow` with the addresses, or `stop`."""
+        self._runs = False
 
     def catch_up(self, addresses: Sequence[str]) -> None:
-        self.calls.append(("catch up", *addresses))
+        self._start("catch up", addresses)
 
     def follow(self, addresses: Sequence[str]) -> None:
-        self.calls.append(("follow", *addresses))
+        self._start("follow", addresses)
 
     async def stop(self) -> None:
         self.calls.append(("stop",))
+        self._runs = False
+
+    def _start(self, what: str, addresses: Sequence[str]) -> None:
+        assert not self._runs, "stop first"
+        self.calls.append((what, *addresses))
+        self._runs = True
 
 
 def keep(stage: Stage, role: str = "active", **options: float) -> tuple[RoleKeeper, FakeFollowing]:
