@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from grpc import aio
 
-from gateway.api import control_pb2_grpc
+from gateway.api import control_pb2, control_pb2_grpc
 from gateway.control_client import ControlClient
 from gateway.control_service import ControlService
 from gateway.errors import LayoutError, NodeCallFailed
@@ -20,6 +20,7 @@ from gateway.role_keeper import RoleKeeper
 from gateway.roles import Phase
 from tests.gateway.conducting import Stage
 from tests.gateway.test_role_keeper import BLOCKS, PEER, keep, play
+from tests.nodes import ANSWER_SECONDS
 
 ITSELF = "itself:40840"
 
@@ -79,8 +80,9 @@ def test_control_calls_change_the_role_and_refusals_say_why(tmp_path: Path) -> N
             with pytest.raises(NodeCallFailed, match="INVALID_ARGUMENT: followed: address: got 'nowhere'"):
                 await client.stand_by("nowhere")
             for hold_seconds, got in ((0, "0"), (CONTROL_SECONDS_MAX + 0.5, "3600.5")):
+                request = control_pb2.DrainRequest(hold_seconds=hold_seconds, successor=PEER)
                 with pytest.raises(NodeCallFailed) as caught:
-                    await client.drain(hold_seconds, PEER)
+                    await client._answer(client._stub.drain(request, timeout=ANSWER_SECONDS))
                 assert caught.value.reason == (
                     f"INVALID_ARGUMENT: hold_seconds: got {got}, expected above 0 and at most 3600"
                 )
