@@ -19,7 +19,7 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from gateway.conductor import Conductor
 from gateway.errors import Fatal, RoleRefused
@@ -89,6 +89,8 @@ class RoleKeeper:
         self._peers = tuple(peers)
         self._drain_seconds = drain_seconds
         self._change = asyncio.Lock()
+        self._called_back = asyncio.Event()
+        """Set when a node that is draining is to be active again."""
         self._hold: asyncio.TimerHandle | None = None
         self._resuming: asyncio.Task[None] | None = None
         self._closed = False
@@ -128,12 +130,13 @@ class RoleKeeper:
             successor: the gRPC address of the node that takes over.
 
         Raises:
-            RoleRefused: the node is not active, or stops.
+            RoleRefused: the node is not active, or stops, or was told meanwhile to resume.
             OSError: the disk refused; the node is still active.
             Fatal: the blocks in flight were not finished in time; the node is active again.
         """
         async with self._change:
             self._refuse_if_closed("drain")
+            self._called_back.clear()
             self._release_hold()
             before = self.phase
             self._state.take(RoleEvent.DRAIN, successor)
@@ -150,12 +153,13 @@ class RoleKeeper:
             self._hold = asyncio.get_running_loop().call_later(hold_seconds, self._on_hold_ended)
 
     async def resume(self) -> None:
-        """Take publishers again.
+        """Take publishers again; a drain that waits for blocks in flight waits no longer.
 
         Raises:
             RoleRefused: the node is a standby, or stops.
             OSError: the disk refused; the node takes publishers, but does not remember it.
         """
+        self._called_back.set()
         async with self._change:
             self._refuse_if_closed("resume")
             self._release_hold()
@@ -232,15 +236,23 @@ class RoleKeeper:
 
     async def _close_doors(self) -> None:
         await self._following.stop()
+        retiring = asyncio.ensure_future(self._conductor.retire(_RETIRED))
+        called_back = asyncio.ensure_future(self._called_back.wait())
+        both: set[asyncio.Future[Any]] = {retiring, called_back}
         try:
-            async with asyncio.timeout(self._drain_seconds):
-                await self._conductor.retire(_RETIRED)
-        except TimeoutError:
-            raise Fatal(
-                "blocks in flight",
-                got=f"some after {self._drain_seconds:g} s",
-                expected=f"them to be acknowledged{self._why_not()}",
-            ) from None
+            await asyncio.wait(both, timeout=self._drain_seconds, return_when=asyncio.FIRST_COMPLETED)
+            if not retiring.done():
+                if self._called_back.is_set():
+                    raise RoleRefused("drain", got="told to resume", expected="left to finish its blocks")
+                raise Fatal(
+                    "blocks in flight",
+                    got=f"some after {self._drain_seconds:g} s",
+                    expected=f"them to be acknowledged{self._why_not()}",
+                )
+            retiring.result()
+        finally:
+            retiring.cancel()
+            called_back.cancel()
         self._state.take(RoleEvent.IDLE)
         log.info("the node is drained", extra=fields(last_block=self._ledger.last_number))
 

@@ -269,6 +269,32 @@ def test_blocks_that_are_not_finished_in_time_undo_the_drain(
     play(tmp_path, scene)
 
 
+def test_a_resume_does_not_wait_for_the_blocks_that_a_drain_waits_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scene(stage: Stage) -> None:
+        keeper, _ = keep(stage, drain_seconds=3600)
+        alice = stage.publisher("Alice")
+        with gate(monkeypatch, Ledger, "append"):
+            alice.block(BLOCKS[0])
+            draining = asyncio.ensure_future(keeper.drain(30, PEER))
+            while stage.conductor.arbiter.retired is None:  # noqa: ASYNC110
+                await asyncio.sleep(0.001)
+            async with asyncio.timeout(10):
+                await keeper.resume()
+            assert (keeper.phase, read_role(tmp_path)) == (Phase.ACTIVE, RoleRecord("active"))
+            with pytest.raises(RoleRefused, match="drain: got a node that is told to resume, expected one"):
+                await draining
+        await alice.expect("ack 0")
+        alice.block(BLOCKS[1])
+        await alice.expect("ack 1")
+        await keeper.drain(30, PEER)  # the next one is not called back
+        assert keeper.phase is Phase.DRAINED
+        await keeper.close()
+
+    play(tmp_path, scene)
+
+
 def test_a_drain_that_standbys_hold_up_says_which(tmp_path: Path) -> None:
     standbys = StandbyGate(2, "this-process", [OTHER, PEER])
 
