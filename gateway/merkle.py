@@ -34,7 +34,7 @@ __all__ = [
 HASH_SIZE: Final = 48
 """Bytes of a SHA-384 digest."""
 
-_LEAF, _UNARY, _INNER = b"\x00", b"\x01", b"\x02"
+_LEAF, _UNARY, _INNER = b"\x00", b"\x01", b"\x02"  # proofs.md section 1
 
 
 def _own_sha384() -> "Callable[[bytes], hashlib._Hash]":

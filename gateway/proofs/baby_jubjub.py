@@ -64,7 +64,7 @@ IDENTITY: Final[Point] = (0, 1)
 """The neutral point."""
 
 POINT_SIZE: Final = 64
-"""Bytes of an encoded point."""
+"""Bytes of an encoded point (2.4)."""
 
 _Extended = tuple[int, int, int, int]
 _IDENTITY: Final[_Extended] = (0, 1, 1, 0)

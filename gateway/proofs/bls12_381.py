@@ -44,16 +44,16 @@ FIELD_PRIME: Final = (_X - 1) ** 2 * GROUP_ORDER // 3 + _X
 assert GROUP_ORDER == 52435875175126190479447740508185965837690552500527637822603658699938581184513  # 2.1
 
 G1_SIZE: Final = 96
-"""Bytes of an encoded point of G1."""
+"""Bytes of an encoded point of G1 (2.1)."""
 G2_SIZE: Final = 192
-"""Bytes of an encoded point of G2."""
+"""Bytes of an encoded point of G2 (2.1)."""
 
 MESSAGE_DST: Final = b"BLS_SIG_BLS12381G2_XMD:SHA-256_SSWU_RO_POP_"
 """Domain separation tag of `hash_to_g2` (2.3)."""
 
 _COORDINATE_SIZE: Final = 48
 _PRIME_BYTES: Final = FIELD_PRIME.to_bytes(_COORDINATE_SIZE, "big")
-_COMPRESSED, _INFINITY, _SIGN = 0x80, 0x40, 0x20
+_COMPRESSED, _INFINITY, _SIGN = 0x80, 0x40, 0x20  # the top bits of byte 0 (2.1)
 _INFINITY_G1: Final = bytes((_INFINITY,)) + bytes(G1_SIZE - 1)
 _INFINITY_G2: Final = bytes((_INFINITY,)) + bytes(G2_SIZE - 1)
 

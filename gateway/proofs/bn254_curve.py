@@ -53,9 +53,9 @@ G2Point = tuple[Fp2, Fp2] | None
 _Jacobian = tuple[int, int, int]
 
 G1_SIZE: Final = 32
-"""Bytes of a compressed point of G1."""
+"""Bytes of a compressed point of G1 (section 6)."""
 G2_SIZE: Final = 64
-"""Bytes of a compressed point of G2."""
+"""Bytes of a compressed point of G2 (section 6)."""
 
 # tss.md section 6: y^2 = x^3 + 3, and y^2 = x^3 + 3/(9 + i).
 _B_G1: Final = 3
@@ -70,7 +70,7 @@ _INFINITY: Final[_Jacobian] = (1, 1, 0)
 
 
 def g1_from_bytes(encoded: bytes, what: str) -> G1Point:
-    """Decode a compressed point of G1.
+    """6: decode a compressed point of G1.
 
     Args:
         encoded: 32 bytes.
@@ -91,7 +91,7 @@ def g1_from_bytes(encoded: bytes, what: str) -> G1Point:
 
 
 def g2_from_bytes(encoded: bytes, what: str) -> G2Point:
-    """Decode a compressed point of the curve of G2; whether it is in the group is not checked here.
+    """6: decode a compressed point of the curve of G2; whether it is in the group is not checked here.
 
     Args:
         encoded: 64 bytes.

@@ -76,7 +76,7 @@ assert gcd(_LOOP_NORM, ORDER * (PRIME - 1 + TRACE)) == ORDER
 
 
 def prepare(point: G2Point, what: str) -> PreparedG2:
-    """Compute the lines of a point, and check that it is in the group.
+    """6: compute the lines of a point, and check that it is in the group.
 
     Args:
         point: a point of the curve of G2.
@@ -170,7 +170,7 @@ def final_exponentiation(f: Fp12) -> Fp12:
 
 
 def pairing_product(pairs: Sequence[tuple[G1Point, PreparedG2]]) -> Fp12:
-    """Return the product of e(P, Q) over the pairs (P, lines of Q)."""
+    """6: the product of e(P, Q) over the pairs (P, lines of Q)."""
     return final_exponentiation(miller_product(pairs))
 
 

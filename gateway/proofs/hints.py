@@ -64,6 +64,7 @@ __all__ = [
     "read_asig",
     "read_key",
     "read_signature",
+    "root_of_unity",
     "scalar_identities",
     "split",
     "threshold",
@@ -71,12 +72,12 @@ __all__ = [
 
 r: Final = GROUP_ORDER
 
-VK_SIZE: Final = 8 + SCALAR_SIZE + 4 * G1_SIZE - G1_SIZE + 4 * G2_SIZE
-"""Bytes of a verification key: 1,096."""
+VK_SIZE: Final = 8 + SCALAR_SIZE + 3 * G1_SIZE + 4 * G2_SIZE
+"""Bytes of a verification key: 1,096 (3)."""
 PI_SIZE: Final = 12 * G1_SIZE + G2_SIZE + 9 * SCALAR_SIZE
-"""Bytes of an aggregate signature: 1,632."""
+"""Bytes of an aggregate signature: 1,632 (3)."""
 ASIG_OFFSET: Final = G1_SIZE + SCALAR_SIZE
-"""Where asig begins in a signature: 128."""
+"""Where asig begins in a signature: 128 (3)."""
 assert (VK_SIZE, PI_SIZE, ASIG_OFFSET) == (1096, 1632, 128)
 
 CHALLENGE_DST: Final = b"HINTS_SIG_BLS12381:FIAT_SHAMIR"
@@ -99,7 +100,7 @@ _SUMMED_IN_G2_MIN: Final = 3
 """Multiples of points of G2 from which on their sum costs less than a pairing and a multiple in G1 each."""
 
 BATCH_BITS: Final = 128
-"""Bits of each random factor that merges the pairing relations: a false one passes with 2^-128."""
+"""Bits of each random factor that merges the pairing relations (4.6): a false one passes with 2^-128."""
 
 _WHAT: Final = "hinTS signature"
 
@@ -172,7 +173,7 @@ def read_key(vk: bytes) -> HintsKey:
         Wc=_g1(reader, "Wc"),
         SKc=_g2(reader, "SKc"),
         Zc=_g2(reader, "Zc"),
-        w=pow(MULTIPLICATIVE_GENERATOR, (r - 1) // n, r),
+        w=root_of_unity(n),
     )
     reader.finish()
     return key
@@ -347,6 +348,11 @@ def challenge(key: HintsKey, signature: HintsSignature) -> int:
     )
     assert len(transcript) == 752
     return hash_to_field(transcript, CHALLENGE_DST, r)[0]
+
+
+def root_of_unity(n: int) -> int:
+    """4.3: w = 7^((r-1)/n) mod r, whose powers are the domain of size n."""
+    return pow(MULTIPLICATIVE_GENERATOR, (r - 1) // n, r)
 
 
 class Challenge(NamedTuple):

@@ -56,7 +56,7 @@ __all__ = [
 ]
 
 PUBLICATION_FIELD: Final = 77
-"""Field of `TransactionBody` that is a publication of a ledger id."""
+"""Field of `TransactionBody` that is a publication of a ledger id (1.1)."""
 PUBLICATION_SIZE_MAX: Final = 64 * 1024
 """Bytes of a publication; one of 128 nodes has 29,000."""
 
@@ -86,9 +86,9 @@ PADDING_KEY: Final[Point] = (
 the reference draws from a generator with a fixed seed (tss.md 7.2; the test of this module derives it). It
 signs nothing: it has no bit in a signature."""
 PADDING_WEIGHT: Final = 0
-"""Weight of a padding entry."""
+"""Weight of a padding entry (7.2)."""
 PADDING_NODE_ID: Final = FIELD_PRIME - 1
-"""Node id of a padding entry."""
+"""Node id of a padding entry (7.2)."""
 
 _WHAT: Final = "ledger id publication"
 _WEIGHT_MAX: Final = (1 << 63) - 1  # tss.md 5.1

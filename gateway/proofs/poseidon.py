@@ -28,13 +28,13 @@ __all__ = ["LANES", "hash_array", "hash_array_number", "permute", "poseidon", "r
 q: Final = FIELD_PRIME
 
 LANES: Final = 5
-"""t, the elements of the state."""
+"""t, the elements of the state (2.5)."""
 RATE: Final = LANES - 1
 """Elements that one permutation takes in."""
 FULL_ROUNDS: Final = 8
-"""R_F: half before the partial rounds, half after them."""
+"""R_F: half before the partial rounds, half after them (2.5)."""
 PARTIAL_ROUNDS: Final = 60
-"""R_P."""
+"""R_P (2.5)."""
 ROUNDS: Final = FULL_ROUNDS + PARTIAL_ROUNDS
 """All rounds, each with its row of ARK."""
 

@@ -48,16 +48,16 @@ DEFAULT_THRESHOLD: Final = Fraction(1, 3)
 """Share of the address book's nodes that is not enough (proofs.md section 5.3)."""
 
 VERSION: Final = 6
-"""The version of record files whose signatures are known."""
+"""The version of record files whose signatures are known (proofs.md sections 5.2 and 5.3)."""
 
 _WHAT: Final = "record-file proof"
 _INT32_MAX: Final = (1 << 31) - 1  # node_id is an int32 (proofs.md section 2)
 _PADDING: Final = PKCS1v15()
 _HASH: Final = SHA384()
 _HASH_OBJECT_HEAD: Final = bytes([0x08, 1, 0x10, HASH_SIZE, 0x1A, HASH_SIZE])
-"""A HashObject up to its hash: algorithm 1 (SHA-384), length 48, hash of 48 bytes."""
+"""A HashObject up to its hash: algorithm 1 (SHA-384), length 48, hash of 48 bytes (section 2)."""
 _FIRST_RUNNING_HASH: Final = bytes(HASH_SIZE)
-"""Running hash before the first block."""
+"""Running hash before the first block (section 5.4)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +153,7 @@ class RecordFileCheck:
 
 
 def signed_payload(contents: bytes) -> bytes:
-    """Return what nodes sign for a record file: 48 bytes."""
+    """5.2: what nodes sign for a record file, 48 bytes."""
     digest = hashlib.sha384(VERSION.to_bytes(4, "big"))
     digest.update(contents)
     return digest.digest()

@@ -59,13 +59,13 @@ __all__ = [
 l: Final = SUBGROUP_ORDER  # noqa: E741 - its name in tss.md
 
 MEMBERS_MAX: Final = 128
-"""Entries of the longest address book: bytes of the bitmap."""
+"""Entries of the longest address book (5.1): bytes of the bitmap (5)."""
 ATTESTED_KEY_SIZE: Final = 2 * POINT_SIZE + 2 * SCALAR_SIZE
-"""Bytes of a public key with its proof of knowledge: 192."""
+"""Bytes of a public key with its proof of knowledge: 192 (5.1)."""
 SIGNATURE_SIZE: Final = MEMBERS_MAX + 2 * SCALAR_SIZE
-"""Bytes of a signature: 192."""
+"""Bytes of a signature: 192 (5)."""
 
-_CHALLENGE_SIZE: Final = 31  # so that every challenge is below l
+_CHALLENGE_SIZE: Final = 31  # 5.4; so that every challenge is below l
 _WHAT: Final = "Schnorr address-book proof"
 
 

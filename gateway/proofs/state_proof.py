@@ -40,10 +40,11 @@ from gateway.verdict import Refusal, RefusalKind
 __all__ = ["MerklePath", "Sibling", "SiblingCount", "StateProof", "StateProofCheck", "read_state_proof"]
 
 PATHS_MIN: Final = 3
+"""Paths that a proof has at least (proofs.md section 6.2)."""
 END_OF_PATHS: Final = 0xFFFF_FFFF
-"""`next_path_index` of the path that ends with the signed root: -1 in 32 bits."""
+"""`next_path_index` of the path that ends with the signed root: -1 in 32 bits (section 6.1)."""
 HASH, STATE_ITEM_LEAF, BLOCK_ITEM_LEAF, TIMESTAMP_LEAF = 3, 4, 5, 6
-"""Field numbers of a path's content."""
+"""Field numbers of a path's content (section 2)."""
 
 _PATH_NAMES: Final = {
     1: "siblings",

@@ -36,7 +36,7 @@ __all__ = ["TSS_SIGNATURE_SIZES", "TssCheck"]
 
 _PROOF_OFFSET: Final = hints.VK_SIZE + hints.PI_SIZE
 TSS_SIGNATURE_SIZES: Final = (_PROOF_OFFSET + schnorr.SIGNATURE_SIZE, _PROOF_OFFSET + wraps.WRAPS_PROOF_SIZE)
-"""Bytes of a signature with a Schnorr and with a WRAPS address-book proof."""
+"""Bytes of a signature with a Schnorr and with a WRAPS address-book proof (1)."""
 assert TSS_SIGNATURE_SIZES == (2920, 3432)
 
 VOUCHED_KEYS_MAX: Final = 64
@@ -73,7 +73,7 @@ class TssCheck:
         self._wraps_key = lru_cache(1)(wraps.prepare)
 
     def check(self, signature: bytes, root_hash: bytes) -> Refusal | None:
-        """1: why the signature is no proof of a block with this root, or None if it is one.
+        """1, 1.2: why the signature is no proof of a block with this root, or None if it is one.
 
         Args:
             signature: `SignedBlockProof.block_signature`.

@@ -47,9 +47,9 @@ from gateway.verdict import Refusal, RefusalKind
 __all__ = ["WRAPS_KEY_SIZE", "WRAPS_PROOF_SIZE", "PreparedWrapsKey", "check", "prepare"]
 
 WRAPS_KEY_SIZE: Final = 1768
-"""Bytes of a network's WRAPS verification key."""
+"""Bytes of a network's WRAPS verification key (6.1)."""
 WRAPS_PROOF_SIZE: Final = 704
-"""Bytes of a compressed WRAPS proof."""
+"""Bytes of a compressed WRAPS proof (6.2)."""
 
 LIMB_BITS: Final = 55
 """Bits of a coordinate that one public input holds (tss.md 6.3, step 4)."""
@@ -57,7 +57,7 @@ LIMB_COUNT: Final = 5
 """Public inputs of one coordinate: as many as its 254 bits need."""
 POINT_LIMB_COUNT: Final = 2 * LIMB_COUNT
 INPUT_COUNT: Final = 2 + 2 + 2 + 3 * POINT_LIMB_COUNT + 4
-"""Public inputs: pp_hash and i, z0, zi, three points, c0, c1, v0, v1."""
+"""Public inputs (6.3, step 4): pp_hash and i, z0, zi, three points, c0, c1, v0, v1."""
 assert INPUT_COUNT == 40
 assert (LIMB_COUNT - 1) * LIMB_BITS < 254 <= LIMB_COUNT * LIMB_BITS
 assert 32 + 32 + 3 * 64 + 8 + (INPUT_COUNT + 1) * 32 + 2 * 32 + 2 * 64 == WRAPS_KEY_SIZE

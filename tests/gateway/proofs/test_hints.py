@@ -69,6 +69,9 @@ def test_known_answers_of_a_real_block() -> None:
     rho = 0x5DAD304647DE4EE7B06A7A2F876C7A236D18EA2B90737D6CD7ACB820730E9AFC
     assert hints.challenge(key, pi) == rho
     root_hash = real.summary("signed-chain", 5).root_hash
+    assert root_hash.hex() == (
+        "1c417b370965dd85e274b568694d0a5b3325b39f619a840df0161339864a30e389ba3aec4c7763236d2f4c505d031921"
+    )
     assert check(key, pi, root_hash, bits) is None
     assert check(key, pi, ROOT, bits) == false_pairings("1: e(apk, H(m)) = e(g0, asig)")
     points = hints.evaluation_points(key, rho)
