@@ -17,10 +17,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import grpc
+from cryptography import x509
 from grpc import aio
 
 from gateway.errors import TlsError
 from gateway.limits import BLOCK_ANSWER_BYTES_MAX
+from gateway.pem import certificates_in, check_key
 
 __all__ = ["WHOLE_BLOCKS", "ClientTls", "open_blocking_channel", "open_channel"]
 
@@ -31,6 +33,7 @@ WHOLE_BLOCKS: _Options = (("grpc.max_receive_message_length", BLOCK_ANSWER_BYTES
 
 # gRPC tells of a file of another kind on standard error only, and then that it cannot connect.
 _CERTIFICATE = re.compile(rb"-----BEGIN (X509 |TRUSTED )?CERTIFICATE-----")
+_TRUSTED = b"-----BEGIN TRUSTED CERTIFICATE-----"
 _KEY = re.compile(rb"-----BEGIN ([A-Z0-9]+ )*PRIVATE KEY-----")
 
 
@@ -57,13 +60,16 @@ class ClientTls:
         """Read the files.
 
         Raises:
-            TlsError: one cannot be read, or is of another kind.
+            TlsError: one cannot be read or used, or the key is not the certificate's.
         """
-        return grpc.ssl_channel_credentials(
-            root_certificates=_read(self.ca_file, "CA file", _CERTIFICATE),
-            private_key=_read(self.key_file, "key file", _KEY),
-            certificate_chain=_read(self.certificate_file, "certificate file", _CERTIFICATE),
-        )
+        ca = _read(self.ca_file, "CA file", _CERTIFICATE)
+        certificate = _read(self.certificate_file, "certificate file", _CERTIFICATE)
+        key = _read(self.key_file, "key file", _KEY)
+        _certificates(ca, self.ca_file, "CA file")
+        chain = _certificates(certificate, self.certificate_file, "certificate file")
+        if chain and key is not None and self.key_file is not None and self.certificate_file is not None:
+            check_key(key, self.key_file, "key file", chain[0], self.certificate_file, is_quick=True)
+        return grpc.ssl_channel_credentials(ca, key, certificate)
 
     def options(self) -> _Options:
         """Give the channel options that belong to it."""
@@ -86,6 +92,13 @@ def open_blocking_channel(address: str, tls: ClientTls | None = None, options: _
     if tls is None:
         return grpc.insecure_channel(address, options=(*_ALWAYS, *options))
     return grpc.secure_channel(address, tls.credentials(), options=(*_ALWAYS, *tls.options(), *options))
+
+
+def _certificates(pem: bytes | None, file: str | None, what: str) -> list[x509.Certificate]:
+    """Read certificates; none where there is no file, or one in OpenSSL's own form, which only gRPC reads."""
+    if pem is None or file is None or _TRUSTED in pem:
+        return []
+    return certificates_in(pem, file, what)
 
 
 def _read(file: str | None, what: str, kind: re.Pattern[bytes]) -> bytes | None:

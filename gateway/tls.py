@@ -23,13 +23,12 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import grpc
-from cryptography import x509
-from cryptography.exceptions import UnsupportedAlgorithm
-from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives import hashes
 
 from gateway.errors import TlsError
 from gateway.limits import CERTIFICATE_WARNING_DAYS, TLS_FILE_BYTES_MAX
 from gateway.logs import fields
+from gateway.pem import certificates_in, check_key
 
 __all__ = ["ServerTls", "TlsFiles"]
 
@@ -188,24 +187,11 @@ def _load(files: TlsFiles, setting: str) -> _Loaded:
     certificate_pem = _read(files.certificate, f"{setting}_certificate")
     key_pem = _read(files.key, f"{setting}_key")
     client_ca_pem = None if files.client_ca is None else _read(files.client_ca, f"{setting}_client_ca")
-    own = _certificates(certificate_pem, files.certificate, f"{setting}_certificate")[0]
+    own = certificates_in(certificate_pem, files.certificate, f"{setting}_certificate")[0]
     if client_ca_pem is not None:
         assert files.client_ca is not None
-        _certificates(client_ca_pem, files.client_ca, f"{setting}_client_ca")
-    try:
-        key = serialization.load_pem_private_key(key_pem, password=None)
-    except (ValueError, TypeError, UnsupportedAlgorithm):
-        raise TlsError(
-            f"{setting}_key",
-            got=f"{files.key}, which cannot be used",
-            expected="a PEM private key without a passphrase",
-        ) from None  # the cause could quote the key
-    if _public_bytes(key.public_key()) != _public_bytes(own.public_key()):
-        raise TlsError(
-            f"{setting}_key",
-            got=f"{files.key}, another certificate's key",
-            expected=f"the key of {files.certificate}",
-        )
+        certificates_in(client_ca_pem, files.client_ca, f"{setting}_client_ca")
+    check_key(key_pem, files.key, f"{setting}_key", own, files.certificate)
     if own.not_valid_after_utc <= datetime.now(UTC):
         raise TlsError(
             f"{setting}_certificate",
@@ -214,23 +200,6 @@ def _load(files: TlsFiles, setting: str) -> _Loaded:
         )
     fingerprint = own.fingerprint(hashes.SHA256()).hex()
     return _Loaded(certificate_pem, key_pem, client_ca_pem, fingerprint, own.not_valid_after_utc)
-
-
-def _certificates(pem: bytes, path: Path, setting: str) -> list[x509.Certificate]:
-    try:
-        return x509.load_pem_x509_certificates(pem)
-    except ValueError:
-        raise TlsError(
-            setting, got=f"{path}, which cannot be used", expected="a PEM file of certificates"
-        ) from None
-
-
-def _public_bytes(key: object) -> bytes:
-    assert hasattr(key, "public_bytes"), "every public key has a serialized form"
-    public: bytes = key.public_bytes(
-        serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo
-    )
-    return public
 
 
 def _read(path: Path, setting: str) -> bytes:

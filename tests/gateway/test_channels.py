@@ -63,3 +63,31 @@ def test_a_file_of_another_kind_is_named(tmp_path: Path) -> None:
             open_blocking_channel("127.0.0.1:1", tls)
         assert str(caught.value) == f"{what}: got {file}, which has none, expected a PEM file with a {kind}"
     open_blocking_channel("127.0.0.1:1", ClientTls(ca, certificate, key)).close()
+
+
+def test_files_that_do_not_fit_or_cannot_be_used_are_named(tmp_path: Path) -> None:
+    """gRPC would say that it failed to create a security handshaker, and not of which file."""
+    authority = Authority(tmp_path)
+    alice, bob = authority.issue("alice"), authority.issue("bob")
+    half = tmp_path / "half.crt"
+    half.write_bytes(alice.certificate.read_bytes()[:300])
+    ca, certificate = str(authority.path), str(alice.certificate)
+    unusable = f"{half}, which cannot be used, expected a PEM file of certificates"
+    for tls, words in (
+        (
+            ClientTls(ca, certificate, str(bob.key)),
+            f"key file: got {bob.key}, another certificate's key, expected the key of {certificate}",
+        ),
+        (ClientTls(str(half)), f"CA file: got {unusable}"),
+        (ClientTls(ca, str(half), str(alice.key)), f"certificate file: got {unusable}"),
+    ):
+        with pytest.raises(TlsError) as caught:
+            open_blocking_channel("127.0.0.1:1", tls)
+        assert str(caught.value) == words
+
+
+def test_a_certificate_in_openssls_own_form_is_left_to_grpc(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    pem = authority.path.read_text().replace("CERTIFICATE", "TRUSTED CERTIFICATE")
+    authority.path.write_text(pem)
+    open_blocking_channel("127.0.0.1:1", authority.client()).close()
