@@ -91,6 +91,7 @@ __all__ = [
     "RESOLVE_SECONDS_MAX",
     "ROLL_FORWARD_LOG_BLOCKS",
     "RUN_ITEMS_MAX",
+    "SET_ITEMS_MAX",
     "STAGE_BLOCK_ITEMS_MIN",
     "STAGE_BYTES_MAX",
     "STAGE_ITEMS_MAX",
@@ -255,10 +256,13 @@ CONTROL_SECONDS_MAX: Final = 3_600
 BLOCK_NUMBER_MAX: Final = (1 << 64) - 2
 """The highest number that a block can have: the one above it means "no block yet" (wire.md section 6)."""
 
-BLOCK_ITEMS_MAX: Final = 500_000
-"""Items in one block. To look at one and to hash it takes a microsecond, however short it is, so this is half
-a second; Python needs some 70 bytes for it beside its own, and its entry 17. Real blocks have some thousands;
-a network that makes 10,000 transactions a second has some 100,000 in a block of two seconds."""
+BLOCK_ITEMS_MAX: Final = 2_000_000
+"""Items in one block. Python needs some 70 bytes for an item beside its own, and its entry 17, so a block of
+empty items would cost far more than `publish.max_block_bytes` says. Real blocks have some thousands."""
+
+SET_ITEMS_MAX: Final = 500_000
+"""Items in one message of a publisher. To look at one and to hash it takes a microsecond, however short it
+is, so this is half a second, and some 15 ms of the event loop. 8 MiB of items of 110 bytes are 75,000."""
 
 ITEM_OVERHEAD_BYTES: Final = 64
 """Counted for each item in flight beside its own bytes: the 33 of a `bytes` object, rounded up to 16, and its

@@ -1,7 +1,7 @@
 """Where the items of a message are looked at: at once, in a turn of the event loop, or in a thread.
 
 A shell around `gateway.item_set`. To take the items out of a message and to learn the kind of each takes some
-0.15 ms for a thousand, and a message could have millions.
+0.15 ms for a thousand, and there could be millions.
 
     items of the message    looked at
     up to 127               at once
@@ -20,12 +20,14 @@ import asyncio
 import random
 from collections.abc import Sequence
 
+from gateway.errors import ItemError
 from gateway.item_set import ItemSet, inspect
 from gateway.limits import (
     CROWD_ITEMS_MIN,
     CROWD_SAMPLE_BYTES,
     CROWD_SAMPLES,
     INLINE_HASH_ITEMS_MAX,
+    SET_ITEMS_MAX,
     TURN_ITEMS_MIN,
 )
 from gateway.turns import Turns
@@ -75,8 +77,10 @@ class Looking:
             items: of a message as protobuf gives them, so that each slice makes its items.
 
         Raises:
-            ItemError: as `inspect`.
+            ItemError: as `inspect`; or they are more than SET_ITEMS_MAX.
         """
+        if len(items) > SET_ITEMS_MAX:
+            raise ItemError("item set", f"{len(items)} items", f"at most {SET_ITEMS_MAX}")
         if len(items) <= INLINE_HASH_ITEMS_MAX:
             await self._turns.take()
             return _look(items)

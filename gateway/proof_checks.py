@@ -108,7 +108,7 @@ class ProofChecks:
         if summary.number != 0 and not self._known.is_set() and block_0_comes():
             await self._known.wait()
         publishing: list[bytes] = []
-        if summary.number == 0:  # in a thread: there may be half a million
+        if summary.number == 0:  # in a thread: there may be millions
             loop = asyncio.get_running_loop()
             publishing = await loop.run_in_executor(self._thread, publishing_items, items)
         return await self._process.check(self._verifier.proofs, summary, publishing, more_come=more_come)

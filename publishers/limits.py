@@ -142,7 +142,7 @@ ARROW_BATCH_HASHES: Final = 8_192
 RECORDS_PER_BLOCK_DEFAULT: Final = 1_000
 """Records that are wrapped into one block, where nothing else is said."""
 
-RECORDS_PER_BLOCK_MAX: Final = 250_000
+RECORDS_PER_BLOCK_MAX: Final = 1_000_000
 """Half the items that a gateway takes in a block; a block's records are in the memory of one task."""
 
 RECORD_PARTS_MAX: Final = 256

@@ -65,7 +65,7 @@ FIELDS_MAX: Final = 100_000
 some fifteen, and no other is walked through than one that holds the two bytes of the tag of field 77: of
 random bytes, as signatures are, one transaction in 65 kB. So it is enough for 200 MB of them."""
 FIELDS_TO_BEGIN: Final = 6
-"""What it costs to begin a message, in fields: a block may have half a million short ones."""
+"""What it costs to begin a message, in fields: a block may have two million short ones."""
 
 PUBLISHING_BYTES_MAX: Final = 2 << 20
 """Bytes of the transactions of a block 0 that are walked through; the node sends them to another process. As
@@ -141,7 +141,7 @@ def publishing_items(items: Iterable[bytes]) -> list[bytes]:
     """Return the items that `may_publish`; of too many, so many that they are refused for that.
 
     Args:
-        items: serialized items, of block 0; there may be half a million.
+        items: serialized items, of block 0; there may be two million.
     """
     found: list[bytes] = []
     size_bytes = 0

@@ -63,7 +63,7 @@ def records_to_blocks(
         payload: BINARY column; each value is the content of an item.
         time: TIMESTAMP column, or BIGINT with nanoseconds since 1970; a block has the time of its first
             record.
-        items_per_block: records in a block, 1 to 250,000.
+        items_per_block: records in a block, 1 to 1,000,000.
         order_by: columns that order records of the same time, before their payloads do.
         item_kind: field number in `BlockItem` of the items; 4, signed transaction, unless it is said.
         previous: where the chain goes on (`chain_start`); None: it begins with block 0.

@@ -49,6 +49,15 @@ def look(items: Items) -> ItemSet:
     return uvloop.run(Looking(Turns()).look(items))
 
 
+def test_a_message_of_too_many_items_is_refused_before_one_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(looking, "SET_ITEMS_MAX", 2_000)
+    assert len(look(Items([HEADER, *[SHORT] * 1_999])).items) == 2_000
+    items = Items([HEADER, *[SHORT] * 2_000])
+    with pytest.raises(ItemError, match=r"^item set: got 2001 items, expected at most 2000$"):
+        look(items)
+    assert items.threads == set()
+
+
 def test_few_items_need_no_turn() -> None:
     assert Looking.is_quick([SHORT] * (TURN_ITEMS_MIN - 1))
     assert not Looking.is_quick([SHORT] * TURN_ITEMS_MIN)

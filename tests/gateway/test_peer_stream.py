@@ -179,7 +179,7 @@ def test_a_message_of_more_items_than_a_block_may_have_is_not_looked_at(
             await channel.close()
             return ending
 
-    expected = "subscription, before block 0: got 500001 items, expected at most 500000"
+    expected = "subscription, before block 0: got 2000001 items, expected at most 2000000"
     assert asyncio.run(scenario()) == (Outcome.LIED, expected)
 
 

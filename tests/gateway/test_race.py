@@ -224,7 +224,7 @@ def test_a_block_above_the_limit_is_refused() -> None:
 
 
 def test_a_block_with_too_many_items_is_refused() -> None:
-    assert RaceRules().block_items_max == BLOCK_ITEMS_MAX  # half a million, too many for a test
+    assert RaceRules().block_items_max == BLOCK_ITEMS_MAX  # two million, too many for a test
     race = Race(8, rules=RaceRules(block_items_max=3))
     race.connect("Alice")
     race.header("Alice", 9)

@@ -238,6 +238,6 @@ def test_item_sets_that_were_spoiled_are_taken_or_refused(data: st.DataObject) -
 
 
 def test_a_reader_gives_a_block_up_where_the_limits_say() -> None:
-    """1 GiB and half a million items are too much for a test; small limits are reached above."""
+    """1 GiB and two million items are too much for a test; small limits are reached above."""
     order = BlockAssembler(3)._order
     assert (order._block_bytes_max, order._block_items_max) == (STORED_BLOCK_BYTES_MAX, BLOCK_ITEMS_MAX)

@@ -195,7 +195,7 @@ def test_the_search_for_publications_is_bounded(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_transactions_that_do_not_parse_are_bounded_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A block 0 has room for half a million; none of them has a field that could be counted."""
+    """A block 0 has room for two million; none of them has a field that could be counted."""
     broken = field_item(ItemKind.SIGNED_TRANSACTION, varint(77 << 3 | WireType.LEN))
     monkeypatch.setattr(ledger_data, "FIELDS_MAX", 9 * ledger_data.FIELDS_TO_BEGIN)
     assert publications_in([broken] * 9) == []

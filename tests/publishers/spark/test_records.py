@@ -150,7 +150,7 @@ def test_what_is_refused_before_a_job(spark: SparkSession, tmp_path: Path) -> No
     for count in (0, RECORDS_PER_BLOCK_MAX + 1):
         with pytest.raises(OptionError) as bad:
             records_to_blocks(frame, items_per_block=count)
-        assert str(bad.value) == f"option 'items_per_block': got {count}, expected 1 to 250000"
+        assert str(bad.value) == f"option 'items_per_block': got {count}, expected 1 to 1000000"
     with pytest.raises(OptionError, match="option 'item_kind': got 9"):
         records_to_blocks(frame, item_kind=9)
     with pytest.raises(OptionError, match="option 'key_file, key_env': got neither"):
