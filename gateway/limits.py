@@ -146,14 +146,14 @@ LEDGER_KEYS_MAX: Final = 64
 KEY_FILE_BYTES_MAX: Final = 65_536
 """Bytes of a file with a private key. One has some 120; more is a wrong path."""
 
-ADDRESS_BOOK_NODES_MAX: Final = 1_000
+ADDRESS_BOOK_NODES_MAX: Final = 500
 """Nodes of an address book. Public networks have some thirty; to decode a key takes some 0.01 ms, and to
 verify a signature with it 0.07 ms at most."""
 
 ADDRESS_BOOK_SIZE_MAX: Final = 8 << 20
 """Bytes of an address book in JSON; each node needs some thousand."""
 
-RECORD_FILE_SIGNATURES_MAX: Final = 1_000
+RECORD_FILE_SIGNATURES_MAX: Final = 500
 """Signatures in one record-file proof, one for each node; to verify one takes 0.07 ms at most, and is done
 once for all proofs of a block."""
 

@@ -60,16 +60,16 @@ PUBLICATION_FIELD: Final = 77
 PUBLICATION_SIZE_MAX: Final = 64 * 1024
 """Bytes of a publication; one of 128 nodes has 29,000."""
 
-FIELDS_MAX: Final = 100_000
-"""Fields that are walked through in search of publications, in all of block 0, some 0.1 s. A transaction has
+FIELDS_MAX: Final = 50_000
+"""Fields that are walked through in search of publications, in all of block 0, some 0.04 s. A transaction has
 some fifteen, and no other is walked through than one that holds the two bytes of the tag of field 77: of
-random bytes, as signatures are, one transaction in 65 kB. So it is enough for 200 MB of them."""
+random bytes, as signatures are, one transaction in 65 kB. So it is enough for 100 MB of them."""
 FIELDS_TO_BEGIN: Final = 6
 """What it costs to begin a message, in fields: a block may have two million short ones."""
 
 PUBLISHING_BYTES_MAX: Final = 2 << 20
-"""Bytes of the transactions of a block 0 that are walked through; the node sends them to another process. As
-above, this is enough for 20 MB of the longest transactions, of 6 kB, and for 400 MB of usual ones."""
+"""Bytes of the transactions of a block 0 that are walked through; the node sends them to another process. It
+is enough for all that the fields are enough for, and for 20 MB of the longest transactions, of 6 kB."""
 
 SENTINEL_KEY: Final[Point] = (
     6920711939553923913704084943758410605317685431754228119541520748680721639445,

@@ -100,7 +100,7 @@ def test_an_entry_without_a_usable_key_still_counts_as_a_node(entry: object) -> 
         (book_bytes(2, {"nodeId": "1"}), "address book: node 1: got it twice, expected at most once"),
         (
             book_of(*[None] * (limits.ADDRESS_BOOK_NODES_MAX + 1)),
-            "address book: got 1001 nodes, expected at most 1000",
+            "address book: got 501 nodes, expected at most 500",
         ),
         (
             bytes(limits.ADDRESS_BOOK_SIZE_MAX + 1),

@@ -147,7 +147,7 @@ def test_a_file_is_read_once_for_all_proofs_of_its_block(monkeypatch: pytest.Mon
 
 
 def test_a_signature_is_verified_once_for_all_proofs_of_its_block(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A thousand nodes may have signed, and each in four proofs."""
+    """Five hundred nodes may have signed, and each in four proofs."""
     verified: list[bytes] = []
 
     class Key:
@@ -329,7 +329,7 @@ def test_the_fields_of_a_record_file_are_bounded() -> None:
         (len_field(2, varint_field(2, 1) + len_field(1, b"")), "record-file proof: signature 0: got field 1"),
         (
             len_field(2, b"") * (limits.RECORD_FILE_SIGNATURES_MAX + 1),
-            "record-file proof: got more signatures, expected at most 1000",
+            "record-file proof: got more signatures, expected at most 500",
         ),
         (
             len_field(2, varint_field(2, 1) + len_field(3, b"")),
