@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Sequence
 
 import pytest
 
+from gateway.api import block_pb2
 from gateway.block import Block
 from gateway.errors import BlockRefused
-from gateway.items import field_item
+from gateway.items import field_item, varint
 from gateway.ledger_keys import LedgerKeys, VerificationMode
+from gateway.limits import PROOFS_PER_BLOCK_MAX, STATE_PROOF_SIBLINGS_MAX
+from gateway.merkle import inner_hash, leaf_hash
 from gateway.proofs import ProofVerifier
-from gateway.proofs.ledger_data import LedgerData
-from gateway.proofs.poseidon import hash_array_number
+from gateway.proofs.ledger_data import FIELDS_MAX, LedgerData
+from gateway.proofs.poseidon import hash_array_number, round_constants
 from gateway.root_hash import BlockSummary, RootLayout
 from gateway.verdict import Refusal, RefusalKind
 from gateway.verification import BlockVerifier, Verdict
 from tests.gateway.blocks import PUBLIC_KEY, block_items, proof_item, summary_of
+from tests.gateway.proofs import state_proofs
 from tests.gateway.proofs.bn254_setup import WrapsSetup
-from tests.gateway.proofs.tss_chain import TssChain
+from tests.gateway.proofs.tss_chain import TssChain, publishing_transaction
 from tests.gateway.proofs.tss_network import TssNetwork
 
 NETWORK, OTHER = TssNetwork((1, 1, 1)), TssNetwork((1, 1, 1), seed=2)
@@ -243,3 +249,58 @@ def test_a_block_0_has_to_publish_one_ledger(
     else:
         assert verdict_on(block, known, NETWORK.ledger).published is None
     assert verdict_on(block, LedgerKeys(), mode="hash").published is None
+
+
+# --- what a block may cost ----------------------------------------------------------------------------------
+
+
+def wraps_signature(book: TssNetwork, signer: TssNetwork, root_hash: bytes, number: int) -> bytes:
+    """One of any number of good signatures, with a WRAPS proof of its own; the key is that of `signer`."""
+    signers = [node for node in range(len(signer.weights)) if node != number]
+    ledger_number = int.from_bytes(book.ledger.ledger_id, "little")
+    parts = WRAPS.proof_parts(ledger_number, hash_array_number(signer.vk), seed=number)
+    return signer.vk + signer.hints_signature(root_hash, signers) + b"".join(parts.values())
+
+
+def long_state_proof(summary: BlockSummary, number: int, sibling_count: int) -> tuple[bytes, bytes]:
+    """The paths of a state proof that holds for both roots of a block, and what is to be signed."""
+    other = summary.in_other_layout()
+    assert other is not None
+    left, timestamp = leaf_hash(bytes((number,))), b"\x08" + bytes((number + 1,))
+    value = summary.root_hash
+    for _ in range(sibling_count):
+        value = inner_hash(left, value)
+    paths = [
+        state_proofs.path((6, timestamp), [], 3),
+        state_proofs.path((3, summary.root_hash), [(left,)] * sibling_count, 3),
+        state_proofs.path((3, other.root_hash), [], 4),
+        state_proofs.path(None, [], 4),
+        state_proofs.path(None, [], state_proofs.END),
+    ]
+    encoded = b"".join(state_proofs.len_field(1, path) for path in paths)
+    return encoded, inner_hash(inner_hash(leaf_hash(timestamp), value), other.root_hash)
+
+
+@pytest.mark.skipif(os.environ.get("SLUICE_LONG") != "1", reason="processor time; SLUICE_LONG=1 for it")
+def test_the_dearest_block_takes_less_than_a_second() -> None:
+    """A block 0: 128 nodes, all that is searched, all proofs with all siblings, refused for both roots."""
+    book = TssNetwork(tuple((1 << 62) + node for node in range(128)), wraps_vk=WRAPS.key_bytes())
+    signer = TssNetwork((1,) * 7, seed=3)
+    searched = b"\x0a" + varint(2 * FIELDS_MAX - 996) + b"\x1a\x02\xea\x04" + b"\x10\x01" * (FIELDS_MAX - 500)
+    items = [*block_items()[:1], publishing_transaction(book.publication), field_item(4, searched)]
+    items += block_items()[1:-1]
+    summary = summary_of([*items, proof_item(0)])
+    for number in range(PROOFS_PER_BLOCK_MAX):
+        siblings = STATE_PROOF_SIBLINGS_MAX // PROOFS_PER_BLOCK_MAX
+        encoded, signed = long_state_proof(summary, number, siblings)
+        is_last = number == PROOFS_PER_BLOCK_MAX - 1
+        signature = wraps_signature(book, signer, bytes(48) if is_last else signed, number)
+        proof = encoded + state_proofs.len_field(2, state_proofs.len_field(1, signature))
+        message = block_pb2.BlockProof(block=0, block_state_proof=proof)
+        items.append(field_item(9, message.SerializeToString()))
+    round_constants()
+    verifier = BlockVerifier(ProofVerifier(LedgerKeys()))
+    began = time.process_time()
+    with pytest.raises(BlockRefused, match=r"state proof: hinTS signature: pairings 1: "):
+        verifier.check(summary_of(items), items)
+    assert time.process_time() - began < 1.0
