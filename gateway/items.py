@@ -21,6 +21,7 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 
 from gateway.api import block_pb2
 from gateway.errors import ItemError
+from gateway.limits import HEADER_SIZE_MAX
 
 __all__ = [
     "VARINT_SIZE_MAX",
@@ -210,9 +211,11 @@ def block_number_of(header_item: bytes) -> int:
 
     Raises:
         ItemError: as `header_of`; or field 3 is no varint, which a parser takes for a field it does not know.
+            Not where the header is longer than any that is taken: there could be millions of such fields.
     """
     header = header_of(header_item)
-    unknown = UnknownFieldSet(header) if not header.number else ()
+    is_looked_into = not header.number and len(header_item) <= HEADER_SIZE_MAX
+    unknown = UnknownFieldSet(header) if is_looked_into else ()
     if any(unknown[index].field_number == 3 for index in range(len(unknown))):
         raise ItemError("block header field 3 (number)", "a value that is no varint", "a block number")
     return header.number

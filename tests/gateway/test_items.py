@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway import items
 from gateway.api import block_pb2
 from gateway.errors import ItemError
 from gateway.items import (
@@ -23,6 +24,7 @@ from gateway.items import (
     proof_of,
     varint,
 )
+from gateway.limits import HEADER_SIZE_MAX
 from tests.gateway.blocks import footer_item, header_item, proof_item
 
 # name, field number, payload, bytes of tag and length
@@ -171,6 +173,21 @@ def test_a_number_that_is_no_varint_is_refused_and_not_taken_for_block_0(payload
         "block header field 3 (number): got a value that is no varint, expected a block number"
     )
     assert block_number_of(field_item(ItemKind.BLOCK_HEADER, b"\x22\x00\x32\x00")) == 0
+
+
+def test_a_header_that_is_too_long_is_not_looked_into(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of 8 MB in fields of later versions took the event loop 3 s; it is refused for its size, later."""
+    looked_into: list[object] = []
+
+    def unknown_fields(message: object) -> tuple[()]:
+        looked_into.append(message)
+        return ()
+
+    monkeypatch.setattr(items, "UnknownFieldSet", unknown_fields)
+    for field_count, looked_count in (((HEADER_SIZE_MAX - 3) // 2, 1), (HEADER_SIZE_MAX // 2, 0)):
+        looked_into.clear()
+        assert block_number_of(field_item(ItemKind.BLOCK_HEADER, b"\x78\x01" * field_count)) == 0
+        assert len(looked_into) == looked_count
 
 
 def test_a_message_that_does_not_parse_is_refused() -> None:
