@@ -23,7 +23,6 @@ from gateway.errors import Fatal
 from gateway.limits import (
     CONNECTION_IDLE_SECONDS_MAX,
     HANDSHAKE_SECONDS_MAX,
-    HARD_MESSAGE_FACTOR,
     KEEPALIVE_ANSWER_SECONDS,
     PING_SECONDS_MIN,
     STREAM_WINDOW_BYTES,
@@ -46,7 +45,8 @@ class ServerPlan:
     address: Address
     """Where it listens; port 0 takes a free one."""
     message_bytes_max: int
-    """Longest message that is taken as it is (`grpc.max_message_bytes`)."""
+    """Longest message that is received. gRPC ends the call of a longer one with RESOURCE_EXHAUSTED, by the
+    length that stands before it."""
     keepalive_seconds: float
     """Quiet time after which a client is asked whether it is still there; 0: never."""
     connections_max: int
@@ -131,7 +131,7 @@ def _options(plan: ServerPlan) -> list[tuple[str, int]]:
         # of what the line needs, up to 16 MB.
         ("grpc.http2.bdp_probe", 0),
         ("grpc.http2.lookahead_bytes", STREAM_WINDOW_BYTES),
-        ("grpc.max_receive_message_length", plan.message_bytes_max * HARD_MESSAGE_FACTOR),
+        ("grpc.max_receive_message_length", plan.message_bytes_max),
         # A block that getBlock returns is as long as it is; stream messages are kept short elsewhere.
         ("grpc.max_send_message_length", -1),
         # Clients may ask as well; without these two gRPC takes a careful client for an attack.

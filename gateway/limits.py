@@ -88,6 +88,7 @@ __all__ = [
     "REFUSED_PUBLISHERS_KEPT",
     "RELEASED_BLOCKS_MAX",
     "RELEASE_REST_SECONDS",
+    "REQUEST_BYTES_MAX",
     "RESOLVE_SECONDS_MAX",
     "ROLL_FORWARD_LOG_BLOCKS",
     "RUN_ITEMS_MAX",
@@ -362,6 +363,11 @@ PUBLISHER_NAME_CHARACTERS_MAX: Final = 256
 """Characters of a publisher's name that count: it stands in logs, metrics and memory."""
 
 # --- connections and certificates ---------------------------------------------------------------------------
+
+REQUEST_BYTES_MAX: Final = 64 * 1024
+"""Bytes of a request at an address where no publisher connects; numbers, a hash, an address take less. gRPC
+refuses a longer one by the length that stands before it. Up to this length it holds, for each call, what has
+come of a request that its client does not end."""
 
 KEEPALIVE_ANSWER_SECONDS: Final = 10
 """How long a client that was asked whether it is still there has to answer; then its connection is closed."""

@@ -25,6 +25,7 @@ from gateway.api import control_pb2_grpc, node_pb2, node_pb2_grpc, publish_pb2, 
 from gateway.control_service import ControlService
 from gateway.grpc_server import ServerPlan, start_server
 from gateway.level_service import SERVICE_NAME as LEVEL_SERVICE_NAME
+from gateway.limits import HARD_MESSAGE_FACTOR, REQUEST_BYTES_MAX
 from gateway.logs import fields
 from gateway.node_service import BlockNodeService
 from gateway.settings import Settings
@@ -82,7 +83,7 @@ class NodeServers:
             for service in reading:
                 service.add_to(server)
 
-        return await self._serve("subscriber", address, add_services)
+        return await self._serve("subscriber", address, REQUEST_BYTES_MAX, add_services)
 
     async def start_publishing(
         self, publishing: Service, status: BlockNodeService, reading: Sequence[Service]
@@ -96,7 +97,8 @@ class NodeServers:
             for service in here:
                 service.add_to(server)
 
-        return await self._serve("grpc", self._settings.grpc_address, add_services)
+        bytes_max = self._settings.grpc_max_message_bytes * HARD_MESSAGE_FACTOR
+        return await self._serve("grpc", self._settings.grpc_address, bytes_max, add_services)
 
     async def start_control(self, control: ControlService) -> Address:
         """Start the server for those who operate the node; give its address."""
@@ -104,7 +106,7 @@ class NodeServers:
         def add_services(server: aio.Server) -> None:
             control_pb2_grpc.add_NodeControlServicer_to_server(control, server)
 
-        return await self._serve("control", self._settings.control_address, add_services)
+        return await self._serve("control", self._settings.control_address, REQUEST_BYTES_MAX, add_services)
 
     async def show_readiness(self, ready: bool) -> None:
         """Have the health service say whether the node is ready."""
@@ -128,7 +130,11 @@ class NodeServers:
             reflection.enable_server_reflection(names, server)
 
     async def _serve(
-        self, section: str, address: Address, add_services: Callable[[aio.Server], None]
+        self,
+        section: str,
+        address: Address,
+        message_bytes_max: int,
+        add_services: Callable[[aio.Server], None],
     ) -> Address:
         """Start one gRPC server with the TLS files of a section of the settings."""
         settings = self._settings
@@ -145,7 +151,7 @@ class NodeServers:
             ServerPlan(
                 f"{section}.address",
                 address,
-                settings.grpc_max_message_bytes,
+                message_bytes_max,
                 settings.grpc_keepalive_seconds,
                 settings.grpc_max_connections,
                 tls,

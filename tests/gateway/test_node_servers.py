@@ -12,6 +12,8 @@ from grpc import aio
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from gateway.api import control_pb2, control_pb2_grpc
+from gateway.items import ItemKind, field_item
+from gateway.limits import REQUEST_BYTES_MAX
 from tests.nodes import ANSWER_SECONDS, LOOPBACK, running_node, wire_to
 
 API = "org.hiero.block.api"
@@ -62,6 +64,31 @@ def test_each_address_has_its_services(tmp_path: Path) -> None:
                 assert state.phase == control_pb2.Phase.ACTIVE
 
     asyncio.run(main())
+
+
+def test_an_address_without_publishers_takes_short_requests_alone(tmp_path: Path) -> None:
+    """What has come of a longer one is never held: gRPC looks at the length that stands before it."""
+
+    async def main() -> None:
+        async with running_node(tmp_path, subscriber_address=LOOPBACK) as node:
+            status, state = f"/{API}.BlockNodeService/serverStatus", "/sluice.control.NodeControl/getState"
+            refused = grpc.StatusCode.RESOURCE_EXHAUSTED
+            for address, method in ((node.subscriber_address, status), (node.control_address, state)):
+                assert await code_of(str(address), method, REQUEST_BYTES_MAX) is grpc.StatusCode.OK
+                assert await code_of(str(address), method, REQUEST_BYTES_MAX + 1) is refused
+            assert await code_of(str(node.grpc_address), status, REQUEST_BYTES_MAX + 1) is grpc.StatusCode.OK
+
+    asyncio.run(main())
+
+
+async def code_of(address: str, method: str, size: int) -> grpc.StatusCode:
+    """Make a call with a request of one unknown field, so many bytes in all; give its status."""
+    request = field_item(ItemKind.TRACE_DATA, bytes(size - 4))
+    assert len(request) == size
+    async with aio.insecure_channel(address) as channel:
+        ask: Any = channel.unary_unary(method)
+        code: grpc.StatusCode = await ask(request, timeout=ANSWER_SECONDS).code()
+        return code
 
 
 async def services_of(channel: Any) -> list[str]:
