@@ -59,6 +59,9 @@ _HASH_OBJECT_HEAD: Final = bytes([0x08, 1, 0x10, HASH_SIZE, 0x1A, HASH_SIZE])
 _FIRST_RUNNING_HASH: Final = bytes(HASH_SIZE)
 """Running hash before the first block (section 5.4)."""
 
+_SHOWN_SIZE_MAX: Final = 32
+"""Bytes of a field that an error shows; a time has some 12."""
+
 
 @dataclass(frozen=True, slots=True)
 class RecordFile:
@@ -220,15 +223,22 @@ def _check_agreement(record_file: RecordFile, summary: BlockSummary) -> None:
         bytes_of(field.value) for field in fields_of(payload_of(summary.header)) if field.number == 1
     )
     for what, got, expected in (
-        ("creation time", record_file.creation_time.hex(), summary.timestamp.hex()),
-        ("HAPI version", record_file.hapi_proto_version.hex(), version.hex()),
-        ("block number", str(record_file.block_number), str(summary.number)),
+        ("creation time", record_file.creation_time, summary.timestamp),
+        ("HAPI version", record_file.hapi_proto_version, version),
     ):
         if got != expected:
-            raise _refused(f"record file: {what}", got, f"{expected}, as in the header")
+            raise _refused(f"record file: {what}", _shown(got), f"{_shown(expected)}, as in the header")
+    if record_file.block_number != summary.number:
+        got_number, expected_number = str(record_file.block_number), f"{summary.number}, as in the header"
+        raise _refused("record file: block number", got_number, expected_number)
     if summary.number == 0 and record_file.start_running_hash != _FIRST_RUNNING_HASH:
         what = "record file: start running hash of block 0"
         raise _refused(what, record_file.start_running_hash.hex(), "zeros")
+
+
+def _shown(value: bytes) -> str:
+    """Return a field for an error; one of a peer may have megabytes."""
+    return value.hex() if len(value) <= _SHOWN_SIZE_MAX else f"{value[:_SHOWN_SIZE_MAX].hex()}…"
 
 
 def _refused(what: str, got: str, expected: str) -> BlockRefused:

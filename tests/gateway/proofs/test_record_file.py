@@ -229,6 +229,15 @@ def test_the_creation_time_must_be_the_header_s() -> None:
         )
 
 
+def test_a_refusal_shows_the_start_of_a_long_field() -> None:
+    """One of 8 MB would come back to the event loop as 16 MB of digits."""
+    file = contents()
+    proof = record_file_proof([(0, sign(file, 0)), (1, sign(file, 1))])
+    refusal = CHECK.check(proof, summary_of(block_items(record_file_item(file, b"\x08" * 33), proof)))
+    assert refusal is not None
+    assert refusal.got == "08" * 32 + "…"
+
+
 def test_the_version_must_be_the_header_s() -> None:
     other = block_pb2.SemanticVersion(minor=77).SerializeToString()
     refusal = CHECK.check(*signed([0, 1], inner={"version": len_field(1, other)}))
