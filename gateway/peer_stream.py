@@ -86,7 +86,7 @@ class PeerStream:
         """Whether the peer has sent nothing for long, and nothing is missing of what it has."""
         if self._heard_at is None or self._order.in_block or self._has(self.known_last):
             return False
-        return asyncio.get_running_loop().time() - self._heard_at >= self._stall_seconds / 2
+        return asyncio.get_running_loop().time() - self._heard_at >= self._stall_seconds / 4
 
     def _has(self, last: int | None) -> bool:
         """Whether somebody with this last block has the one that comes next."""
@@ -211,12 +211,11 @@ class PeerStream:
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(self._stall_seconds / 4)
-            order = self._order
-            if self._heard_at is None or loop.time() - self._heard_at < self._stall_seconds:
-                continue
-            if order.in_block or order.status is not None or self._has(self.known_last):
+            order, heard_at = self._order, self._heard_at
+            is_silent = heard_at is not None and loop.time() - heard_at >= self._stall_seconds
+            if is_silent and (order.in_block or order.status is not None or self._has(self.known_last)):
                 return Outcome.STALLED, f"no message in {self._stall_seconds:g} s"
-            if self._has(self.known_elsewhere):
+            if self.is_quiet and self._has(self.known_elsewhere):
                 return Outcome.OUTRUN, f"another peer has block {self.known_elsewhere}"
 
     async def _poll(self, poll: Callable[[], Awaitable[None]]) -> Ending:

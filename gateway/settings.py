@@ -381,7 +381,8 @@ class Settings:
         "catchup.stall_seconds",
         Seconds(3600, none_allowed=False),
         10.0,
-        "A peer that has more blocks and sends nothing for this long is left for another.",
+        "A peer that has more blocks and sends nothing for this long is left for another; "
+        "one that has no more, while another has, after half as long.",
         unit="seconds",
     )
     catchup_rest_seconds: float = row(

@@ -22,7 +22,7 @@ from gateway.peer_stream import ENDINGS, PeerStream
 from gateway.race_tables import EndStatus
 from gateway.turns import Turns
 from publishers.maker import BlockMaker, MakerOptions
-from tests.gateway.fake_peer import fake_peer, items_of, nonsense_peer, says, whole
+from tests.gateway.fake_peer import fake_peer, items_of, nonsense_peer, says, silent, whole
 from tests.gateway.test_following import FAST, peers, until_block
 from tests.gateway.test_ledger import logged
 from tests.nodes import KEY, make_blocks, running_node, wire_to
@@ -58,6 +58,26 @@ def test_a_block_that_the_node_has_by_now_begins_the_attempt_anew(tmp_path: Path
     outcome, reason, last = asyncio.run(attempt(tmp_path, 4, Range(2, None), 2, 3))
     assert (outcome, reason) == (Outcome.RACED, "got the header of block 2, expected 4 or later")
     assert last == 3
+
+
+def test_a_peer_that_has_no_more_is_left_for_one_that_has_long_before_it_would_count_as_stalled(
+    tmp_path: Path,
+) -> None:
+    """Three nodes: where all connections broke, two standbys had nothing for 10 s but each other."""
+    stall_seconds = 4.0
+
+    async def scenario() -> None:
+        async with AsyncExitStack() as stack:
+            level = await stack.enter_async_context(fake_peer([], silent))
+            node = await stack.enter_async_context(running_node(tmp_path))
+            channel = await stack.enter_async_context(open_channel(level.address))
+            stream = PeerStream(node.conductor, level.address, Range(0, None), stall_seconds)
+            stream.known_elsewhere = 7
+            async with asyncio.timeout(0.75 * stall_seconds):
+                ending = await stream.run(channel, None)
+            assert ending == (Outcome.OUTRUN, "another peer has block 7")
+
+    asyncio.run(scenario())
 
 
 def test_a_message_that_does_not_parse_is_the_peers_fault(tmp_path: Path) -> None:
