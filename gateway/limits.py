@@ -391,8 +391,9 @@ is not counted in flight, so it is what a publisher costs that has to wait; gRPC
 Over a line with a round trip of 50 ms it allows 20 MB a second for each stream."""
 
 STREAMS_PER_CONNECTION_MAX: Final = 1_024
-"""Calls at once on one gRPC connection, some 20 kB each, whatever they ask for; HTTP/2 has the client wait
-with further ones. A proxy may bring all publishers and subscribers of a node over one connection."""
+"""Calls at once on one gRPC connection, some 20 kB each, beside what has come of a request; HTTP/2 has the
+client wait with further ones. A proxy may bring all publishers and subscribers of a node over one
+connection."""
 
 HTTP_CONNECTIONS_MAX: Final = 256
 """Connections at once to the HTTP address, which probes, a scraper and a few browsers share; one more is
