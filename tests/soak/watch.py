@@ -22,7 +22,7 @@ GROWTH_BYTES_MAX = 16 * MIB
 with a leak of 1 kB a block or stream would be far above. In an hour of 180,000 blocks and 30,000 streams it
 rises and falls by 4 MiB, LevelDB's table of what is not in its files yet, and its minima rise by 2 to 3 MiB:
 tables of pages (`OFFSET_TABLES_MAX`), and some 70 bytes a stream, which grpcio does not free where a
-connection breaks (grpc/grpc#43360)."""
+connection breaks before an answer is sent (grpc/grpc#43360)."""
 DESCRIPTORS_LEFT_MAX = 4
 """File descriptors that an idle node may have more at the end than at the beginning: LevelDB's files."""
 THREADS_LEFT_MAX = 8
