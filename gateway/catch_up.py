@@ -11,8 +11,10 @@ Two aims:
   - *catch up*: up to the highest block that publishers have told of (`aim`), then rest. A node that is empty
     asks its peers for theirs when it starts; if none answers, publishers will tell.
   - *follow*: stay level with a peer for ever, with the first of the list that works. One that has nothing
-    more, while another has, is left: two standbys that follow each other would wait for ever. If all have
-    sent what cannot be, that is a `problem` at once: the node has another chain than they.
+    more, while another has, is left: two standbys that follow each other would wait for ever. So is one that
+    says that it is a standby, for one that says that it is active (`active_beside`): a standby that hangs
+    then keeps no other one from its blocks. If all have sent what cannot be, that is a `problem` at once: the
+    node has another chain than they.
 
 The target is what somebody said, and is not believed: a target that nobody can show the way to costs attempts
 at growing distances, and is reported (`problem`) when the node itself does not come forward. One that only
@@ -66,6 +68,7 @@ class Outcome(Enum):
     BROKE_OFF = "the peer ended the stream too early"
     STALLED = "the peer sends nothing, though it has more"
     OUTRUN = "the peer has nothing more, though another one has"
+    STANDBY = "the peer is a standby, and another one is active"
     LIED = "the peer sent what cannot be"
     NODE = "this node cannot take blocks now"
     ITSELF = "the peer is this node itself"
@@ -79,6 +82,7 @@ OUTCOMES: Final[dict[Outcome, Rest]] = {
     Outcome.BROKE_OFF: Rest.RISING,
     Outcome.STALLED: Rest.RISING,
     Outcome.OUTRUN: Rest.SHORT,
+    Outcome.STANDBY: Rest.NONE,
     Outcome.LIED: Rest.LONGEST,
     Outcome.NODE: Rest.SHORT,
     Outcome.ITSELF: Rest.LONGEST,
@@ -86,8 +90,14 @@ OUTCOMES: Final[dict[Outcome, Rest]] = {
 """What the peer gets for it. An attempt that brought blocks counts as the first failure, if it is one."""
 
 
-_NO_ATTEMPT: Final = frozenset({Outcome.RACED, Outcome.ITSELF})
+_NO_ATTEMPT: Final = frozenset({Outcome.RACED, Outcome.ITSELF, Outcome.STANDBY})
 """These do not count as standing still."""
+
+_SHUNNED: Final = frozenset({Outcome.STALLED, Outcome.LIED})
+"""Whoever does this while it says that it is active would again be left only after long without blocks."""
+
+_ACTIVE: Final = "active"
+_STANDBY: Final = "standby"
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +147,14 @@ class _Peer:
     last_number: int | None = None
     """Its last block, as it said."""
     has_answered: bool = False
+    role: str = ""
+    """What it said that it is, when it answered last; empty: it did not, or is no Sluice node."""
+    first_seen: int | None = None
+    """Its first block, and"""
+    last_seen: int | None = None
+    """its last one, as it said with its role; `last_number` is only what a peer said that was tried."""
+    shunned_until_ns: int = 0
+    """Nobody is left for it before, though it says that it is active."""
     is_itself: bool = False
     """When it answered last, it was this node."""
     lie: str = ""
@@ -240,6 +258,43 @@ class CatchUp:
             peer.address for peer in self._peers if peer.address != address and now_ns >= peer.rests_until_ns
         ]
 
+    def noted(self, address: str, first: int | None, last: int | None, role: str) -> None:
+        """A peer said in passing what it has and is; an empty `role`: it did not answer."""
+        peer = self._peer(address)
+        peer.first_seen, peer.last_seen, peer.role = first, last, role
+
+    def is_standby(self, address: str) -> bool:
+        """Whether the peer says that it is one: there may be somebody better."""
+        return self._peer(address).role == _STANDBY
+
+    def active_beside(self, address: str, next_number: int, now_ns: int) -> str | None:
+        """Say which active peer has at least as much as this one, and begins with `next_number` or before."""
+        followed = self._peer(address)
+        last = -1 if followed.last_seen is None else followed.last_seen
+        for peer in self._peers:
+            may_be_tried = now_ns >= max(peer.rests_until_ns, peer.shunned_until_ns)
+            if peer is followed or not self._is_preferred(peer) or not may_be_tried:
+                continue
+            if (
+                peer.last_seen is not None
+                and peer.last_seen >= last
+                and (peer.first_seen or 0) <= next_number
+            ):
+                return peer.address
+        return None
+
+    @staticmethod
+    def _is_preferred(peer: _Peer) -> bool:
+        """Whether it is active; one that lied is so to others only, until it brings a block."""
+        return peer.role == _ACTIVE and not peer.lie and not peer.is_itself
+
+    def _in_order(self) -> list[_Peer]:
+        """The peers as a follower prefers them: active ones first, of these the one with the most."""
+        return sorted(
+            self._peers,
+            key=lambda peer: (0, -(peer.last_seen or 0)) if self._is_preferred(peer) else (1, 0),
+        )
+
     def aim(self, number: int) -> None:
         """Somebody has told of block `number`."""
         if self.target is None or number > self.target:
@@ -258,8 +313,9 @@ class CatchUp:
             self.stalled_count = 0
             return DONE
         # A follower goes back to the peer it prefers; one that catches up takes them in turn.
-        turn = 0 if self.live else self._turn
-        candidates = [*self._peers[turn:], *self._peers[:turn]]
+        candidates = (
+            self._in_order() if self.live else [*self._peers[self._turn :], *self._peers[: self._turn]]
+        )
         if not self.live and not self.distance(next_number):  # it only wants to know
             candidates = [peer for peer in candidates if not peer.has_answered]
             if not candidates:
@@ -274,18 +330,22 @@ class CatchUp:
             wake_at_ns.append(doubt_at_ns)
         return Pause(min(wake_at_ns, default=None))
 
-    def told(self, address: str, first: int | None, last: int | None, next_number: int | None) -> Range | str:
+    def told(
+        self, address: str, first: int | None, last: int | None, next_number: int | None, role: str = ""
+    ) -> Range | str:
         """A peer has answered with its first and last block, None for an empty one.
 
         Args:
             next_number: the block that this node needs next; None for an empty one that begins with whatever
                 comes.
+            role: what the peer is; empty where it does not say.
 
         Returns:
             What to subscribe to; or why that would be of no use, for `ended` with NOTHING.
         """
         peer = self._peer(address)
         peer.last_number, peer.has_answered = last, True
+        self.noted(address, first, last, role)
         if self.live:
             self._aim_at_peers()
         elif last is not None and self.curious:
@@ -321,6 +381,12 @@ class CatchUp:
         peer, rest = self._peer(address), OUTCOMES[outcome]
         peer.is_itself = outcome is Outcome.ITSELF
         came_forward = next_number > self._next_number >= 0
+        if rest is not Rest.NONE:
+            peer.role = ""  # it is to answer again before it is preferred
+        if outcome in _SHUNNED:
+            peer.shunned_until_ns = now_ns + self.rules.rest_max_ns
+        if came_forward:
+            peer.lie = ""
         if outcome is Outcome.LIED:
             peer.lie, peer.lied_at_number = reason, next_number
         if came_forward or outcome is Outcome.COMPLETE:

@@ -19,6 +19,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from grpc import aio
 
@@ -27,7 +28,12 @@ from gateway.catch_up import DONE, CatchUp, CatchUpRules, Outcome, Range, Try
 from gateway.channels import ClientTls, open_channel
 from gateway.conductor import Conductor
 from gateway.errors import GatewayError, PeerError
-from gateway.limits import FOLLOW_SETTLE_SECONDS, KEEPALIVE_PEER_SECONDS, PEER_STATUS_SECONDS_MAX
+from gateway.limits import (
+    FOLLOW_SETTLE_SECONDS,
+    KEEPALIVE_PEER_SECONDS,
+    PEER_POLL_SECONDS,
+    PEER_STATUS_SECONDS_MAX,
+)
 from gateway.logs import fields
 from gateway.metrics import Metrics
 from gateway.node_service import INSTANCE_KEY, ask_status
@@ -38,7 +44,7 @@ __all__ = ["Following"]
 
 log = logging.getLogger(__name__)
 
-_QUIET = frozenset({Outcome.COMPLETE, Outcome.RACED, Outcome.NOTHING})
+_QUIET = frozenset({Outcome.COMPLETE, Outcome.RACED, Outcome.NOTHING, Outcome.STANDBY})
 
 
 class Following:
@@ -266,11 +272,11 @@ class Following:
         channel = open_channel(address, self._tls, self._channel_options())
         try:
             status = node_pb2_grpc.BlockNodeServiceStub(channel)
-            first, last, instance = await ask(status, self._status_seconds())
-            if instance and instance == self._instance:
+            said = await ask(status, self._status_seconds())
+            if self._is_own(said):
                 return Outcome.ITSELF, "its address leads to this node itself"
             next_number = None if arbiter.is_unbegun() else self._conductor.next_to_store
-            plan = machine.told(address, first, last, next_number)
+            plan = machine.told(address, said.first, said.last, next_number, said.role)
             if not isinstance(plan, Range):
                 return Outcome.NOTHING, plan
             log.info(
@@ -278,18 +284,11 @@ class Following:
                 extra=fields(peer=address, start=plan.start_number, end=plan.end_number),
             )
             stream = PeerStream(self._conductor, address, plan, self._stall_seconds)
-            stream.known_last = last
-
-            async def poll() -> None:
-                """Ask the peer again, so that its silence can be told from its having nothing."""
-                _, stream.known_last, _ = await ask(status, self._status_seconds())
-                machine.heard(address, stream.known_last)
-                if stream.is_quiet:
-                    others = machine.others(address, self._conductor.now_ns())
-                    stream.known_elsewhere = await self._highest_of(others)
-
+            stream.known_last = said.last
             try:
-                ending = await stream.run(channel, poll if machine.live else None)
+                ending = await stream.run(
+                    channel, (lambda: self._poll(machine, stream, status, address)) if machine.live else None
+                )
             finally:
                 self._offered_next = stream.offered_next
             await self._settle()  # so that the next attempt begins behind them
@@ -297,33 +296,80 @@ class Following:
         finally:
             await channel.close()
 
+    async def _poll(
+        self,
+        machine: CatchUp,
+        stream: PeerStream,
+        status: node_pb2_grpc.BlockNodeServiceAsyncStub,
+        address: str,
+    ) -> None:
+        """Ask the peer again, so that its silence can be told from its having nothing.
+
+        Where it has nothing, does not answer, or is a standby, the others are asked, too. The question that
+        it does not answer is not waited for, or a process that hangs would be followed for long.
+        """
+        asking = asyncio.ensure_future(ask(status, self._status_seconds()))
+        try:
+            await asyncio.wait({asking}, timeout=PEER_POLL_SECONDS)
+            stream.is_mute = not asking.done() or asking.exception() is not None
+            if stream.is_mute:
+                await self._look_beside(machine, stream, address)
+            said = await asking
+        finally:
+            asking.cancel()
+        stream.is_mute, stream.known_active, stream.known_last = False, None, said.last
+        machine.heard(address, said.last)
+        machine.noted(address, said.first, said.last, said.role)
+        if stream.is_quiet or machine.is_standby(address):
+            await self._look_beside(machine, stream, address)
+
+    async def _look_beside(self, machine: CatchUp, stream: PeerStream, address: str) -> None:
+        """Ask the other peers what they have and are; one that does not answer does not hold up the rest."""
+        conductor = self._conductor
+
+        async def look(other: str) -> None:
+            said = await self._said_by(other)
+            machine.noted(other, said.first, said.last, said.role)
+            if stream.is_mute or machine.is_standby(address):
+                stream.known_active = machine.active_beside(
+                    address, conductor.next_to_store, conductor.now_ns()
+                )
+            if said.last is not None:
+                stream.known_elsewhere = max(said.last, stream.known_elsewhere or 0)
+
+        stream.known_active = stream.known_elsewhere = None
+        others = machine.others(address, conductor.now_ns())
+        for other in others:
+            machine.noted(other, None, None, "")
+        await asyncio.gather(*(look(other) for other in others))
+
     async def _highest_of(self, addresses: Sequence[str]) -> int | None:
         """Ask peers for their last blocks; None where nobody has one, or answers."""
-        highest = None
-        for last in await asyncio.gather(*(self._last_of(address) for address in addresses)):
-            if last is not None and (highest is None or last > highest):
-                highest = last
-        return highest
+        answers = await asyncio.gather(*(self._said_by(address) for address in addresses))
+        return max((said.last for said in answers if said.last is not None), default=None)
 
-    async def _last_of(self, address: str) -> int | None:
+    async def _said_by(self, address: str) -> Said:
+        """Ask a peer in passing; nothing where it does not answer, or is this node itself."""
         try:
-            async with open_channel(address, self._tls, self._channel_options()) as channel:
-                stub = node_pb2_grpc.BlockNodeServiceStub(channel)
-                _, last, instance = await ask(stub, self._status_seconds())
+            said = await self._ask_at(address)
         except (aio.AioRpcError, GatewayError) as error:
             log.debug("a peer does not answer", extra=fields(peer=address, reason=str(error)))
-            return None
-        return None if instance and instance == self._instance else last
+            return Said()
+        return Said() if self._is_own(said) else said
 
     async def is_itself(self, address: str) -> bool:
         """Ask at an address whether this node is there; one that does not answer is another."""
         try:
-            async with open_channel(address, self._tls, self._channel_options()) as channel:
-                stub = node_pb2_grpc.BlockNodeServiceStub(channel)
-                _, _, instance = await ask(stub, self._status_seconds())
+            return self._is_own(await self._ask_at(address))
         except (aio.AioRpcError, GatewayError):
             return False
-        return bool(instance) and instance == self._instance
+
+    async def _ask_at(self, address: str) -> Said:
+        async with open_channel(address, self._tls, self._channel_options()) as channel:
+            return await ask(node_pb2_grpc.BlockNodeServiceStub(channel), self._status_seconds())
+
+    def _is_own(self, said: Said) -> bool:
+        return bool(said.instance) and said.instance == self._instance
 
     async def _look_around(self, machine: CatchUp, before: int) -> None:
         """Ask peers whether they have more, when nobody has brought a block since `before` was needed.
@@ -350,17 +396,29 @@ class Following:
         ]
 
 
-async def ask(
-    stub: node_pb2_grpc.BlockNodeServiceAsyncStub, timeout_seconds: float
-) -> tuple[int | None, int | None, str]:
-    """Ask a node for its first and last block, None for an empty one, and for what it calls itself.
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What a node says of itself."""
+
+    first: int | None = None
+    """Its first block; None: it is empty."""
+    last: int | None = None
+    """Its last block."""
+    instance: str = ""
+    """What it calls itself; empty for what is no Sluice node."""
+    role: str = ""
+    """What it is, as `gateway.roles.Phase` has it; the same."""
+
+
+async def ask(stub: node_pb2_grpc.BlockNodeServiceAsyncStub, timeout_seconds: float) -> Said:
+    """Ask a node what it has, what it calls itself, and what it is.
 
     Raises:
         grpc.aio.AioRpcError: it does not answer.
         PeerError: its answer does not parse.
     """
     status, facts = await ask_status(stub, "", timeout_seconds)
-    instance = str(facts.get(INSTANCE_KEY, ""))
+    instance, role = str(facts.get(INSTANCE_KEY, "")), str(facts.get("role", ""))
     if status.last_available_block == U64_MAX:
-        return None, None, instance
-    return status.first_available_block, status.last_available_block, instance
+        return Said(None, None, instance, role)
+    return Said(status.first_available_block, status.last_available_block, instance, role)

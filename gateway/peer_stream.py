@@ -6,7 +6,8 @@ by side, and the first that comes to an end says how the attempt ended:
     read     the peer's messages, checked and offered to the race
     hear     what the race answers
     watch    whether the peer is silent though it has more
-    poll     (when followed live) the peer's status, which says whether it has more
+    poll     (when followed live) the peer's status, which says whether it has more; and that of others, where
+             it is silent, does not answer, or is a standby
 
 Source: publish-block-stream.md "Base Protocol"; wire.md section 6.
 """
@@ -66,6 +67,10 @@ class PeerStream:
         """The peer's last block, as it said."""
         self.known_elsewhere: int | None = None
         """The highest last block of other peers, as they said."""
+        self.known_active: str | None = None
+        """The active peer that is to be followed in the place of this one, which is a standby or mute."""
+        self.is_mute = False
+        """Whether it does not answer the question for its status."""
         self._conductor = conductor
         self._address = address
         self._plan = plan
@@ -84,9 +89,13 @@ class PeerStream:
     @property
     def is_quiet(self) -> bool:
         """Whether the peer has sent nothing for long, and nothing is missing of what it has."""
-        if self._heard_at is None or self._order.in_block or self._has(self.known_last):
+        return not self._order.in_block and not self._has(self.known_last) and self._is_silent(1 / 4)
+
+    def _is_silent(self, share: float) -> bool:
+        """Whether it has sent nothing for this share of `stall_seconds`."""
+        if self._heard_at is None:
             return False
-        return asyncio.get_running_loop().time() - self._heard_at >= self._stall_seconds / 4
+        return asyncio.get_running_loop().time() - self._heard_at >= share * self._stall_seconds
 
     def _has(self, last: int | None) -> bool:
         """Whether somebody with this last block has the one that comes next."""
@@ -151,6 +160,8 @@ class PeerStream:
                 # gRPC receives the next message, in a thread of its own, while this one is hashed.
                 reading = asyncio.ensure_future(call.read())
                 await self._take(response, outbox)
+                if (ending := self._left_for_an_active_peer()) is not None:
+                    return ending
         except SubscriptionError as error:
             return Outcome.LIED, str(error)
         finally:
@@ -206,14 +217,36 @@ class PeerStream:
                 log.debug("a publisher sends it, too", extra=fields(peer=self._address, block=number))
         return None
 
+    def _left_for_an_active_peer(self) -> Ending | None:
+        """Leave the peer between two blocks, if an active one is known that is as far; None: go on."""
+        if self.known_active is None or self.is_mute or self._order.in_block:
+            return None
+        return Outcome.STANDBY, f"{self.known_active} is active"
+
+    def _left_as_mute(self) -> Ending | None:
+        """Leave the peer wherever it is, if it says nothing at all and another is better; None: go on."""
+        if not self.is_mute or not self._is_silent(1 / 4):
+            return None
+        if self.known_active is not None:
+            return Outcome.UNREACHABLE, f"it does not answer, and {self.known_active} is active"
+        if self._has(self.known_elsewhere):
+            return (
+                Outcome.UNREACHABLE,
+                f"it does not answer, and another peer has block {self.known_elsewhere}",
+            )
+        return None
+
     async def _watch(self) -> Ending:
         """Wait until the peer has been silent for too long, though it, or another one, has more."""
-        loop = asyncio.get_running_loop()
         while True:
-            await asyncio.sleep(self._stall_seconds / 4)
-            order, heard_at = self._order, self._heard_at
-            is_silent = heard_at is not None and loop.time() - heard_at >= self._stall_seconds
-            if is_silent and (order.in_block or order.status is not None or self._has(self.known_last)):
+            await asyncio.sleep(min(self._stall_seconds / 4, PEER_POLL_SECONDS))
+            order = self._order
+            ending = self._left_as_mute() or self._left_for_an_active_peer()
+            if ending is not None:
+                return ending
+            if self._is_silent(1) and (
+                order.in_block or order.status is not None or self._has(self.known_last)
+            ):
                 return Outcome.STALLED, f"no message in {self._stall_seconds:g} s"
             if self.is_quiet and self._has(self.known_elsewhere):
                 return Outcome.OUTRUN, f"another peer has block {self.known_elsewhere}"

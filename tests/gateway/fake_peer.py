@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -12,6 +13,7 @@ from grpc import aio
 
 from gateway.api import node_pb2, node_pb2_grpc, subscribe_pb2, subscribe_pb2_grpc
 from gateway.block import Block
+from gateway.node_service import STATUS_KEY
 from gateway.subscription import U64_MAX
 
 _StatusService = node_pb2_grpc.BlockNodeServiceServicer
@@ -82,11 +84,19 @@ class FakePeer(
         self.asked: list[tuple[int, int]] = []
         """The subscriptions, start and end of each."""
         self.status_count = 0
+        self.role = ""
+        """What it says that it is; empty for a node that is not Sluice."""
+        self.is_mute = False
+        """Whether it answers no question for its status, like a process that hangs."""
         self.address = ""
 
     async def serverStatus(self, request: Any, context: Any) -> node_pb2.ServerStatusResponse:
         """What it says that it has."""
         self.status_count += 1
+        if self.is_mute:
+            await asyncio.Event().wait()
+        if self.role:
+            context.set_trailing_metadata(((STATUS_KEY, json.dumps({"role": self.role})),))
         if self.last is None:
             return node_pb2.ServerStatusResponse(last_available_block=U64_MAX)
         first = self.blocks[0].number if self.blocks else 0

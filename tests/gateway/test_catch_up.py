@@ -123,6 +123,7 @@ def test_a_follower_goes_back_to_the_peer_that_it_prefers() -> None:
         (Outcome.OUTRUN, [100] * 3),
         (Outcome.RACED, [12] * 3),
         (Outcome.COMPLETE, [12] * 3),
+        (Outcome.STANDBY, [12] * 3),
     ],
 )
 def test_how_long_a_peer_rests(outcome: Outcome, rests: list[int]) -> None:
@@ -446,3 +447,75 @@ def test_a_peer_that_is_the_node_itself_is_passed_over() -> None:
     assert machine.problem is None
     assert machine.step(5, 0) == Try(B)
     assert machine.stalled_count == 0
+
+
+# --- standbys and active nodes ------------------------------------------------------------------------------
+
+
+def follower_of(address: str, *, last: int = 9, role: str = "standby") -> CatchUp:
+    """A node that needs block 10 and follows this peer."""
+    machine = CatchUp((A, B, C), RULES, live=True)
+    machine.step(10, 0)
+    machine.told(address, 0, last, 10, role)
+    return machine
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "role", "expected"),
+    [
+        (0, 9, "active", B),
+        (10, 30, "active", B),
+        (11, 30, "active", None),
+        (0, 8, "active", None),
+        (None, None, "active", None),
+        (0, 30, "standby", None),
+        (0, 30, "draining", None),
+        (0, 30, "", None),
+    ],
+)
+def test_for_whom_a_peer_is_left(
+    first: int | None, last: int | None, role: str, expected: str | None
+) -> None:
+    machine = follower_of(A)
+    machine.noted(B, first, last, role)
+    assert machine.is_standby(A)
+    assert machine.active_beside(A, 10, 0) == expected
+
+
+def test_who_is_left_for_an_active_peer_is_not_tried_before_it() -> None:
+    machine = follower_of(A)
+    machine.noted(B, 0, 9, "active")
+    machine.noted(C, 0, 11, "active")
+    machine.ended(A, Outcome.STANDBY, "", 10, 0)
+    assert machine.stalled_count == 0
+    assert machine.step(10, 0) == Try(C), "it has more than the other one"
+    machine.ended(C, Outcome.UNREACHABLE, "", 10, 0)
+    assert machine.step(10, 0) == Try(B)
+    machine.ended(B, Outcome.UNREACHABLE, "", 10, 0)
+    assert machine.step(10, 12) == Try(A)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "rest_ns"), [(Outcome.UNREACHABLE, 100), (Outcome.BROKE_OFF, 100), (Outcome.STALLED, 1_000)]
+)
+def test_an_active_peer_that_failed_is_not_preferred_at_once(outcome: Outcome, rest_ns: int) -> None:
+    machine = follower_of(B, role="active")
+    machine.ended(B, outcome, "", 10, 0)
+    machine.told(A, 0, 9, 10, "standby")
+    machine.noted(B, 0, 30, "active")
+    assert machine.active_beside(A, 10, rest_ns - 1) is None
+    assert machine.active_beside(A, 10, rest_ns) == B
+
+
+def test_an_active_peer_of_another_chain_is_never_preferred_before_it_brings_a_block() -> None:
+    machine = follower_of(B, role="active")
+    machine.ended(B, Outcome.LIED, "block 10", 10, 0)
+    machine.told(A, 0, 9, 10, "standby")
+    machine.noted(B, 0, 30, "active")
+    assert machine.active_beside(A, 10, 10_000) is None
+    assert machine.step(10, 10_000) == Try(A)
+    machine.ended(A, Outcome.UNREACHABLE, "", 10, 10_000)
+    assert machine.step(10, 10_000) == Try(B), "there is nobody else"
+    machine.ended(B, Outcome.BROKE_OFF, "", 12, 10_000)
+    machine.noted(B, 0, 30, "active")
+    assert machine.active_beside(A, 12, 20_000) == B
