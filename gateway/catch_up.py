@@ -55,6 +55,7 @@ class Rest(Enum):
     NONE = "none"
     SHORT = "the first rest, each time"
     RISING = "doubled with each failure in a row"
+    RISING_A_LITTLE = "the same, up to eight times the first"
     LONGEST = "the longest at once"
 
 
@@ -84,11 +85,14 @@ OUTCOMES: Final[dict[Outcome, Rest]] = {
     Outcome.OUTRUN: Rest.SHORT,
     Outcome.STANDBY: Rest.NONE,
     Outcome.LIED: Rest.LONGEST,
-    Outcome.NODE: Rest.SHORT,
+    Outcome.NODE: Rest.RISING_A_LITTLE,
     Outcome.ITSELF: Rest.LONGEST,
 }
 """What the peer gets for it. An attempt that brought blocks counts as the first failure, if it is one."""
 
+
+_LITTLE_MAX: Final = 3
+"""So often `Rest.RISING_A_LITTLE` is doubled: a node that is well again is not to lag for long."""
 
 _NO_ATTEMPT: Final = frozenset({Outcome.RACED, Outcome.ITSELF, Outcome.STANDBY})
 """These do not count as standing still."""
@@ -405,6 +409,9 @@ class CatchUp:
             rest_ns = self.rules.rest_max_ns
         elif rest is Rest.SHORT:
             rest_ns = self.rules.rest_ns
+        elif rest is Rest.RISING_A_LITTLE:
+            rest_ns = min(self.rules.rest_max_ns, self.rules.rest_ns << min(peer.failures_count, _LITTLE_MAX))
+            peer.failures_count = max(peer.failures_count, min(peer.failures_count + 1, _LITTLE_MAX))
         elif rest is Rest.RISING:
             rest_ns = min(self.rules.rest_max_ns, self.rules.rest_ns << min(peer.failures_count, 30))
             peer.failures_count += 1

@@ -86,6 +86,8 @@ class Following:
         self._stopping: asyncio.Task[None] | None = None
         self._changed = asyncio.Event()
         self._was_problem = False
+        self._said_of_node: tuple[str, int] | None = None
+        """Why this node could not take blocks when that was said last, and the block that it needed then."""
         self._given_up: tuple[int | None, int] = None, 0
         """The target that was given up last, and the block that was needed then."""
         self._failure: str | None = None
@@ -244,8 +246,13 @@ class Following:
             self.followed = None
         machine.ended(address, outcome, reason, conductor.next_to_store, conductor.now_ns())
         self._metrics.catch_up_attempts.labels(outcome=outcome.name.lower()).inc()
+        level = logging.INFO if outcome in _QUIET else logging.WARNING
+        if outcome is Outcome.NODE:  # as every peer would have it, for as long as it lasts
+            said = reason, conductor.next_to_store
+            level = logging.DEBUG if said == self._said_of_node else level
+            self._said_of_node = said
         log.log(
-            logging.INFO if outcome in _QUIET else logging.WARNING,
+            level,
             "peer ended" if outcome in _QUIET else "peer dropped",
             extra=fields(
                 peer=address,

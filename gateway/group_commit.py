@@ -153,13 +153,16 @@ class GroupCommit:
             self._probing = self._spawn(self._await_disk())
 
     async def _await_disk(self) -> None:
-        """Try the disk until it takes writes again."""
+        """Try the disk until it takes writes again; say why it does not where that changes."""
+        said = ""
         while True:
             await asyncio.sleep(DISK_PROBE_SECONDS)
             try:
                 await self._thread.run(self._ledger.probe)
             except (OSError, CommitFailed) as error:
-                log.warning("the disk still cannot be written", extra=fields(got=str(error)))
+                level = logging.DEBUG if str(error) == said else logging.WARNING
+                log.log(level, "the disk still cannot be written", extra=fields(got=str(error)))
+                said = str(error)
                 continue
             break
         log.info("the disk takes writes again", extra=fields(last_block=self._ledger.last_number))

@@ -119,7 +119,7 @@ def test_a_follower_goes_back_to_the_peer_that_it_prefers() -> None:
         (Outcome.LIED, [1_000] * 3),
         (Outcome.ITSELF, [1_000] * 3),
         (Outcome.NOTHING, [100] * 3),
-        (Outcome.NODE, [100] * 3),
+        (Outcome.NODE, [100, 200, 400, 800, 800, 800]),
         (Outcome.OUTRUN, [100] * 3),
         (Outcome.RACED, [12] * 3),
         (Outcome.COMPLETE, [12] * 3),

@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 from collections.abc import Iterator
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import aiohttp
@@ -27,6 +28,7 @@ from publishers.maker import BlockMaker, MakerOptions
 from tests.datastream.streams import Item, bookmark, commit, entries
 from tests.datastream.test_bookmarks import FailingDatabase
 from tests.nodes import ANSWER_SECONDS, KEY, Publisher, running_node, stream_bytes, wire_to
+from tests.publishers.node_thread import store
 
 SIZE_BYTES = 6 << 20
 BALLAST_BYTES = 4 << 20
@@ -135,7 +137,7 @@ def test_room_for_less_than_the_block_is_no_room(
     The node said that it was ready, took the block, and refused it again, twice a second.
     """
     monkeypatch.setattr(group_commit, "DISK_PROBE_SECONDS", 0.01)
-    caplog.set_level(logging.INFO)
+    caplog.set_level(logging.DEBUG, group_commit.__name__)
     options = MakerOptions(
         rounds_per_block=1, events_per_round=2, transactions_per_block=6, item_bytes=800_000
     )
@@ -177,6 +179,39 @@ def fill_up(path: Path) -> None:
     with path.open("wb", buffering=0) as file:
         while True:
             file.write(bytes(4096))
+
+
+def test_a_standby_whose_disk_is_full_says_it_once_and_goes_on_when_there_is_room(
+    small_disk: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It subscribed to every peer each second, with some warnings each time, for as long as it lasted."""
+    caplog.set_level(logging.INFO)
+    store(tmp_path / "active", BLOCKS)
+
+    def count(message: str) -> int:
+        return sum(record.message == message for record in caplog.records)
+
+    async def main() -> None:
+        async with AsyncExitStack() as stack:
+            active = await stack.enter_async_context(running_node(tmp_path / "active"))
+            settings = {"catchup_rest_seconds": 0.1, "role": "standby", "peers": (active.grpc_address,)}
+            node = await stack.enter_async_context(running_node(small_disk, **settings))
+            async with asyncio.timeout(ANSWER_SECONDS):
+                while not count("peer dropped"):  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+            before = count("subscribing to a peer")
+            await asyncio.sleep(3.0)
+            assert 3 <= count("subscribing to a peer") - before <= 7, "0.1, 0.2, 0.4, 0.8, 0.8 s"
+            assert count("peer dropped") == 1
+            (small_disk / "ballast").unlink()
+            async with asyncio.timeout(ANSWER_SECONDS):
+                while node.ledger.last_number != BLOCKS[-1].number:  # noqa: ASYNC110
+                    await asyncio.sleep(0.02)
+
+    asyncio.run(main())
+    warnings = [record.message for record in caplog.records if record.levelno >= logging.WARNING]
+    for message in ("commit failed", "peer dropped", "the disk still cannot be written"):
+        assert warnings.count(message) == 1, message
 
 
 def test_a_node_that_stops_on_a_full_disk_starts_again(small_disk: Path, tmp_path: Path) -> None:
