@@ -150,6 +150,8 @@ class _Peer:
     rests_until_ns: int = 0
     last_number: int | None = None
     """Its last block, as it said."""
+    began_number: int | None = None
+    """The block that was needed when it was asked for blocks, or None."""
     has_answered: bool = False
     role: str = ""
     """What it said that it is, when it answered last; empty: it did not, or is no Sluice node."""
@@ -349,6 +351,7 @@ class CatchUp:
         """
         peer = self._peer(address)
         peer.last_number, peer.has_answered = last, True
+        peer.began_number = first if next_number is None else next_number
         self.noted(address, first, last, role)
         if self.live:
             self._aim_at_peers()
@@ -384,7 +387,10 @@ class CatchUp:
         """An attempt has ended; `reason` is for people, `next_number` the block that is needed now."""
         peer, rest = self._peer(address), OUTCOMES[outcome]
         peer.is_itself = outcome is Outcome.ITSELF
+        # Since the attempt began: `came_to` may have been told of its blocks already.
+        began_number, peer.began_number = peer.began_number, None
         came_forward = next_number > self._next_number >= 0
+        came_forward |= began_number is not None and next_number > began_number
         if rest is not Rest.NONE:
             peer.role = ""  # it is to answer again before it is preferred
         if outcome in _SHUNNED:

@@ -146,6 +146,21 @@ def test_blocks_make_good_what_a_peer_failed_before() -> None:
     assert machine.step(6, 3_000) == Pause(3_100)
 
 
+def test_blocks_that_were_noted_while_they_came_make_it_good_too() -> None:
+    machine = CatchUp((A,), RULES, live=True)
+    assert machine.step(5, 0) == Try(A)
+    for number in (5, 7, 9):
+        assert machine.told(A, 0, 30, number) == Range(number, None)
+        machine.came_to(number + 2)
+        machine.ended(A, Outcome.UNREACHABLE, "broken", number + 2, 0)
+        assert machine.step(number + 2, 0) == Pause(RULES.rest_ns)
+    machine.told(A, 0, 30, 11)
+    machine.ended(A, Outcome.UNREACHABLE, "broken", 11, 0)
+    assert machine.step(11, 0) == Pause(2 * RULES.rest_ns)
+    machine.ended(A, Outcome.UNREACHABLE, "it does not answer", 12, 0)  # a publisher brought the block
+    assert machine.step(12, 0) == Pause(RULES.rest_ns)
+
+
 def test_many_failures_do_not_make_the_rest_overflow() -> None:
     machine = behind(A)
     for count in range(200):
