@@ -269,7 +269,7 @@ class Conductor:
             extra = fields(grace_seconds=grace_seconds, awaiting_standbys=self.acknowledging.awaiting_count)
             log.warning("blocks in flight were not finished", extra=extra)
         await self._group_commit.finished()
-        if not self.idle.is_set():
+        if not self.idle.is_set() and not self.broken.done():  # else it is not known what is stored
             self.perform(self.arbiter.give_up(self._now_ns()))
         self.in_flight.stop()
         if self._timer is not None:
