@@ -32,6 +32,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, Literal
 
+from gateway.roles import Phase
+
 __all__ = ["DONE", "OUTCOMES", "CatchUp", "CatchUpRules", "Outcome", "Pause", "Range", "Rest", "Step", "Try"]
 
 
@@ -99,9 +101,6 @@ _NO_ATTEMPT: Final = frozenset({Outcome.RACED, Outcome.ITSELF, Outcome.STANDBY})
 
 _SHUNNED: Final = frozenset({Outcome.STALLED, Outcome.LIED})
 """Whoever does this while it says that it is active would again be left only after long without blocks."""
-
-_ACTIVE: Final = "active"
-_STANDBY: Final = "standby"
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,7 +270,7 @@ class CatchUp:
 
     def is_standby(self, address: str) -> bool:
         """Whether the peer says that it is one: there may be somebody better."""
-        return self._peer(address).role == _STANDBY
+        return self._peer(address).role == Phase.STANDBY.value
 
     def active_beside(self, address: str, next_number: int, now_ns: int) -> str | None:
         """Say which active peer has at least as much as this one, and begins with `next_number` or before."""
@@ -292,7 +291,7 @@ class CatchUp:
     @staticmethod
     def _is_preferred(peer: _Peer) -> bool:
         """Whether it is active; one that lied is so to others only, until it brings a block."""
-        return peer.role == _ACTIVE and not peer.lie and not peer.is_itself
+        return peer.role == Phase.ACTIVE.value and not peer.lie and not peer.is_itself
 
     def _in_order(self) -> list[_Peer]:
         """The peers as a follower prefers them: active ones first, of these the one with the most."""
