@@ -12,6 +12,7 @@ from __future__ import annotations
 import ipaddress
 import os
 import socket
+import stat
 from pathlib import Path
 
 __all__ = ["cut_off"]
@@ -59,9 +60,17 @@ def _place(host: str, port: int) -> _Place | None:
 def _shut_down(number: int, wanted: _Place) -> bool:
     """Shut an open file down if it is the socket that is wanted; say whether it was."""
     try:
+        # Of sockets alone: who closes a copy of LevelDB's LOCK gives its lock away, as POSIX has it.
+        if not stat.S_ISSOCK(os.fstat(number).st_mode):
+            return False
         # A copy: gRPC may close the file meanwhile, and its number be given to another.
-        found = socket.socket(fileno=os.dup(number))
-    except OSError:  # no socket, or closed by now
+        copy = os.dup(number)
+    except OSError:  # closed by now
+        return False
+    try:
+        found = socket.socket(fileno=copy)
+    except OSError:  # closed, and the number given to another, since it was looked at
+        os.close(copy)
         return False
     with found:
         try:

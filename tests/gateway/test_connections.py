@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import resource
 import socket
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -59,3 +64,37 @@ def test_without_a_free_file_descriptor_nothing_is_found_and_nothing_raised() ->
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         assert cut_off(peer)
+
+
+def open_files() -> set[tuple[str, str]]:
+    """The numbers of this process's open files, and what they are."""
+    found = set()
+    for entry in Path("/proc/self/fd").iterdir():
+        try:
+            found.add((entry.name, str(entry.readlink())))
+        except FileNotFoundError:  # the folder itself, as it was read
+            continue
+    return found
+
+
+def test_looking_for_a_connection_opens_nothing_and_closes_nothing(tmp_path: Path) -> None:
+    """It once left a copy of every file behind: a node that cut off ten clients had no file to open."""
+    reading, writing = os.pipe()
+    client, server = connected("127.0.0.1", socket.AF_INET)
+    with open(reading), open(writing, "w"), (tmp_path / "file").open("w"), client, server:  # noqa: PTH123 - numbers
+        before = open_files()
+        for _ in range(3):
+            assert not cut_off("ipv4:127.0.0.1:1")
+        assert cut_off(f"ipv4:127.0.0.1:{client.getsockname()[1]}")
+        assert open_files() == before
+
+
+def test_a_file_lock_of_this_process_outlives_the_search(tmp_path: Path) -> None:
+    """POSIX drops all locks of a process on a file as soon as it closes any descriptor of it."""
+    lock = tmp_path / "LOCK"
+    attempt = "import fcntl, sys; fcntl.lockf(open(sys.argv[1], 'w'), fcntl.LOCK_EX | fcntl.LOCK_NB)"
+    with lock.open("w") as held:
+        fcntl.lockf(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        assert not cut_off("ipv4:127.0.0.1:1")
+        other = subprocess.run([sys.executable, "-c", attempt, lock], capture_output=True, text=True)
+    assert "BlockingIOError" in other.stderr
