@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import shutil
+import signal
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -25,6 +26,10 @@ pytest.register_assert_rewrite(*(f"tests.{name}" for name in HELPERS.split()))
 
 # As `sluice` has it: the JVM of the session below is forked from a process in which gRPC has run.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
+
+# Under nohup, as without: the processes that tests start get the signal as they do from a shell.
+if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, lambda *_: None)  # which, other than SIG_IGN, is not passed on
 
 # How long an example takes says more of the machine, and of what else runs on it, than of the code.
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])

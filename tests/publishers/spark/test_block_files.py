@@ -8,6 +8,7 @@ import pickle
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -273,7 +274,8 @@ def test_a_stream_waits_for_a_file_that_is_being_written(
     def write_on(_: float) -> None:
         path.write_bytes(whole[: sizes.pop(0)])
 
-    monkeypatch.setattr(time, "sleep", write_on)
+    clock = SimpleNamespace(monotonic=time.monotonic, sleep=write_on)
+    monkeypatch.setattr(block_files_module, "time", clock)
     write_on(0)
     stream = stream_of(chain, partitions=1)
     (partition,) = stream.partitions({"next": 0}, {"next": 10})
@@ -363,8 +365,9 @@ def test_a_stream_does_not_wait_for_ever_for_a_file_that_is_being_written(
 
     write_on(0)
     monkeypatch.setattr(block_files_module, "FILE_LOOK_SECONDS", limits.FILE_WRITE_SECONDS_MAX / 3)
-    monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(time, "sleep", write_on)
+    # Its clock, not that of the process: threads of the Spark session that other tests began sleep as well.
+    clock = SimpleNamespace(monotonic=lambda: now[0], sleep=write_on)
+    monkeypatch.setattr(block_files_module, "time", clock)
     stream = stream_of(chain, partitions=1)
     (partition,) = stream.partitions({"next": 0}, {"next": 10})
     with pytest.raises(BlockFileError, match="not a block"):
