@@ -7,6 +7,7 @@ Source: RFC 9113 sections 3.4, 4.1, 6.5, 6.7, 6.8; RFC 7541 section 6.2.2 (a lit
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import struct
 from collections.abc import Mapping
@@ -88,6 +89,11 @@ class DeafClient:
                 pass
         except ConnectionResetError:
             pass
+
+    def hang_up(self) -> None:
+        """End the connection, also under a thread that waits for its end."""
+        with contextlib.suppress(OSError):  # the server was first
+            self._socket.shutdown(socket.SHUT_RDWR)
 
     def __enter__(self) -> DeafClient:
         return self

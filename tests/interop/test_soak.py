@@ -32,6 +32,7 @@ def test_a_node_does_not_grow_in_seconds(tmp_path: Path) -> None:
     assert outcome.after.client_descriptors == 0
     assert max(sample.publishers for sample in outcome.samples) > 1
     assert outcome.after.publishers == 0
+    assert "stuck subscriber cut off: " in outcome.said
 
 
 def test_a_full_data_folder_ends_a_soak(tmp_path: Path) -> None:

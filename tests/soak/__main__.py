@@ -1,10 +1,10 @@
 """The soak: `python -m tests.soak --minutes 60`.
 
-One node process, eight publishers (`tests.soak.publishers`), a chain at a steady pace. Once in a while what
-the node holds is written down (`tests.soak.watch`); at the end a table is printed, and the exit status is 1
-if anything of the node has grown, or if the chain stood still or did not come to its end. The publishers are
-a process of their own; what that holds is in the table beside the node's, and is not judged: grpcio keeps the
-connections of calls that ended with answers unread until its process ends.
+One node process, eight publishers and two clients that take nothing (`tests.soak.publishers`), a chain at a
+steady pace. Once in a while what the node holds is written down (`tests.soak.watch`); at the end a table is
+printed, and the exit status is 1 if anything of the node has grown, or if the chain stood still or did not
+come to its end. The publishers are a process of their own; what that holds is in the table beside the node's,
+and is not judged: grpcio keeps connections of calls that ended with answers unread until its process ends.
 """
 
 from __future__ import annotations
@@ -58,6 +58,7 @@ async def soak(
     """Run a node and the publishers for `seconds`, or until the data folder is full."""
     count = int(seconds * blocks_per_second)
     arguments = ["--ledger-key", ledger_key(), "--block-time", "1", "--publish-send-queue-max", "512"]
+    arguments += ["--subscriber-write-timeout", "2"]
     with NodeProcess(folder / "data", folder / "node.log", arguments) as node:
         await asyncio.sleep(1)
         begun = time.monotonic()

@@ -1,11 +1,13 @@
-"""The publishers of the soak: real clients that come and go, and raw streams that behave badly.
+"""The clients of the soak: real publishers that come and go, and raw streams that behave badly.
 
     client    `publishers.PublishClient`, stopped politely and started again
     breaker   breaks its connection off, mostly in the middle of a block
     slow      sends an item at a time with pauses, and so loses its blocks to the timeout or to a stall
     deaf      reads no answer until the node, or its own patience, ends the stream
+    stuck     a publisher and a subscriber whose connections take no byte, until the node cuts them off: it
+              has no other way to be rid of them
 
-All send the same chain, at the pace of `Feed`.
+All but the stuck send the same chain, at the pace of `Feed`.
 """
 
 from __future__ import annotations
@@ -24,11 +26,15 @@ import click
 import uvloop
 from grpc import aio
 
-from gateway.api import block_items_pb2, publish_pb2, publish_pb2_grpc
+from gateway import publish_service, subscribe_service
+from gateway.addresses import parse_address
+from gateway.api import block_items_pb2, publish_pb2, publish_pb2_grpc, subscribe_pb2
 from gateway.block import Block
+from gateway.subscription import U64_MAX
 from publishers.client import ClientOptions, PublishClient
 from publishers.errors import PublisherError
 from publishers.maker import BlockMaker
+from tests.deaf_client import DeafClient
 from tests.nodes import KEY, SMALL
 
 __all__ = ["Feed", "Raw", "Visits", "publish_all", "run_client", "run_raw"]
@@ -38,6 +44,8 @@ AHEAD_BLOCKS_MAX = KEPT_BLOCKS // 2
 """How far the chain is made beyond what is stored: a block that is dropped before could never be sent."""
 WAIT_SECONDS = 0.1
 DEAF_PAUSE_SECONDS = 30.0
+STUCK_SECONDS = 120.0
+"""How long a client that takes no byte waits to be cut off; the node does so after 2 and after 30 s."""
 _Request = publish_pb2.PublishStreamRequest
 
 
@@ -225,8 +233,22 @@ class _RawStream:
         return True
 
 
+async def run_stuck(name: str, address: str, feed: Feed, visits: Visits, path: str, message: bytes) -> None:
+    """Make calls whose answer is not taken, one after the other, until the last block is made."""
+    while not feed.ended:
+        with DeafClient(parse_address(address), STUCK_SECONDS) as client:
+            client.ask(path, message)
+            cut = asyncio.ensure_future(asyncio.to_thread(client.wait_until_closed))
+            while not cut.done() and not feed.ended:
+                await asyncio.wait({cut}, timeout=WAIT_SECONDS)
+            if cut.done():
+                visits.counts[f"{name} cut off"] += 1
+            client.hang_up()
+            await cut
+
+
 async def publish_all(address: str, count: int, blocks_per_second: float, seed: int) -> Visits:
-    """Send a chain of `count` blocks with four clients, two breakers, a slow and a deaf publisher."""
+    """Send a chain of `count` blocks with four clients and four raw streams, beside two that are stuck."""
     rng = Random(seed)
     feed, visits = Feed(BlockMaker(seed, KEY, SMALL), blocks_per_second), Visits()
     raws = {
@@ -240,6 +262,18 @@ async def publish_all(address: str, count: int, blocks_per_second: float, seed: 
         group.create_task(_collect_garbage(feed))
         for index in range(1, 5):
             group.create_task(run_client(f"client-{index}", address, feed, visits, Random(rng.random())))
+        first = await feed.block(0)
+        assert first is not None, "a chain without blocks"
+        # The node has it soon: offered again, it is answered.
+        offer = _Request(block_items=block_items_pb2.BlockItemSet(block_items=first.items[:1]))
+        every = subscribe_pb2.SubscribeStreamRequest(start_block_number=0, end_block_number=U64_MAX)
+        stuck = {
+            "stuck publisher": (publish_service, offer),
+            "stuck subscriber": (subscribe_service, every),
+        }
+        for name, (service, message) in stuck.items():
+            path, asked = f"/{service.SERVICE_NAME}/{service.METHOD_NAME}", message.SerializeToString()
+            group.create_task(run_stuck(name, address, feed, visits, path, asked))
         for name, raw in raws.items():
             group.create_task(run_raw(name, address, feed, visits, Random(rng.random()), raw))
     visits.counts["seconds without a new block"] = round(feed.waited_seconds)
