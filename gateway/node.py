@@ -156,7 +156,7 @@ class Node:
     async def stop(self) -> None:
         """Finish complete blocks, tell publishers, and close everything. Stopping twice does nothing."""
         self.account.is_stopping = True
-        await self._servers.show_stopping()
+        self._servers.show_stopping()
         await self._cleanup.aclose()
         log.info("node stopped", extra=fields(last_block=self.ledger.last_number))
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 
 from datastream import StreamServer
 from gateway.addresses import Address
@@ -134,7 +134,7 @@ class NodeAccount:
         publishers = self._conductor.arbiter.publisher_count
         return str(advertised), publishers, self._settings.verification_mode, self.readiness()
 
-    async def watch(self, show_readiness: Callable[[bool], Awaitable[None]]) -> None:
+    async def watch(self, show_readiness: Callable[[bool], None]) -> None:
         """Show readiness, role and the bytes sent over TCP, now and then, until cancelled.
 
         Asked this often, the findings know since when something is wrong.
@@ -144,7 +144,7 @@ class NodeAccount:
             sent_before_bytes, sent_bytes = sent_bytes, self._tcp_server.bytes_sent
             self.metrics.tcp_sent_bytes.inc(sent_bytes - sent_before_bytes)
             self.metrics.show_role(self._keeper.phase.value)
-            await show_readiness(not any(finding.is_problem for finding in self._findings()))
+            show_readiness(not any(finding.is_problem for finding in self._findings()))
             await asyncio.sleep(HEALTH_CHECK_SECONDS)
 
     def _findings(self) -> tuple[Finding, ...]:

@@ -17,13 +17,14 @@ from contextlib import AsyncExitStack
 from typing import Protocol
 
 from grpc import aio
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from gateway.addresses import Address
 from gateway.api import control_pb2_grpc, node_pb2, node_pb2_grpc, publish_pb2, subscribe_pb2
 from gateway.control_service import ControlService
 from gateway.grpc_server import ServerPlan, start_server
+from gateway.health_service import SERVICE_NAME as HEALTH_NAME
+from gateway.health_service import HealthService
 from gateway.level_service import SERVICE_NAME as LEVEL_SERVICE_NAME
 from gateway.limits import HARD_MESSAGE_FACTOR, REQUEST_BYTES_MAX
 from gateway.logs import fields
@@ -42,7 +43,6 @@ READING_NAMES = (
     node_pb2.DESCRIPTOR.services_by_name["BlockAccessService"].full_name,
     LEVEL_SERVICE_NAME,
 )
-HEALTH_NAME = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
 
 
 class Service(Protocol):
@@ -69,8 +69,8 @@ class NodeServers:
         self._settings = settings
         self._cleanup = cleanup
         self._stop = stop
-        self._health = health.aio.HealthServicer()
-        self._shown_ready: bool | None = None
+        self._health = HealthService((PUBLISHING_NAME, STATUS_NAME, *READING_NAMES))
+        self._is_stopping = False
 
     async def start_reading(self, status: BlockNodeService, reading: Sequence[Service]) -> Address | None:
         """Start the server for those who read, if it has an address of its own; give its address."""
@@ -108,23 +108,19 @@ class NodeServers:
 
         return await self._serve("control", self._settings.control_address, REQUEST_BYTES_MAX, add_services)
 
-    async def show_readiness(self, ready: bool) -> None:
+    def show_readiness(self, ready: bool) -> None:
         """Have the health service say whether the node is ready."""
-        if ready == self._shown_ready:
-            return
-        self._shown_ready = ready
-        status = health_pb2.HealthCheckResponse
-        for name in ("", PUBLISHING_NAME, STATUS_NAME, *READING_NAMES):
-            await self._health.set(name, status.SERVING if ready else status.NOT_SERVING)
+        self._health.show(ready=ready and not self._is_stopping)
 
-    async def show_stopping(self) -> None:
+    def show_stopping(self) -> None:
         """Have the health service say "not serving" from now on."""
-        await self._health.enter_graceful_shutdown()
+        self._is_stopping = True
+        self.show_readiness(False)
 
     def _add_status(self, server: aio.Server, status: BlockNodeService, further_names: Sequence[str]) -> None:
         """Add what every server but that for control has: status, health, reflection of all that it has."""
         node_pb2_grpc.add_BlockNodeServiceServicer_to_server(status, server)
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
+        self._health.add_to(server)
         if self._settings.grpc_reflection:
             names = (*further_names, STATUS_NAME, HEALTH_NAME, reflection.SERVICE_NAME)
             reflection.enable_server_reflection(names, server)
