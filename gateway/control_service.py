@@ -86,7 +86,8 @@ class ControlService(control_pb2_grpc.NodeControlServicer):
             reason = f"root_hash: got {len(request.root_hash)} bytes, expected {HASH_SIZE}"
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, reason)
         waiting = self._keeper.await_block(request.block_number, request.root_hash, timeout_seconds)
-        return await self._change(f"await block {request.block_number}", waiting, context)
+        what = f"await block {request.block_number}"
+        return await self._change(what, waiting, context, is_only_asked=True)
 
     async def activate(
         self, request: control_pb2.ActivateRequest, context: _Context
@@ -108,13 +109,18 @@ class ControlService(control_pb2_grpc.NodeControlServicer):
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, reason)
         return address
 
-    async def _change(self, what: str, change: Awaitable[None], context: _Context) -> control_pb2.NodeState:
-        """Make a change that goes on when its caller is gone, and answer with what the node is then."""
+    async def _change(
+        self, what: str, change: Awaitable[None], context: _Context, *, is_only_asked: bool = False
+    ) -> control_pb2.NodeState:
+        """Make a change that goes on when its caller is gone, and answer with what the node is then.
+
+        `is_only_asked`: it changes nothing, and ends with its caller.
+        """
         log.info("asked to change", extra=fields(change=what, peer=context.peer()))
         changing = asyncio.ensure_future(change)
         changing.add_done_callback(lambda done: _note(what, done))
         try:
-            await asyncio.shield(changing)
+            await (changing if is_only_asked else asyncio.shield(changing))
         except RoleRefused as error:
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
         except TimeoutError:

@@ -161,3 +161,29 @@ def test_a_block_is_awaited_with_its_root_hash(tmp_path: Path) -> None:
                 await waiting
 
     play(tmp_path, scene)
+
+
+def test_a_block_is_not_awaited_any_more_when_the_caller_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each call once left a task that looked a hundred times a second, for up to an hour."""
+
+    async def scene(stage: Stage) -> None:
+        keeper, _ = keep(stage)
+        looks, over = asyncio.Event(), asyncio.Event()
+
+        async def await_block(number: int, root_hash: bytes, timeout_seconds: float) -> None:
+            looks.set()
+            try:
+                await asyncio.sleep(timeout_seconds)
+            finally:
+                over.set()
+
+        monkeypatch.setattr(keeper, "await_block", await_block)
+        async with controlled(stage, keeper) as client:
+            call = asyncio.ensure_future(client.await_block(1, bytes(48), CONTROL_SECONDS_MAX))
+            await asyncio.wait_for(looks.wait(), ANSWER_SECONDS)
+            call.cancel()
+            await asyncio.wait_for(over.wait(), ANSWER_SECONDS)
+
+    play(tmp_path, scene)
