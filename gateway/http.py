@@ -37,7 +37,7 @@ __all__ = ["HttpServer", "NodeView", "make_app", "start_http"]
 log = logging.getLogger(__name__)
 
 _requests_log = logging.getLogger(f"{__name__}.requests")
-_requests_log.addFilter(lambda record: not _is_about_nonsense(record))
+_requests_log.addFilter(lambda record: not _is_about_client(record))
 
 _NODE: web.AppKey[NodeView] = web.AppKey("node")
 _NO_STORE = {"Cache-Control": "no-store"}
@@ -112,6 +112,8 @@ async def start_http(node: NodeView, address: Address) -> HttpServer:
         logger=_requests_log,
         handle_signals=False,
         keepalive_timeout=HTTP_SILENT_SECONDS_MAX,
+        # Else the rest of a request is waited for where its client is gone, which no limit would count.
+        handler_cancellation=True,
     )
     await runner.setup()
     server = runner.server
@@ -130,9 +132,10 @@ async def start_http(node: NodeView, address: Address) -> HttpServer:
     return HttpServer(runner, listener, Address(address.host, listener.sockets[0].getsockname()[1]))
 
 
-def _is_about_nonsense(record: logging.LogRecord) -> bool:
-    """Whether a request was not HTTP: aiohttp answers 400, and logs a traceback for each."""
-    return record.exc_info is not None and isinstance(record.exc_info[1], HttpProcessingError)
+def _is_about_client(record: logging.LogRecord) -> bool:
+    """Whether a request was not HTTP, or its client is gone: aiohttp logs a traceback for each."""
+    error = None if record.exc_info is None else record.exc_info[1]
+    return isinstance(error, HttpProcessingError | ConnectionError)
 
 
 def _reasons(node: NodeView) -> list[str]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
@@ -226,3 +228,37 @@ def test_a_client_that_asks_nothing_is_closed(monkeypatch: pytest.MonkeyPatch) -
         await server.close()
 
     asyncio.run(main())
+
+
+def test_nothing_is_left_of_a_client_that_is_gone_in_the_middle_of_its_request() -> None:
+    """What waited for the rest of it once stayed for ten seconds, however many such clients there were."""
+
+    async def main() -> None:
+        server = await start_http(FakeNode(), ANY_PORT)
+        before = asyncio.all_tasks()
+        reader, writer = await asyncio.open_connection(server.address.host, server.address.port)
+        writer.write(b"POST /healthz HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n1")
+        assert await reader.readline() == b"HTTP/1.1 405 Method Not Allowed\r\n"
+        writer.transport.abort()
+        async with asyncio.timeout(5):
+            while asyncio.all_tasks() != before:  # noqa: ASYNC110 - nobody tells
+                await asyncio.sleep(0.01)
+        await server.close()
+
+    asyncio.run(main())
+
+
+def test_a_client_that_is_gone_before_its_answer_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
+    request = b"POST /healthz HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\nExpect: 100-continue\r\n\r\n"
+
+    async def main() -> None:
+        server = await start_http(FakeNode(), ANY_PORT)
+        for _ in range(20):
+            with socket.create_connection((server.address.host, server.address.port)) as client:
+                client.sendall(request)
+                client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            await asyncio.sleep(0.01)
+        await server.close()
+
+    asyncio.run(main())
+    assert caplog.records == []
