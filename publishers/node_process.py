@@ -26,6 +26,8 @@ START_SECONDS: Final = 60.0
 STOP_SECONDS: Final = 20.0
 """How long a node may take to stop after SIGTERM before it is killed."""
 _LOOK_SECONDS: Final = 0.02
+_WITHOUT_PROXY: Final = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+"""The node is on this machine: `http_proxy` is for others."""
 _LOG_LINES_SHOWN: Final = 3
 
 
@@ -121,7 +123,7 @@ class NodeProcess:
 
     def get(self, path: str) -> str:
         """Ask its HTTP side; an answer of 4xx or 5xx raises `urllib.error.HTTPError`."""
-        with urllib.request.urlopen(f"http://{self.http}{path}", timeout=10) as answer:
+        with _WITHOUT_PROXY.open(f"http://{self.http}{path}", timeout=10) as answer:
             text: str = answer.read().decode()
             return text
 

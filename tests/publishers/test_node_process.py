@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,16 @@ def test_a_node_starts_answers_and_stops(tmp_path: Path) -> None:
         assert is_running(node.process_id)
     assert node.stop() == 0
     assert not is_running(node.process_id)
+
+
+def test_a_node_is_asked_past_the_proxy_of_whoever_starts_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
+    monkeypatch.setenv("no_proxy", "")
+    monkeypatch.setattr(urllib.request, "_opener", None)  # it remembers the proxies of its first use
+    with NodeProcess(tmp_path / "node", tmp_path / "log", ["--verify", "hash"]) as node:
+        assert node.get("/readyz") == "ready\n"
 
 
 def test_a_killed_node_leaves_a_folder_that_another_can_use(tmp_path: Path) -> None:
