@@ -194,11 +194,14 @@ class NodeProcess:
 
 def _started_entry(log: IO[str]) -> dict[str, str] | None:
     """Read on in the log; return the entry in which the node says that it has started."""
-    while line := log.readline():
+    place = log.tell()
+    while (line := log.readline()).endswith("\n"):
+        place = log.tell()
         try:
             entry = json.loads(line)
         except ValueError:
-            continue  # a line that is still being written, or no log line
+            continue  # no log line
         if isinstance(entry, dict) and entry.get("message") == "node started":
             return entry
+    log.seek(place)  # what is there of a line that is still being written comes again
     return None

@@ -8,7 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from publishers.node_process import NodeNotStarted, NodeProcess, environment_without_settings
+from publishers.node_process import (
+    NodeNotStarted,
+    NodeProcess,
+    _started_entry,
+    environment_without_settings,
+)
 
 
 def is_running(process_id: int) -> bool:
@@ -55,6 +60,19 @@ def test_a_node_that_does_not_start_says_why(tmp_path: Path) -> None:
     assert caught.value.got == "exit status 2"
     assert "ledger key 'dsa:00': got unknown kind 'dsa'" in caught.value.last_words
     assert "\n" not in str(caught.value)
+
+
+def test_a_line_of_the_log_that_is_still_being_written_is_read_when_it_is_whole(tmp_path: Path) -> None:
+    line = '{"message": "node started", "grpc": "127.0.0.1:1"}\n'
+    path = tmp_path / "log"
+    with path.open("w") as written, path.open() as read:
+        for part in ("a warning\n{}\n", line[:20], ""):
+            written.write(part)
+            written.flush()
+            assert _started_entry(read) is None
+        written.write(line[20:])
+        written.flush()
+        assert _started_entry(read) == {"message": "node started", "grpc": "127.0.0.1:1"}
 
 
 def test_the_settings_of_whoever_starts_a_node_are_not_the_nodes(
