@@ -285,7 +285,8 @@ def _is_no_interrupt(record: logging.LogRecord) -> bool:
 
 def _settings(master: str, folder: Path, configuration: Path) -> dict[str, str]:
     """Spark's settings; the folder is for what Spark would otherwise leave in the working directory."""
-    java_options = f"-Dlog4j2.configurationFile=file:{configuration}"
+    # As a URI: options are cut at spaces, which a path may have.
+    java_options = f"-Dlog4j2.configurationFile={configuration.as_uri()}"
     local = {}
     if is_local(master):
         java_options += f" {_LOCAL_JAVA_OPTIONS}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -154,6 +155,14 @@ def test_all_processors_are_taken_by_default(monkeypatch: pytest.MonkeyPatch) ->
     assert with_slots("local[*]", 3) == "local[6]"
 
 
+def test_a_folder_with_a_space_in_its_name_is_one_java_option() -> None:
+    folder = Path("/a folder")
+    settings = session_module._settings("local[1]", folder, folder / "log4j2.properties")
+    first, *others = settings["spark.driver.extraJavaOptions"].split()
+    assert first == "-Dlog4j2.configurationFile=file:///a%20folder/log4j2.properties"
+    assert all(other.startswith("-") for other in others)
+
+
 def test_without_java_no_session_is_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("pyspark")
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
@@ -193,7 +202,7 @@ def test_a_jvm_that_aborts_at_once_is_started_again_beside_grpc(
     java = fake_java(tmp_path, OPENJDK.format("17")) / "bin" / "java"
     java.write_text(
         f"#!/bin/sh\necho '{OPENJDK.format('17')}' >&2\n"
-        f'[ "$1" = -version ] && exit 0\necho started >>{tmp_path}/starts\nkill -ABRT $$\n'
+        f'[ "$1" = -version ] && exit 0\necho started >>{shlex.quote(str(tmp_path))}/starts\nkill -ABRT $$\n'
     )
     done = subprocess.run(
         [sys.executable, "-c", STARTS_SPARK.format(before=before), str(tmp_path / "log")],
