@@ -27,9 +27,18 @@ pytest.register_assert_rewrite(*(f"tests.{name}" for name in HELPERS.split()))
 # As `sluice` has it: the JVM of the session below is forked from a process in which gRPC has run.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
-# Under nohup, as without: the processes that tests start get the signal as they do from a shell.
-if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
-    signal.signal(signal.SIGHUP, lambda *_: None)  # which, other than SIG_IGN, is not passed on
+# Under nohup, and behind the & of a script, as without: the processes that tests start get signals as they do
+# from a shell. A handler, other than SIG_IGN, is not passed on.
+for ignored in (signal.SIGHUP, signal.SIGINT):
+    if signal.getsignal(ignored) == signal.SIG_IGN:
+        signal.signal(ignored, signal.default_int_handler if ignored == signal.SIGINT else lambda *_: None)
+
+# Nor are proxies, settings of a node and what terminals are like, which are for what else runs here.
+_OF_TERMINALS = {"COLUMNS", "LINES", "FORCE_COLOR", "NO_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"}
+for variable in list(os.environ):
+    is_ours = variable.startswith("SLUICE_") and variable != "SLUICE_LONG"
+    if is_ours or variable in _OF_TERMINALS or variable.lower().endswith("_proxy"):
+        del os.environ[variable]
 
 # How long an example takes says more of the machine, and of what else runs on it, than of the code.
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
