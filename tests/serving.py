@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -17,6 +16,7 @@ from gateway.addresses import Address, parse_address
 from publishers.client import ClientOptions, PublishClient
 from publishers.node_process import NodeProcess, environment_without_settings
 from publishers.signals import Acknowledged, Action, Disconnected, Event
+from tests.chaos.network import free_ports
 from tests.nodes import ledger_key
 
 SLUICE = (sys.executable, "-m", "gateway.cli")
@@ -31,6 +31,7 @@ ANYWHERE = (
     "127.0.0.1:0",
 )
 START_SECONDS = 30.0
+_given_ports: set[int] = set()
 
 
 def refused(*arguments: object) -> tuple[int, str]:
@@ -49,10 +50,11 @@ def refused(*arguments: object) -> tuple[int, str]:
 
 
 def free_port() -> int:
-    """A port that is free now."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port: int = server.getsockname()[1]
-        return port
+    """A port that is free now and was not given before: two in a row are not the same."""
+    while (port := free_ports(1)[0]) in _given_ports:
+        pass
+    _given_ports.add(port)
+    return port
 
 
 class ServeProcess:

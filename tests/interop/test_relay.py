@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import socket
 import subprocess
 import sys
 import threading
@@ -18,6 +17,7 @@ from datastream.limits import FollowLimits
 from datastream.streamer import DataStreamer
 from tests.datastream.serving import ServerThread
 from tests.datastream.streams import commit, operation, sample_file
+from tests.serving import free_port
 
 QUICK = FollowLimits(backoff_first_seconds=0.02, backoff_max_seconds=0.1)
 RELAY = """
@@ -34,12 +34,6 @@ async def main():
     await running
 asyncio.run(main())
 """
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-        return port
 
 
 class RelayProcess:
