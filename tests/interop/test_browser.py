@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,12 @@ def test_chromium_shows_the_status_page(tmp_path: Path) -> None:
         pytest.skip("chromium is not installed")
     picture = tmp_path / "page.png"
     flags = ["--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}"]
+    # One of a snap cannot write here; none starts where the path is too long for its sockets.
+    words = [command, *flags, f"--screenshot={picture}", "about:blank"]
+    trial = subprocess.run(words, capture_output=True, timeout=BROWSER_SECONDS, check=False)
+    if trial.returncode != 0 or not picture.exists():
+        pytest.skip("chromium does not run here")
+    picture.unlink()
 
     async def browse(*words: str) -> str:
         process = await asyncio.create_subprocess_exec(

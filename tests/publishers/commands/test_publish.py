@@ -6,6 +6,7 @@ With Spark, as processes: tests/interop/test_publish_command.py.
 from __future__ import annotations
 
 import json
+import shlex
 import signal
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,11 @@ from publishers.signing_key import KeyPlace
 
 PUBLISHED = PublishReport("publisher-1", blocks=2, won=1, acknowledged=2, safe_through=1)
 GOOD = JobReport(0, 1, (PUBLISHED,), (), 1.25)
+
+
+def quote(path: Path) -> str:
+    """The path as a word for a shell."""
+    return shlex.quote(str(path))
 
 
 class FakeSession:
@@ -129,13 +135,13 @@ def test_a_failure_is_one_line_each_and_says_how_to_go_on(chain: Path, calls: di
     assert result.stderr.splitlines() == [
         "sluice: publisher publisher-2 failed: block 2 was refused",
         "sluice: blocks up to 1 are stored. Go on with:",
-        f"sluice publish --source {chain} --gateway a:1 --from 2",
+        f"sluice publish --source {quote(chain)} --gateway a:1 --from 2",
     ]
     calls["report"] = JobReport(0, 9, (), (Failure("publisher-1", "no gateway"),), 1.25)
     result = run("--source", chain, "--gateway", "a:1", "--from=0")
     assert result.stderr.splitlines()[1:] == [
         "sluice: no block is known to be stored. Go on with:",
-        f"sluice publish --source {chain} --gateway a:1 --from=0",
+        f"sluice publish --source {quote(chain)} --gateway a:1 --from=0",
     ]
 
 
@@ -150,7 +156,7 @@ def test_json(chain: Path, calls: dict[str, Any]) -> None:
     result = run("--source", chain, "--gateway", "a:1", "--json")
     said = json.loads(result.stdout)
     assert (said["complete"], said["interrupted"], said["safe_through"]) == (False, True, 1)
-    assert said["go_on"] == f"sluice publish --source {chain} --gateway a:1 --json --from 2"
+    assert said["go_on"] == f"sluice publish --source {quote(chain)} --gateway a:1 --json --from 2"
     assert result.return_value == 130
 
 
@@ -159,7 +165,7 @@ def test_an_interrupt_before_the_jobs_is_130_and_stops_spark(chain: Path, calls:
     result = run("--source", chain, "--gateway", "a:1")
     assert result.return_value == 130
     assert result.stderr == (
-        f"sluice: interrupted. Go on with:\nsluice publish --source {chain} --gateway a:1\n"
+        f"sluice: interrupted. Go on with:\nsluice publish --source {quote(chain)} --gateway a:1\n"
     )
     assert calls["session"].is_stopped
 
@@ -180,7 +186,7 @@ def test_an_interrupt_that_spark_makes_an_error_of_is_an_interrupt(
     assert result.return_value == 130
     assert result.stderr == (
         "sluice: interrupted; what was acknowledged is stored. Go on with:\n"
-        f"sluice publish --source {chain} --gateway a:1\n"
+        f"sluice publish --source {quote(chain)} --gateway a:1\n"
     )
     assert calls["session"].is_stopped
 
@@ -210,7 +216,7 @@ def test_a_checkpoint_is_held_while_it_follows(chain: Path, tmp_path: Path, call
     result = run("--source", chain, "--gateway", "a:1", "--follow", "--checkpoint", state)
     assert calls["publish"][1]["checkpoint"].of("publisher-1") == str(state / "publisher-1")
     assert result.stderr.splitlines()[-1] == (
-        f"sluice publish --source {chain} --gateway a:1 --follow --checkpoint {state}"
+        f"sluice publish --source {quote(chain)} --gateway a:1 --follow --checkpoint {quote(state)}"
     )
 
 
