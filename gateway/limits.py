@@ -12,6 +12,7 @@ __all__ = [
     "ACCESS_SECONDS_MAX",
     "ADDRESS_BOOK_NODES_MAX",
     "ADDRESS_BOOK_SIZE_MAX",
+    "BLAMED_PUBLISHERS_KEPT",
     "BLOCK_ANSWER_BYTES_MAX",
     "BLOCK_ITEMS_MAX",
     "BLOCK_NUMBER_MAX",
@@ -406,6 +407,10 @@ within a minute."""
 REFUSED_PUBLISHERS_KEPT: Final = 1_000
 """Publishers that were refused a stream and are remembered, so that one that tries again and again is logged
 once. The oldest is forgotten first."""
+
+BLAMED_PUBLISHERS_KEPT: Final = 1_000
+"""Publishers that failed a block and are remembered while nobody brings it; beyond so many, those that are
+gone are forgotten. A name costs its publisher nothing, and a block may not come for long."""
 
 MESSAGE_PACES_KEPT: Final = 10_000
 """Publishers and addresses whose pace of messages is remembered, some 200 bytes each. The one that was idle

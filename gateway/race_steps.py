@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from gateway.limits import BLAMED_PUBLISHERS_KEPT
 from gateway.race_actions import (
     Action,
     Append,
@@ -280,7 +281,7 @@ class RaceSteps(RaceFacts):
         self._move(block, BlockEvent.FAILED)
         self._forget(block)
         if consequence.blamed:
-            block.blamed.add(block.winner_name)
+            self._blame(block)
         block.winner, block.opened_ns, block.failure = None, self._now_ns, failure
         for above in self.blocks.values():
             if above.number > block.number and above.state is BlockState.STREAMING:
@@ -298,6 +299,12 @@ class RaceSteps(RaceFacts):
             self._end(winner, consequence.end_status, reason, proximate_number=block.number)
 
     # --- after every event ---------------------------------------------------------------------------------
+
+    def _blame(self, block: BlockFacts) -> None:
+        """Remember who failed a block; beyond the limit, of those who are connected alone."""
+        block.blamed.add(block.winner_name)
+        if len(block.blamed) > BLAMED_PUBLISHERS_KEPT:
+            block.blamed &= {stream.name for stream in self.streams.values()}
 
     def _settle(self) -> list[Action]:
         """Do what follows from the facts as they now are, and hand over the actions."""

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from gateway import race_steps
 from gateway.race_facts import RaceRules
 from tests.gateway.racing import ITEM, PROOF, Race, race_of_three
 
@@ -80,6 +81,27 @@ def test_a_publisher_that_lost_a_block_is_pardoned_when_nobody_else_brings_it() 
     race.expect("Bob")
     race.block("Alice", 9)
     race.expect("Alice", "ack 9")
+
+
+def test_of_those_that_are_gone_only_so_many_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each could come with another name, as long as nobody brings the block."""
+    monkeypatch.setattr(race_steps, "BLAMED_PUBLISHERS_KEPT", 3)
+    race = Race(8)
+    race.connect("Alice", "Bob")
+    race.header("Alice", 9)
+    race.header("Alice", 10)  # breaks off
+    for number in range(20):
+        name = f"passer-by {number}"
+        race.connect(name)
+        race.header(name, 9)
+        race.leave(name)
+    blamed = race.arbiter.blocks[9].blamed
+    assert "Alice" in blamed
+    assert len(blamed) <= 3
+    race.header("Alice", 9)
+    race.expect("Alice", "skip 9")
+    race.block("Bob", 9)
+    race.expect("Bob", "ack 9")
 
 
 def test_a_header_that_crossed_with_a_resend_changes_nothing() -> None:
