@@ -60,6 +60,7 @@ def node_settings(data_dir: Path, **changes: Any) -> Settings:
         "http_address": LOOPBACK,
         "control_address": LOOPBACK,
         "ledger_keys": (ledger_key(),),
+        "tcp_max_connections": 100,  # of which it does not warn, however few files a process may open
         "shutdown_grace_seconds": 2.0,
     }
     return Settings(**(values | changes))

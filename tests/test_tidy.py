@@ -88,7 +88,9 @@ MACHINE_PATH = re.compile(r"(?<![\w.$}~-])/(?:wo" + r"rk|ro" + r"ot|ho" + r"me|U
 @cache
 def repository_files() -> tuple[str, ...]:
     """Paths of all files that are, or would be, in the repository."""
-    command = ["git", "-C", str(ROOT), "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    # As root of a container, the clone may be somebody else's, which git refuses unless it is told.
+    words = ["git", "-c", "safe.directory=*", "-C", str(ROOT), "ls-files", "-z"]
+    command = [*words, "--cached", "--others", "--exclude-standard"]
     listed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     return tuple(sorted(path for path in set(listed.split("\0")) if path and (ROOT / path).is_file()))
 

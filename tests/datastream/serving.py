@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 import threading
 from types import TracebackType
@@ -73,3 +74,11 @@ def read_to_end(sock: socket.socket) -> bytes:
     while more := sock.recv(1 << 20):
         data += more
     return bytes(data)
+
+
+def has_ipv6() -> bool:
+    """Whether this machine has it; many a container has not."""
+    with contextlib.suppress(OSError), socket.socket(socket.AF_INET6) as probe:
+        probe.bind(("::1", 0))
+        return True
+    return False

@@ -29,7 +29,7 @@ from datastream.limits import (
 )
 from datastream.server import StreamServer, format_address
 from datastream.streamer import DataStreamer
-from tests.datastream.serving import ServerThread, read_exactly, read_to_end
+from tests.datastream.serving import ServerThread, has_ipv6, read_exactly, read_to_end
 from tests.datastream.streams import commit
 
 OK = bytes.fromhex("ff 0000000b 00000000 4f4b")
@@ -329,13 +329,6 @@ def test_what_a_connection_inherits(streamer: DataStreamer, loop: str) -> None:
         assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT) == KEEPALIVE_PROBES
         assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) != 0
         assert not sock.getblocking()
-
-
-def has_ipv6() -> bool:
-    with contextlib.suppress(OSError), socket.socket(socket.AF_INET6) as probe:
-        probe.bind(("::1", 0))
-        return True
-    return False
 
 
 @pytest.mark.parametrize("host", ["::1", "", "localhost", "127.0.0.1"])

@@ -60,9 +60,9 @@ READ: list[tuple[Kind, object, object]] = [
     (Switch(), True, True),
     (HostPort(), "[::1]:0", Address("::1", 0)),
     (Folder(), "a folder", Path("a folder")),
-    (Folder(), "~/data", Path.home() / "data"),
+    (Folder(), "~/data", Path("/its/home/data")),
     (File(), "a file.crt", Path("a file.crt")),
-    (File(), "~/tls.crt", Path.home() / "tls.crt"),
+    (File(), "~/tls.crt", Path("/its/home/tls.crt")),
     (Subject(), " O=Net\\, Inc,CN=alice ", "O=Net\\, Inc,CN=alice"),
     (SUBJECTS, "O=Net,CN=alice; CN=bob", ("O=Net,CN=alice", "CN=bob")),
     (FirstBlock(), "any", "any"),
@@ -110,6 +110,12 @@ REFUSED: list[tuple[Kind, tuple[object, ...], str]] = [
     (NAMES, (3, {"a": 1}), "a list"),
     (NAMES, ([1],), "a text of the form KIND:KEY"),
 ]
+
+
+@pytest.fixture(autouse=True)
+def home(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A home folder, which not every user of a container has."""
+    monkeypatch.setenv("HOME", "/its/home")
 
 
 @pytest.mark.parametrize(("kind", "written", "value"), READ)
