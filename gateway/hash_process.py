@@ -46,6 +46,7 @@ class HashProcess:
         self._settled = asyncio.Event()  # no process is starting: one is ready, or none is there
         self._settled.set()
         self._start_at = 0.0
+        self._next: asyncio.TimerHandle | None = None
         self._helper = HelperProcess(
             *(_NAME, "gateway.hash_process", HASH_PROCESS_SECONDS_MAX),
             on_ready=self._on_ready,
@@ -93,18 +94,29 @@ class HashProcess:
     def close(self) -> None:
         """End the process and wait for it; it is not started again."""
         self._helper.close()
+        if self._next is not None:
+            self._next.cancel()
 
     def _on_ready(self) -> None:
         self.ready.set()
         self._settled.set()
 
     def _on_lost(self, got: str) -> None:
-        """Nobody waits for a process now; another one is started by and by."""
+        """Nobody waits for a process now; another one is started by and by.
+
+        Unasked, since without one only sets that are too long for the event loop would ask for it.
+        """
         self.ready.clear()
         self._settled.set()
         if not self._helper.is_over:
             log.warning("hash process lost", extra=fields(got=got, next_in_seconds=HASH_PROCESS_REST_SECONDS))
-            self._start_at = asyncio.get_running_loop().time() + HASH_PROCESS_REST_SECONDS
+            loop = asyncio.get_running_loop()
+            self._start_at = loop.time() + HASH_PROCESS_REST_SECONDS
+            self._next = loop.call_later(HASH_PROCESS_REST_SECONDS, self._start_again)
+
+    def _start_again(self) -> None:
+        self._start_at = 0.0  # a timer may be early by a millisecond
+        self.start()
 
 
 def main() -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import uvloop
 
+from gateway import hash_process
 from gateway.errors import HelperProcessLost
 from gateway.hash_process import HashProcess
 from gateway.items import ItemKind, field_item
@@ -172,6 +173,21 @@ def test_who_waits_for_one_that_dies_while_it_starts_does_not_wait_on() -> None:
         os.kill(process.pid, signal.SIGKILL)
         assert not await waiting
         assert process.pid is None
+
+    with_process(play)
+
+
+def test_one_that_was_killed_is_replaced_though_nobody_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sets of up to 1,024 items are hashed in the event loop then, and once none of them brought it back."""
+    monkeypatch.setattr(hash_process, "HASH_PROCESS_REST_SECONDS", 0.05)
+
+    async def play(process: HashProcess) -> None:
+        first = await started(process)
+        os.kill(first, signal.SIGKILL)
+        async with asyncio.timeout(ANSWER_SECONDS):
+            while process.pid in (first, None):  # noqa: ASYNC110 - nobody tells
+                await asyncio.sleep(0.01)
+            await process.ready.wait()
 
     with_process(play)
 
