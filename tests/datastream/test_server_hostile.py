@@ -344,7 +344,8 @@ def test_addresses(streamer: DataStreamer, host: str) -> None:
             assert {listener.getsockname()[1] for listener in server._listeners} == {port}
             if host == "" and has_ipv6():
                 assert families == {socket.AF_INET, socket.AF_INET6}
-            for family in families:
+            # The kernel may listen on :: where nobody can connect to ::1.
+            for family in families if has_ipv6() else families & {socket.AF_INET}:
                 target = "::1" if family == socket.AF_INET6 else "127.0.0.1"
                 reader, writer = await asyncio.open_connection(target, port)
                 writer.write(HEADER)
