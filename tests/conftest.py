@@ -33,11 +33,15 @@ for ignored in (signal.SIGHUP, signal.SIGINT):
     if signal.getsignal(ignored) == signal.SIG_IGN:
         signal.signal(ignored, signal.default_int_handler if ignored == signal.SIGINT else lambda *_: None)
 
-# Nor are proxies, settings of a node and what terminals are like, which are for what else runs here.
-_OF_TERMINALS = {"COLUMNS", "LINES", "FORCE_COLOR", "NO_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"}
+# Nor are proxies, settings of a node, what terminals are like and what libraries are to say, which are for
+# what else runs here.
+_NOT_FOR_TESTS = {
+    *("COLUMNS", "LINES", "TERM", "FORCE_COLOR", "NO_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"),
+    *("GRPC_TRACE", "GRPC_VERBOSITY", "PYTHONWARNINGS"),
+}
 for variable in list(os.environ):
     is_ours = variable.startswith("SLUICE_") and variable != "SLUICE_LONG"
-    if is_ours or variable in _OF_TERMINALS or variable.lower().endswith("_proxy"):
+    if is_ours or variable in _NOT_FOR_TESTS or variable.lower().endswith("_proxy"):
         del os.environ[variable]
 
 # How long an example takes says more of the machine, and of what else runs on it, than of the code.
