@@ -86,8 +86,11 @@ def test_the_unit_is_one_that_systemd_takes(tmp_path: Path) -> None:
     assert f"install -D -m 644 docs/operations.md {page}\n" in text
     # The command is not installed here; everything else is as it stands.
     unit = tmp_path / "sluice.service"
-    unit.write_text(text.replace("/opt/sluice/bin/sluice", sys.executable))
+    unit.write_text(text.replace("/opt/sluice/bin/sluice", "/bin/sh"))
+    unit.chmod(0o644)  # whatever the umask: one that all may write is warned of
     assert run_tool("systemd-analyze", "verify", str(unit)).strip() == ""
+    if int(run_tool("systemd-analyze", "--version").split()[1]) < 250:
+        pytest.skip("this systemd tells nothing of a unit that is not installed")
     score = run_tool("systemd-analyze", "security", "--offline=true", "--threshold=20", str(unit))
     assert "Overall exposure level" in score
 

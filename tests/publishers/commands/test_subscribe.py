@@ -123,7 +123,7 @@ def test_an_interrupt_ends_it_after_the_block_in_hand(node: Node, end: tuple[str
 
 def test_a_reader_that_has_enough_is_no_error(node: Node) -> None:
     line = (
-        f"{sys.executable} -m gateway.cli subscribe --gateway {node.grpc_address} --from 0 --to 9 | head -1"
+        f"'{sys.executable}' -m gateway.cli subscribe --gateway {node.grpc_address} --from 0 --to 9 | head -1"
     )
     done = subprocess.run(["bash", "-o", "pipefail", "-c", line], capture_output=True, text=True, timeout=60)
     assert done.stdout.startswith("block 0: ")
