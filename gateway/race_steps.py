@@ -298,13 +298,13 @@ class RaceSteps(RaceFacts):
         if consequence.end_status is not None and winner.state is not StreamState.ENDED:
             self._end(winner, consequence.end_status, reason, proximate_number=block.number)
 
-    # --- after every event ---------------------------------------------------------------------------------
-
     def _blame(self, block: BlockFacts) -> None:
         """Remember who failed a block; beyond the limit, of those who are connected alone."""
         block.blamed.add(block.winner_name)
         if len(block.blamed) > BLAMED_PUBLISHERS_KEPT:
             block.blamed &= {stream.name for stream in self.streams.values()}
+
+    # --- after every event ---------------------------------------------------------------------------------
 
     def _settle(self) -> list[Action]:
         """Do what follows from the facts as they now are, and hand over the actions."""
