@@ -27,7 +27,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 
 from gateway.addresses import Address
 from gateway.errors import Fatal
-from gateway.limits import HTTP_CONNECTIONS_MAX, HTTP_SILENT_SECONDS_MAX
+from gateway.limits import HTTP_CONNECTIONS_MAX, HTTP_SILENT_SECONDS_MAX, HTTP_STOP_SECONDS
 from gateway.metrics import Metrics
 from gateway.operations_page import render_operations
 from gateway.status_page import REFRESH_SECONDS, Status, as_json, render
@@ -114,6 +114,7 @@ async def start_http(node: NodeView, address: Address) -> HttpServer:
         keepalive_timeout=HTTP_SILENT_SECONDS_MAX,
         # Else the rest of a request is waited for where its client is gone, which no limit would count.
         handler_cancellation=True,
+        shutdown_timeout=HTTP_STOP_SECONDS,
     )
     await runner.setup()
     server = runner.server

@@ -54,6 +54,7 @@ __all__ = [
     "HELPER_LOOK_LATE_SECONDS_MAX",
     "HTTP_CONNECTIONS_MAX",
     "HTTP_SILENT_SECONDS_MAX",
+    "HTTP_STOP_SECONDS",
     "INLINE_HASH_BYTES_MAX",
     "INLINE_HASH_ITEMS_MAX",
     "ITEM_OVERHEAD_BYTES",
@@ -403,6 +404,10 @@ closed at once."""
 HTTP_SILENT_SECONDS_MAX: Final = 75.0
 """How long an HTTP client may be connected without a whole request; then it is closed. Scrapers ask again
 within a minute."""
+
+HTTP_STOP_SECONDS: Final = 1.0
+"""How long a stopping node waits for HTTP clients to take their answers, and as long again for requests that
+have begun. Answers take milliseconds; who does not read them is not waited for."""
 
 REFUSED_PUBLISHERS_KEPT: Final = 1_000
 """Publishers that were refused a stream and are remembered, so that one that tries again and again is logged

@@ -6,7 +6,7 @@ import asyncio
 import socket
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import aiohttp
 import pytest
@@ -15,6 +15,7 @@ from gateway import http
 from gateway.addresses import Address
 from gateway.errors import Fatal, GatewayError
 from gateway.http import start_http
+from gateway.limits import HTTP_STOP_SECONDS
 from gateway.metrics import Metrics
 from gateway.status_page import Status
 from tests.gateway.test_status_page import EMPTY
@@ -262,3 +263,21 @@ def test_a_client_that_is_gone_before_its_answer_is_not_logged(caplog: pytest.Lo
 
     asyncio.run(main())
     assert caplog.records == []
+
+
+def test_a_client_that_does_not_read_its_answers_does_not_hold_up_the_end() -> None:
+    """It once did, for two minutes: longer than service managers wait."""
+
+    async def main() -> None:
+        server = await start_http(FakeNode(), ANY_PORT)
+        with socket.socket() as client:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+            client.connect((server.address.host, server.address.port))
+            client.setblocking(False)
+            with suppress(BlockingIOError):
+                while True:
+                    client.send(b"GET /operations HTTP/1.1\r\nHost: x\r\n\r\n" * 20_000)
+                    await asyncio.sleep(0.05)
+            await asyncio.wait_for(server.close(), 10 * HTTP_STOP_SECONDS)
+
+    asyncio.run(main())
