@@ -208,8 +208,10 @@ def build_session(
     try:
         spark = _started(builder, log_path)
     except Exception as error:
-        raise _not_started(error, log_path) from error
-    # Only now: a Spark that did not start has its log there.
+        raise _not_started(error, log_path) from error  # its log stays there
+    except BaseException:  # interrupted
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+        raise
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     from publishers.spark import register
 

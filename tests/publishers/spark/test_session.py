@@ -216,6 +216,31 @@ def test_a_jvm_that_aborts_at_once_is_started_again_beside_grpc(
     assert (tmp_path / "starts").read_text().count("started") == starts
 
 
+INTERRUPTED = """
+from publishers.spark import session
+
+def interrupt(*_):
+    raise KeyboardInterrupt
+
+session._check_machine, session._started = lambda *_: None, interrupt
+session.build_session("local[1]")
+"""
+
+
+def test_a_start_that_is_interrupted_leaves_no_folder_behind(tmp_path: Path) -> None:
+    pytest.importorskip("pyspark")
+    done = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED],
+        env=os.environ | {"TMPDIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.stderr.rstrip().endswith("KeyboardInterrupt"), done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_ctrl_c_is_left_to_who_had_it(spark: SparkSession) -> None:
     """PySpark has put a handler of its own in its place when it made the session."""
     handler = signal.getsignal(signal.SIGINT)
