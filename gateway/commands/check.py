@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -51,19 +52,34 @@ def command(path: Path, repair: bool, against: Path | None, as_json: bool) -> No
             raise click.UsageError("--against compares and repairs nothing: leave --repair out")
         _compare(file, _stream_file(against), as_json=as_json)
         return
-    result, blocks = _check(file, quiet=as_json)
-    repaired = repair_stream(file, result) if repair else []
-    if repaired:
-        again, blocks = _check(file, quiet=as_json)
-        is_sound = again.is_sound
-    else:
-        is_sound = result.is_sound
+    with _unwound_by_signals():
+        result, blocks = _check(file, quiet=as_json)
+        repaired = repair_stream(file, result) if repair else []
+        if repaired:
+            again, blocks = _check(file, quiet=as_json)
+            is_sound = again.is_sound
+        else:
+            is_sound = result.is_sound
     if as_json:
         click.echo(json.dumps(_as_json(result, blocks, repaired, is_sound=is_sound)))
     else:
         _print(result, blocks, repaired, is_sound=is_sound, repair=repair)
     if not is_sound:
         sys.exit(1)
+
+
+@contextmanager
+def _unwound_by_signals() -> Iterator[None]:
+    """Have SIGTERM and SIGHUP do what Ctrl-C does, so that the copy of the index, maybe a GB, is removed."""
+    before = {}
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup
+            before[number] = signal.signal(number, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _stream_file(path: Path) -> Path:

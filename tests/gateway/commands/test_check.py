@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -118,3 +121,33 @@ def test_a_comparison_repairs_nothing(data_dir: Path) -> None:
     result = run(data_dir, "--against", data_dir, "--repair")
     assert result.exit_code == 2
     assert "--against compares and repairs nothing" in result.output
+
+
+INTERRUPTED = """
+import signal, sys
+from datastream.bookmarks import BookmarkIndex
+from gateway.cli import main
+
+def look(index):
+    assert "sluice-index-" in str(index.folder)
+    signal.raise_signal(int(sys.argv[2]))
+
+BookmarkIndex.covered = property(look)
+sys.exit(main(["check", sys.argv[1]]))
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_check_that_is_ended_leaves_no_copy_of_the_index(
+    data_dir: Path, tmp_path_factory: pytest.TempPathFactory, number: signal.Signals
+) -> None:
+    folder = tmp_path_factory.mktemp("temporary")
+    done = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED, str(data_dir), str(int(number))],
+        env=os.environ | {"TMPDIR": str(folder)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 130, done.stderr
+    assert list(folder.iterdir()) == []
