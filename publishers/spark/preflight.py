@@ -5,6 +5,8 @@ Later, what is wrong costs seconds, and is said in the words of another process.
     pandas, pyarrow      in the bounds that PySpark and we know
     SPARK_HOME           a Spark of PySpark's own version, where it is set
     the local folder     can be written to, and has some space
+    the folder for       has a name that Java can say, or the JVM waits for ever, and we for it
+    temporary files
     the workers' Python  of the driver's version, with Sluice's own modules and a protobuf that fits them
 
 The last is looked at only where it is another interpreter than the driver's, or has a path of its own.
@@ -31,6 +33,7 @@ __all__ = [
     "check_libraries",
     "check_local_folder",
     "check_spark_home",
+    "check_temporary_folder",
     "check_worker_python",
     "worker_environment",
 ]
@@ -41,6 +44,7 @@ _BOUNDS: Final = (
     ("pandas", (2, 2), (3,)),
     ("pyarrow", (18,), None),
 )
+_ASCII_LOCALES: Final = ("C", "POSIX")
 _PROBE_SECONDS: Final = 60
 _CORE_JAR: Final = re.compile(r"spark-core_[\d.]+-(?P<version>[\w.-]+)\.jar")
 # Runs in the workers' interpreter, as they do: with its paths, and nothing of ours given.
@@ -127,6 +131,20 @@ def check_local_folder(environment: Mapping[str, str], settings: Mapping[str, st
         if free_bytes < SPARK_LOCAL_BYTES_MIN:
             reason = f"{what} has {free_bytes} bytes of space, and {SPARK_LOCAL_BYTES_MIN} are the least"
             raise SparkUnavailable(reason, remedy)
+
+
+def check_temporary_folder(environment: Mapping[str, str]) -> None:
+    """Check that Java has a name for the folder where PySpark leaves a file for the JVM.
+
+    Without LC_ALL there is no doubt: where LANG is C or is not set, Python tells Java of a locale with UTF-8.
+
+    Raises:
+        SparkUnavailable: it has none.
+    """
+    locale = environment.get("LC_ALL")
+    if locale in _ASCII_LOCALES and not (folder := tempfile.gettempdir()).isascii():
+        reason = f"Java cannot name the folder for temporary files, {folder}, with LC_ALL={locale}"
+        raise SparkUnavailable(reason, "set TMPDIR to another, or LC_ALL to C.UTF-8")
 
 
 def worker_environment(environment: Mapping[str, str]) -> dict[str, str]:

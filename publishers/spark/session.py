@@ -317,6 +317,7 @@ def _check_machine(master: str | None, settings: Mapping[str, str]) -> None:
         require_java()
         preflight.check_spark_home(os.environ)
         preflight.check_local_folder(os.environ, settings)
+        preflight.check_temporary_folder(os.environ)
     workers = preflight.worker_environment(os.environ)
     os.environ.update({name: workers[name] for name in _READ_BY_PYSPARK})
     if is_local(master):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
 from importlib import metadata
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from publishers.spark.preflight import (
     check_libraries,
     check_local_folder,
     check_spark_home,
+    check_temporary_folder,
     check_worker_python,
     worker_environment,
 )
@@ -90,6 +92,23 @@ def test_a_local_folder_that_cannot_be_written_to(tmp_path: Path) -> None:
             f"Spark's folder for temporary files, {folder}, cannot be written to: {why}; "
             "set SPARK_LOCAL_DIRS to a folder on a disk with space"
         )
+
+
+@pytest.mark.parametrize("locale", ["C", "POSIX"])
+def test_a_folder_for_temporary_files_that_java_cannot_name(
+    monkeypatch: pytest.MonkeyPatch, locale: str
+) -> None:
+    """PySpark and its JVM once waited for each other for ever."""
+    check_temporary_folder({"LC_ALL": locale})
+    monkeypatch.setattr(tempfile, "tempdir", "/a/müller")
+    for fine in ({}, {"LANG": locale}, {"LC_ALL": "C.UTF-8"}):
+        check_temporary_folder(fine)
+    with pytest.raises(SparkUnavailable) as caught:
+        check_temporary_folder({"LC_ALL": locale})
+    assert str(caught.value) == (
+        f"Java cannot name the folder for temporary files, /a/müller, with LC_ALL={locale}; "
+        "set TMPDIR to another, or LC_ALL to C.UTF-8"
+    )
 
 
 def test_a_local_folder_without_space(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
