@@ -364,13 +364,13 @@ def test_who_does_not_take_its_status_is_cut_off(
 
     async def scenario() -> None:
         async with serving(tmp_path, write_timeout_seconds=0.2) as node:
-            client = DeafClient(node.grpc_address, ANSWER_SECONDS)
-            await asyncio.to_thread(client.ask, f"/{SERVICE_NAME}/{METHOD_NAME}", message)
-            async with asyncio.timeout(ANSWER_SECONDS):
-                while not logged(caplog, "subscriber left"):  # noqa: ASYNC110 - no event
-                    await asyncio.sleep(0.005)
-            assert node.service.stream_count == 0
-            assert not await asyncio.to_thread(client.ping)
+            with DeafClient(node.grpc_address, ANSWER_SECONDS) as client:
+                await asyncio.to_thread(client.ask, f"/{SERVICE_NAME}/{METHOD_NAME}", message)
+                async with asyncio.timeout(ANSWER_SECONDS):
+                    while not logged(caplog, "subscriber left"):  # noqa: ASYNC110 - no event
+                        await asyncio.sleep(0.005)
+                assert node.service.stream_count == 0
+                assert not await asyncio.to_thread(client.ping)
 
     caplog.set_level(logging.INFO)
     asyncio.run(scenario())
