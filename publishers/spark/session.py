@@ -55,6 +55,7 @@ _LOG_TAIL_LINES: Final = 200
 _LOG_SHOWN_LINES: Final = 5
 _READ_BY_PYSPARK: Final = ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON")
 """Read in this process, whenever a session or a query begins."""
+_LOOPBACK: Final = "127.0.0.1"
 # A local job's time is mostly Java compiling Spark: with the quick compiler alone, a session and two small
 # jobs take 14 s of processor time instead of 23 s. The JVM only passes Arrow batches on, so nothing is lost.
 _LOCAL_JAVA_OPTIONS: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
@@ -205,8 +206,12 @@ def build_session(
     for name, value in (_settings(master, folder, configuration) | given | dict(settings or {})).items():
         if name != "spark.master":
             builder = builder.config(name, value)
+    environment = preflight.worker_environment(os.environ)
+    if is_local(master):
+        # Else the JVM looks for the address of this machine's name, which not every machine has, and ends.
+        environment["SPARK_LOCAL_IP"] = os.environ.get("SPARK_LOCAL_IP") or _LOOPBACK
     try:
-        spark = _started(builder, log_path)
+        spark = _started(builder, log_path, environment)
     except Exception as error:
         raise _not_started(error, log_path) from error  # its log stays there
     except BaseException:  # interrupted
@@ -219,7 +224,7 @@ def build_session(
     return spark
 
 
-def _started(builder: SparkSession.Builder, log_path: Path) -> SparkSession:
+def _started(builder: SparkSession.Builder, log_path: Path, environment: Mapping[str, str]) -> SparkSession:
     """Start the session; a JVM that ended before it said anything is started again, beside a running gRPC."""
     from pyspark.errors import PySparkRuntimeError
 
@@ -228,7 +233,7 @@ def _started(builder: SparkSession.Builder, log_path: Path) -> SparkSession:
         os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
     for start in range(1, JVM_STARTS_MAX + 1):
         try:
-            with _standard_error_to(log_path), _passed_on(preflight.worker_environment(os.environ)):
+            with _standard_error_to(log_path), _passed_on(environment):
                 _start_context(builder)
                 return builder.getOrCreate()
         except PySparkRuntimeError as error:
@@ -293,7 +298,7 @@ def _settings(master: str, folder: Path, configuration: Path) -> dict[str, str]:
     if is_local(master):
         java_options += f" {_LOCAL_JAVA_OPTIONS}"
         # Nobody else is to connect; the workers of a cluster have to.
-        local = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+        local = {"spark.driver.host": _LOOPBACK, "spark.driver.bindAddress": _LOOPBACK}
     return local | {
         "spark.driver.extraJavaOptions": java_options,
         "spark.log.level": "WARN",  # what counts where the JVM is there already

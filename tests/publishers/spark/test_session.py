@@ -241,6 +241,24 @@ def test_a_start_that_is_interrupted_leaves_no_folder_behind(tmp_path: Path) -> 
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(("given", "told"), [(None, "127.0.0.1"), ("127.0.0.9", "127.0.0.9")])
+def test_the_jvm_of_a_local_session_needs_no_address_of_this_machines_name(
+    tmp_path: Path, given: str | None, told: str
+) -> None:
+    pytest.importorskip("pyspark")
+    java = fake_java(tmp_path, OPENJDK.format("17")) / "bin" / "java"
+    with java.open("a") as script:
+        script.write(
+            f'[ "$1" = -version ] || echo "told $SPARK_LOCAL_IP" >{shlex.quote(str(tmp_path))}/told\n'
+        )
+    java.write_text(java.read_text().replace("exit 0\n", ""))
+    environment = os.environ | {"JAVA_HOME": str(tmp_path), "SPARK_LOCAL_IP": given or ""}
+    command = [sys.executable, "-c", STARTS_SPARK.format(before=""), str(tmp_path / "log")]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.startswith("Spark does not start: "), done.stderr
+    assert (tmp_path / "told").read_text() == f"told {told}\n"
+
+
 def test_ctrl_c_is_left_to_who_had_it(spark: SparkSession) -> None:
     """PySpark has put a handler of its own in its place when it made the session."""
     handler = signal.getsignal(signal.SIGINT)
