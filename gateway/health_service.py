@@ -5,7 +5,8 @@ it, wait for one another: one that takes nothing would hold up the others, and t
 has a stream of its own, and what it does not take holds up nobody.
 
     Check    the status now; NOT_FOUND for a name that is none of the node's
-    Watch    the same at once, and again when it has changed; SERVICE_UNKNOWN, for ever, for such a name
+    Watch    the same at once, and again when it has changed; SERVICE_UNKNOWN, for ever, for such a name.
+             Ends when the node does, which would wait for it else
 
 Source: grpc/grpc, doc/health-checking.md.
 """
@@ -40,7 +41,8 @@ class HealthService:
     def __init__(self, names: Iterable[str]) -> None:
         self._names = frozenset(("", *names))
         self._status: int = _Response.NOT_SERVING
-        self._changed = asyncio.Event()
+        self._changed = asyncio.Event()  # the status, or that it is over
+        self._is_over = False
 
     def add_to(self, server: aio.Server) -> None:
         """Register the service; by hand, since a request that does not parse must not be an error of ours."""
@@ -61,6 +63,11 @@ class HealthService:
             changed, self._changed = self._changed, asyncio.Event()
             changed.set()
 
+    def close(self) -> None:
+        """End the streams of those who watch, once they have been told the last status."""
+        self._is_over = True
+        self._changed.set()
+
     async def _check(self, request: health_pb2.HealthCheckRequest | None, context: _Context) -> object:
         name = await _name_in(request, context)
         if name not in self._names:
@@ -69,12 +76,15 @@ class HealthService:
 
     async def _watch(self, request: health_pb2.HealthCheckRequest | None, context: _Context) -> None:
         """Serve one stream."""
-        if await _name_in(request, context) not in self._names:
-            await context.write(_Response(status=_Response.SERVICE_UNKNOWN))
-            await asyncio.Event().wait()
+        is_ours, told = await _name_in(request, context) in self._names, None
         while True:
             changed = self._changed
-            await context.write(_Response(status=self._status))
+            status = self._status if is_ours else _Response.SERVICE_UNKNOWN
+            if status != told:
+                await context.write(_Response(status=status))
+                told = status
+            if self._is_over:
+                return
             await changed.wait()
 
 

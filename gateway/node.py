@@ -376,6 +376,7 @@ class Node:
         loop = asyncio.get_running_loop()
         self._cut_off_at = loop.time() + self.settings.shutdown_grace_seconds
         self._level_service.close()
+        self._servers.end_health()
         try:
             async with asyncio.timeout_at(self._cut_off_at):
                 await self.subscribe_service.close()

@@ -117,6 +117,10 @@ class NodeServers:
         self._is_stopping = True
         self.show_readiness(False)
 
+    def end_health(self) -> None:
+        """End the streams of those who watch the health service."""
+        self._health.close()
+
     def _add_status(self, server: aio.Server, status: BlockNodeService, further_names: Sequence[str]) -> None:
         """Add what every server but that for control has: status, health, reflection of all that it has."""
         node_pb2_grpc.add_BlockNodeServiceServicer_to_server(status, server)

@@ -121,3 +121,19 @@ def test_a_watcher_that_takes_nothing_does_not_keep_a_node_from_stopping(tmp_pat
                 await asyncio.wait_for(node.stop(), ANSWER_SECONDS)
 
     asyncio.run(main())
+
+
+def test_a_node_that_stops_tells_its_watchers_and_does_not_wait_for_them(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with (
+            running_node(tmp_path, shutdown_grace_seconds=10 * ANSWER_SECONDS) as node,
+            aio.insecure_channel(str(node.grpc_address)) as channel,
+        ):
+            ours, other = watch(channel, ""), watch(channel, "two")
+            assert [await told(ours), await told(other)] == [SERVING, SERVICE_UNKNOWN]
+            await asyncio.wait_for(node.stop(), ANSWER_SECONDS)
+            assert await told(ours) == NOT_SERVING
+            for call in (ours, other):
+                assert await call.read() is aio.EOF
+
+    asyncio.run(main())
