@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
+from typing import Any
 
 import grpc
 from grpc import aio
@@ -101,15 +102,17 @@ class StandbyWatch:
             try:
                 async with open_channel(address, self._tls, _OPTIONS) as channel:
                     stub: standby_pb2_grpc.NodeLevelAsyncStub = standby_pb2_grpc.NodeLevelStub(channel)
-                    call = stub.watch(standby_pb2.WatchRequest())
+                    call: Any = stub.watch(standby_pb2.WatchRequest())
                     try:
-                        async for message in call:
+                        # Not by iteration: a call and its iterator keep one another, and so the socket.
+                        while (message := await call.read()) is not aio.EOF:
                             self._stubs[address] = stub
                             self._gate.heard(address, _level_of(message))
                             self._settle()
                             rest_seconds = STANDBY_RETRY_SECONDS
                     finally:  # before the connection is closed: nobody may ask over it any more
                         self._stubs.pop(address, None)
+                        call.cancel()
             except aio.AioRpcError as error:
                 reason = f"{error.code().name}: {error.details()}"
                 if error.code() is grpc.StatusCode.UNIMPLEMENTED:

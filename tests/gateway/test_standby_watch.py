@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -309,6 +310,45 @@ def test_a_report_that_cannot_be_is_not_believed(tmp_path: Path, monkeypatch: py
             await until(lambda: state_of(a, b.address) == expected)
 
     asyncio.run(main())
+
+
+def test_a_stream_that_is_given_up_leaves_no_socket_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that was not read to its end once stayed until garbage was looked for, one for each attempt."""
+    attempts = [0]
+
+    async def nonsense(service: level_service_module.LevelService, request: bytes, context: Any) -> None:
+        attempts[0] += 1
+        for _ in range(20):  # of which the first ends the attempt
+            await context.write(standby_pb2.Level(block_number=3, root_hash=b"short", instance="b"))
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(level_service_module.LevelService, "_watch", nonsense)
+    monkeypatch.setattr(standby_watch, "STANDBY_RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(standby_watch, "STANDBY_RETRY_SECONDS_MAX", 0.01)
+
+    async def main() -> None:
+        async with told(tmp_path / "b") as b, active(tmp_path, b.address):
+            await until(lambda: attempts[0] >= 5)
+            before = socket_count()
+            await until(lambda: attempts[0] >= 35)
+            assert socket_count() < before + 10
+
+    gc.disable()
+    try:
+        asyncio.run(main())
+    finally:
+        gc.enable()
+
+
+def socket_count() -> int:
+    """How many sockets this process has open."""
+    count = 0
+    for entry in Path("/proc/self/fd").iterdir():
+        with suppress(FileNotFoundError):  # the folder itself, as it was read
+            count += str(entry.readlink()).startswith("socket:")
+    return count
 
 
 @pytest.mark.parametrize("trusted", [False, True])
