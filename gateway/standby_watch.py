@@ -197,12 +197,14 @@ def _on_done(task: asyncio.Task[None]) -> None:
         log.critical("watching standbys stopped on an internal error", exc_info=error)
 
 
-def _level_of(message: standby_pb2.Level) -> Level:
+def _level_of(message: standby_pb2.Level | None) -> Level:
     """Read what a node said.
 
     Raises:
         ValueError: it cannot be.
     """
+    if message is None:  # what gRPC gives for bytes that do not parse
+        raise ValueError("level: got a message that does not parse, expected a Level")
     if message.block_number == U64_MAX:
         return Level(message.instance, None, b"")
     if len(message.root_hash) != HASH_SIZE or not message.instance:

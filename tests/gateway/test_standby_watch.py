@@ -312,6 +312,28 @@ def test_a_report_that_cannot_be_is_not_believed(tmp_path: Path, monkeypatch: py
     asyncio.run(main())
 
 
+def test_a_report_that_does_not_parse_is_no_error_of_ours(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def nonsense(request: bytes, context: Any) -> None:
+        await context.write(b"\xff\xff")
+
+    async def main() -> None:
+        server = aio.server()
+        watch: grpc.RpcMethodHandler[Any, Any] = grpc.unary_stream_rpc_method_handler(nonsense)
+        name = level_service_module.SERVICE_NAME
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(name, {"watch": watch}),))
+        address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+        await server.start()
+        async with active(tmp_path, address) as a:
+            expected = "does not report: level: got a message that does not parse, expected a Level"
+            await until(lambda: state_of(a, address) == expected)
+        await server.stop(None)
+
+    asyncio.run(main())
+    assert logged(caplog, "watching a standby failed") == []
+
+
 def test_a_stream_that_is_given_up_leaves_no_socket_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
