@@ -9,6 +9,7 @@ import grpc
 import pytest
 from grpc import aio
 from grpc_health.v1 import health, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
 
 from gateway import grpc_server
 from gateway.addresses import Address
@@ -238,6 +239,28 @@ def test_a_request_that_does_not_parse_is_refused_and_not_logged(caplog: pytest.
             assert await check(b"") == b"\x08\x01"
         assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
         assert str(caught.value.details()).startswith("request: got Error parsing message")
+        await server.stop(0)
+
+    asyncio.run(main())
+    assert caplog.records == []
+
+
+def test_a_question_about_services_that_does_not_parse_is_not_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Each once left a traceback."""
+
+    async def main() -> None:
+        server, address = await start_server(
+            plan(), lambda server: reflection.enable_server_reflection((), server)
+        )
+        async with aio.insecure_channel(str(address)) as channel:
+            ask: aio.StreamStreamMultiCallable[bytes, bytes] = channel.stream_stream(
+                f"/{reflection.SERVICE_NAME}/ServerReflectionInfo"
+            )
+            call = ask()
+            await call.write(b"\xff")
+            assert await call.code() is not grpc.StatusCode.OK
         await server.stop(0)
 
     asyncio.run(main())
