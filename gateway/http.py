@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import socket
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Protocol
@@ -27,7 +28,12 @@ from prometheus_client import CONTENT_TYPE_LATEST
 
 from gateway.addresses import Address
 from gateway.errors import Fatal
-from gateway.limits import HTTP_CONNECTIONS_MAX, HTTP_SILENT_SECONDS_MAX, HTTP_STOP_SECONDS
+from gateway.limits import (
+    HTTP_CONNECTIONS_MAX,
+    HTTP_SILENT_SECONDS_MAX,
+    HTTP_STOP_SECONDS,
+    HTTP_UNREAD_SECONDS_MAX,
+)
 from gateway.metrics import Metrics
 from gateway.operations_page import render_operations
 from gateway.status_page import REFRESH_SECONDS, Status, as_json, render
@@ -130,6 +136,9 @@ async def start_http(node: NodeView, address: Address) -> HttpServer:
         number = error.errno or 0  # below 0 when the host's name was not found
         got = os.strerror(number) if number > 0 else str(error)
         raise Fatal(f"http.address {address}", got=got, expected="an address that is free here") from error
+    if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux: connections have it from their listener
+        for each in listener.sockets:
+            each.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(HTTP_UNREAD_SECONDS_MAX * 1000))
     return HttpServer(runner, listener, Address(address.host, listener.sockets[0].getsockname()[1]))
 
 

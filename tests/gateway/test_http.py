@@ -265,19 +265,49 @@ def test_a_client_that_is_gone_before_its_answer_is_not_logged(caplog: pytest.Lo
     assert caplog.records == []
 
 
+async def deaf_client(host: str, port: int) -> socket.socket:
+    """A client that has asked for as many answers as its connection takes, and reads none."""
+    client = socket.socket()
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+    client.connect((host, port))
+    client.setblocking(False)
+    with suppress(BlockingIOError):
+        while True:
+            client.send(b"GET /operations HTTP/1.1\r\nHost: x\r\n\r\n" * 20_000)
+            await asyncio.sleep(0.05)
+    return client
+
+
+@pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="only Linux closes them by itself")
+def test_a_client_that_does_not_read_its_answers_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It once kept its place for ever: so many as may be connected kept out whoever looks after the node."""
+    monkeypatch.setattr(http, "HTTP_UNREAD_SECONDS_MAX", 0.5)
+    monkeypatch.setattr(http, "HTTP_CONNECTIONS_MAX", 1)
+
+    async def main() -> None:
+        server = await start_http(FakeNode(), ANY_PORT)
+        where = (server.address.host, server.address.port)
+        with await deaf_client(*where):
+            async with asyncio.timeout(60):
+                while True:
+                    reader, writer = await asyncio.open_connection(*where)
+                    writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+                    with suppress(ConnectionError):
+                        if (await reader.readline()).startswith(b"HTTP/1.1 200"):
+                            break
+                    await asyncio.sleep(0.1)
+            writer.close()
+        await server.close()
+
+    asyncio.run(main())
+
+
 def test_a_client_that_does_not_read_its_answers_does_not_hold_up_the_end() -> None:
     """It once did, for two minutes: longer than service managers wait."""
 
     async def main() -> None:
         server = await start_http(FakeNode(), ANY_PORT)
-        with socket.socket() as client:
-            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
-            client.connect((server.address.host, server.address.port))
-            client.setblocking(False)
-            with suppress(BlockingIOError):
-                while True:
-                    client.send(b"GET /operations HTTP/1.1\r\nHost: x\r\n\r\n" * 20_000)
-                    await asyncio.sleep(0.05)
+        with await deaf_client(server.address.host, server.address.port):
             await asyncio.wait_for(server.close(), 10 * HTTP_STOP_SECONDS)
 
     asyncio.run(main())
