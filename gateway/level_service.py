@@ -2,7 +2,8 @@
 
 A shell around the ledger, beside the services for subscribers. A watcher is told the last block at once and
 whenever there are further ones; a message that is not taken yet holds up nobody, and what comes meanwhile is
-told in one. Who watches gets no more than `serverStatus` and the blocks say.
+told in one. Who takes none for long is cut off: others want its place. Who watches gets no more than
+`serverStatus` and the blocks say.
 """
 
 from __future__ import annotations
@@ -18,8 +19,13 @@ from grpc import aio
 
 from gateway.admission import address_of
 from gateway.api import standby_pb2
+from gateway.connections import cut_off
 from gateway.ledger import Ledger
-from gateway.limits import STANDBY_STREAMS_MAX, STANDBY_STREAMS_PER_ADDRESS_MAX
+from gateway.limits import (
+    STANDBY_STREAMS_MAX,
+    STANDBY_STREAMS_PER_ADDRESS_MAX,
+    STANDBY_WRITE_SECONDS_MAX,
+)
 from gateway.logs import fields
 from gateway.subscription import U64_MAX
 
@@ -88,10 +94,19 @@ class LevelService:
         try:
             while not self._closing:
                 changed = self._changed
-                await context.write(self._last())
+                await self._tell(context)
                 await changed.wait()
         finally:
             self._streams -= Counter((address,))  # one that comes to 0 is forgotten
+
+    async def _tell(self, context: _Context) -> None:
+        """Write the last level; who does not take it loses its connection: nothing else ends its call."""
+        seconds, peer = STANDBY_WRITE_SECONDS_MAX, context.peer()
+        too_long = asyncio.get_running_loop().call_later(seconds, _cut_off_deaf, peer, seconds)
+        try:
+            await context.write(self._last())
+        finally:
+            too_long.cancel()
 
     async def _level_at(
         self, request: standby_pb2.LevelAtRequest | None, context: _Context
@@ -114,6 +129,12 @@ class LevelService:
             root_hash=chain.last_root_hash or b"",
             instance=self._instance,
         )
+
+
+def _cut_off_deaf(peer: str, seconds: float) -> None:
+    """End the connection of a watcher that takes nothing."""
+    log.warning("watcher takes nothing, and is cut off", extra=fields(watcher=peer, seconds=seconds))
+    cut_off(peer)
 
 
 def _parse(message: bytes) -> standby_pb2.LevelAtRequest | None:

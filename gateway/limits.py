@@ -55,6 +55,7 @@ __all__ = [
     "HTTP_CONNECTIONS_MAX",
     "HTTP_SILENT_SECONDS_MAX",
     "HTTP_STOP_SECONDS",
+    "HTTP_UNREAD_SECONDS_MAX",
     "INLINE_HASH_BYTES_MAX",
     "INLINE_HASH_ITEMS_MAX",
     "ITEM_OVERHEAD_BYTES",
@@ -105,6 +106,7 @@ __all__ = [
     "STANDBY_STREAMS_MAX",
     "STANDBY_STREAMS_PER_ADDRESS_MAX",
     "STANDBY_WAIT_SECONDS",
+    "STANDBY_WRITE_SECONDS_MAX",
     "STATE_PROOF_PATHS_MAX",
     "STATE_PROOF_SIBLINGS_MAX",
     "STORED_BLOCK_BYTES_MAX",
@@ -409,6 +411,9 @@ HTTP_STOP_SECONDS: Final = 1.0
 """How long a stopping node waits for HTTP clients to take their answers, and as long again for requests that
 have begun. Answers take milliseconds; who does not read them is not waited for."""
 
+HTTP_UNREAD_SECONDS_MAX: Final = 60.0
+"""How long an HTTP client may take nothing of an answer; then it is closed."""
+
 REFUSED_PUBLISHERS_KEPT: Final = 1_000
 """Publishers that were refused a stream and are remembered, so that one that tries again and again is logged
 once. The oldest is forgotten first."""
@@ -508,6 +513,9 @@ STANDBY_STREAMS_MAX: Final = 256
 
 STANDBY_STREAMS_PER_ADDRESS_MAX: Final = 64
 """The same from one network address: many may share one behind a proxy."""
+
+STANDBY_WRITE_SECONDS_MAX: Final = 30.0
+"""How long a watcher may take to take a level, some 80 bytes; then its connection is ended."""
 
 # --- the ledger ---------------------------------------------------------------------------------------------
 

@@ -11,9 +11,11 @@ import pytest
 from grpc import aio
 
 from gateway import level_service as level_service_module
+from gateway.addresses import parse_address
 from gateway.api import standby_pb2
 from gateway.level_service import SERVICE_NAME
 from gateway.subscription import U64_MAX
+from tests.deaf_client import DeafClient
 from tests.gateway.levels import ROOTS, told
 from tests.nodes import ANSWER_SECONDS
 
@@ -51,6 +53,32 @@ def test_streams_end_in_order_when_the_node_stops(tmp_path: Path) -> None:
             assert await call.code() is grpc.StatusCode.OK
             late = stage.watch()
             assert await asyncio.wait_for(late.read(), ANSWER_SECONDS) is aio.EOF
+
+    asyncio.run(main())
+
+
+def test_a_watcher_that_takes_nothing_loses_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Four addresses of such watchers once kept out the standbys that acknowledgements wait for."""
+    monkeypatch.setattr(level_service_module, "STANDBY_WRITE_SECONDS_MAX", 0.3)
+    monkeypatch.setattr(level_service_module, "STANDBY_STREAMS_MAX", 1)
+
+    async def main() -> None:
+        async with told(tmp_path) as stage:
+            with await asyncio.to_thread(DeafClient, parse_address(stage.address), ANSWER_SECONDS) as deaf:
+                await asyncio.to_thread(deaf.ask, f"/{SERVICE_NAME}/watch", b"")
+                await asyncio.to_thread(deaf.wait_for_headers)
+                assert await stage.watch().code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+                await asyncio.to_thread(deaf.wait_until_closed)
+            async with asyncio.timeout(ANSWER_SECONDS):
+                while stage.service._streams:  # noqa: ASYNC110 - nobody tells
+                    await asyncio.sleep(0.01)
+            watcher = stage.watch()
+            assert (await level(watcher))[0] == U64_MAX
+            await asyncio.sleep(0.5)  # it takes what is told, and may be silent as long as it likes
+            stage.store(0)
+            assert (await level(watcher))[0] == 0
 
     asyncio.run(main())
 
