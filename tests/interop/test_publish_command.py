@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import shutil
 import signal
 import socket
@@ -131,7 +132,9 @@ def test_spark_submit_runs_it_and_hands_its_sigterm_on(chain: Path, tmp_path: Pa
     program = (SUBMIT, "--master", "local[1]", "--conf", "spark.ui.enabled=false", sluice_publish.__file__)
     with node_thread(tmp_path / "node") as node:
         words = ("--source", chain, "--gateway", node.grpc_address, "--rate", 30)
-        with started(*words, program=program, environment={"PYSPARK_PYTHON": sys.executable}) as command:
+        # The JVM is there before us: on a machine whose name has no address, its user has to tell it.
+        environment = {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+        with started(*words, program=program, environment=environment) as command:
             await_head(node, 10)
             command.process.send_signal(signal.SIGTERM)  # to the JVM, which is all that a supervisor knows
             status, out, err = command.ended()
@@ -145,7 +148,7 @@ def test_spark_submit_runs_it_and_hands_its_sigterm_on(chain: Path, tmp_path: Pa
     assert 0 <= safe <= last < 399
     line = out.splitlines()[-1]
     assert line.startswith("spark-submit --master 'local[1]' --conf spark.ui.enabled=false ")
-    given = f"--source {chain} --gateway {node.grpc_address} --rate 30"
+    given = f"--source {shlex.quote(str(chain))} --gateway {node.grpc_address} --rate 30"
     assert line.endswith(f"sluice_publish.py {given} --from {safe + 1}")
 
 
@@ -229,7 +232,7 @@ def test_two_of_the_same_at_once_and_no_gateway(chain: Path) -> None:
     assert failed.startswith(f"sluice: publisher publisher-1 failed: {why}")
     assert rest == [
         "sluice: no block is known to be stored. Go on with:",
-        f"sluice publish --source {chain} --gateway 127.0.0.1:1 --deadline 0.5",
+        f"sluice publish --source {shlex.quote(str(chain))} --gateway 127.0.0.1:1 --deadline 0.5",
     ]
 
 
