@@ -10,6 +10,8 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
+from grpc import aio
+
 from gateway.api import standby_pb2
 from gateway.root_hash import BlockHasher
 from tests.simulation.coverage import EXPECTED, Coverage
@@ -128,6 +130,20 @@ class Standbys:
             self.heal_one(node)
 
 
+class _WatchCall:
+    """A call that gives levels, as far as `StandbyWatch` uses it."""
+
+    def __init__(self, levels: AsyncIterator[standby_pb2.Level]) -> None:
+        self._levels = levels
+
+    async def read(self) -> object:
+        """Wait for the next."""
+        return await anext(self._levels, aio.EOF)
+
+    def cancel(self) -> None:
+        """Do nothing."""
+
+
 class StandbyChannel:
     """A connection to one standby, as far as `StandbyWatch` uses it."""
 
@@ -140,9 +156,9 @@ class StandbyChannel:
     async def __aexit__(self, *_: object) -> None:
         """Do nothing."""
 
-    def unary_stream(self, path: str, **_: object) -> Callable[..., AsyncIterator[standby_pb2.Level]]:
+    def unary_stream(self, path: str, **_: object) -> Callable[..., _WatchCall]:
         """Make the call that watches."""
-        return lambda request: self._watch()
+        return lambda request: _WatchCall(self._watch())
 
     def unary_unary(self, path: str, **_: object) -> Callable[..., Any]:
         """Make the call that asks for one block."""
