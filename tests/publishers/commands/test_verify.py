@@ -9,6 +9,7 @@ import pty
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -215,6 +216,9 @@ def test_what_was_found_before_an_interruption_is_printed(folder: Path) -> None:
         pipe = subprocess.PIPE
         process = subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=environment)
         with stuck.open("wb"):  # opened when the command has opened it to read
+            # Python sees a signal before a call that blocks, or in it: one that comes as the read begins
+            # would be seen behind it, and this read has no end.
+            time.sleep(0.5)
             process.send_signal(signal.SIGINT)
             stdout, stderr = process.communicate()
         assert (process.returncode, stderr) == (130, "\n")
