@@ -166,9 +166,8 @@ def test_a_peer_that_lies_is_left_for_another_and_nothing_of_it_is_kept(
         async with AsyncExitStack() as stack:
             liar = await stack.enter_async_context(fake_peer(BLOCKS, says(*responses)))
             honest = await stack.enter_async_context(fake_peer(BLOCKS))
-            settings = LEFT | {"catchup_rest_seconds": FAST["catchup_rest_seconds"]}
             both = peers(liar.address, honest.address)
-            node = await stack.enter_async_context(running_node(tmp_path, **settings, peers=both))
+            node = await stack.enter_async_context(running_node(tmp_path, **LEFT, peers=both))
             await until_block(node, 29)
             assert liar.asked == [(0, 29)]
             assert honest.asked == [(2, 29)]
