@@ -34,7 +34,7 @@ from publishers.maker import BlockMaker, MakerOptions, key_of_seed
 LOOPBACK = Address("127.0.0.1", 0)
 KEY = key_of_seed(7)
 SMALL = MakerOptions(rounds_per_block=1, events_per_round=2, transactions_per_block=3, item_bytes=256)
-ANSWER_SECONDS = 60.0  # a publisher may rest 30 s before it tries again
+ANSWER_SECONDS = 20.0
 """How long a test waits for an answer before it fails."""
 
 Request = publish_pb2.PublishStreamRequest
