@@ -6,14 +6,36 @@ import asyncio
 import contextlib
 import socket
 import threading
+from collections.abc import Callable
 from types import TracebackType
+from typing import Any
 
 import uvloop
 
 from datastream.commands import OnCommandError
+from datastream.connection import ServerContext
 from datastream.limits import ServerLimits
 from datastream.server import StreamServer
 from datastream.streamer import DataStreamer
+
+PATIENT = ServerLimits(write_timeout_seconds=60.0)
+"""A client of a test is as slow as the machine is: only a test about timeouts has shorter ones."""
+
+
+class Clock:
+    """An event loop that is told how much later it is; else it is the real one."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.ahead_seconds = 0
+        self._loop = loop
+
+    def __getattr__(self, name: str) -> Any:
+        """Have everything else from the real one."""
+        return getattr(self._loop, name)
+
+    def time(self) -> float:
+        """Return what time it is said to be, in seconds."""
+        return self._loop.time() + self.ahead_seconds
 
 
 class ServerThread:
@@ -23,7 +45,7 @@ class ServerThread:
         self,
         streamer: DataStreamer,
         *,
-        limits: ServerLimits | None = None,
+        limits: ServerLimits = PATIENT,
         on_command_error: OnCommandError = "close",
         loop: str = "uvloop",
     ) -> None:
@@ -49,13 +71,20 @@ class ServerThread:
         """Return a connected socket that gives up after 20 seconds."""
         return socket.create_connection((self.host, self.port), 20)
 
-    def in_loop(self) -> None:
-        """Return when the loop has turned once more."""
+    @property
+    def context(self) -> ServerContext:
+        """What the server's connections share."""
+        assert self.server._context is not None
+        return self.server._context
 
-        async def nothing() -> None:
+    def in_loop(self, call: Callable[[], object] = lambda: None) -> None:
+        """Make a call in the loop's thread; return when the loop has turned once more."""
+
+        async def turn() -> None:
+            call()
             await asyncio.sleep(0)
 
-        asyncio.run_coroutine_threadsafe(nothing(), self._loop).result(10)
+        asyncio.run_coroutine_threadsafe(turn(), self._loop).result(10)
 
 
 def read_exactly(sock: socket.socket, size: int) -> bytes:
