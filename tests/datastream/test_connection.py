@@ -174,7 +174,7 @@ def test_timeouts(tmp_path: Path) -> None:
             slow, idle = Client(streamer), Client(streamer)
             await slow.send(encode_command(Command.START, 1, 0))
             await slow.until_blocked()
-            now = asyncio.get_running_loop().time()
+            now = slow.connection._progress_at
             slow.connection.sweep(now + 2.5)
             idle.connection.sweep(now + 100)
             assert not slow.ended.is_set()
