@@ -99,4 +99,5 @@ async def services_of(channel: Any) -> list[str]:
 async def status_unasked(channel: Any) -> grpc.StatusCode:
     """Open reflection and ask nothing: what is written to a call that is refused ends it as INTERNAL."""
     stub: Any = reflection_pb2_grpc.ServerReflectionStub(channel)
-    return await stub.ServerReflectionInfo(timeout=ANSWER_SECONDS).code()
+    status: grpc.StatusCode = await stub.ServerReflectionInfo(timeout=ANSWER_SECONDS).code()
+    return status
