@@ -6,7 +6,7 @@ import asyncio
 import errno
 import logging
 import os
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -64,6 +64,13 @@ async def commit_to(ledger: Ledger, *blocks: Block) -> None:
     await asyncio.to_thread(ledger.append, verified)
     for block in verified:
         ledger.advance(block)
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    """Wait until something holds."""
+    async with asyncio.timeout(ANSWER_SECONDS):
+        while not holds():  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
 
 
 @asynccontextmanager
@@ -152,7 +159,8 @@ def test_history_and_live_blocks_come_in_one_stream_as_they_were_published(tmp_p
                 assert await reader.rest() == [*BLOCKS, "SUCCESS"]
             assert await in_history.rest() == [*BLOCKS[3:11], "SUCCESS"]
             assert await ahead.rest() == [*BLOCKS[7:10], "SUCCESS"]
-            assert node.metrics.subscriber_blocks_sent._value.get() == 2 * 12 + 9 + 3 + 7
+            sent = node.metrics.subscriber_blocks_sent._value
+            await until(lambda: sent.get() == 2 * 12 + 9 + 3 + 7)  # counted behind each write
 
     asyncio.run(scenario())
 
@@ -429,6 +437,7 @@ def test_a_source_error_ends_those_who_are_live_and_nobody_else(
             await node.commit(*blocks)
             live, from_5 = await node.subscribe(U64_MAX), await node.subscribe(5)
             assert await from_5.next() == blocks[5]
+            await until(lambda: all(stream.subscriber.live for stream in node.service._streams))
             in_history, in_range = await node.subscribe(0), await node.subscribe(0, 4)
             assert await in_history.next() == await in_range.next() == blocks[0]
             node.service.source_failed("publisher p: EndStream(ERROR)")
@@ -444,6 +453,40 @@ def test_a_source_error_ends_those_who_are_live_and_nobody_else(
     assert logged(caplog, "source error") == [
         {"reason": "publisher p: EndStream(ERROR)", "subscribers": 2},
     ]
+
+
+def test_what_is_committed_once_a_subscriber_knows_that_it_is_heard_is_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It missed what was committed before the service had come round, too."""
+    serve, go_on = SubscribeService._serve, asyncio.Event()
+
+    class Held:
+        """The context of a call: that it is heard reaches the subscriber first, and the service later."""
+
+        def __init__(self, context: Any) -> None:
+            self.write = context.write
+            self._send_initial_metadata = context.send_initial_metadata
+
+        async def send_initial_metadata(self, metadata: Any) -> None:
+            await self._send_initial_metadata(metadata)
+            await go_on.wait()
+
+    async def serve_held(service: SubscribeService, stream: Any, context: Any) -> Any:
+        return await serve(service, stream, Held(context))  # type: ignore[arg-type]
+
+    monkeypatch.setattr(SubscribeService, "_serve", serve_held)
+
+    async def scenario() -> None:
+        async with serving(tmp_path) as node:
+            await node.commit(BLOCKS[0])
+            live = await node.subscribe(U64_MAX)
+            await node.commit(BLOCKS[1])
+            node.service.source_failed("nobody publishes")
+            go_on.set()
+            assert await live.rest() == [BLOCKS[1], "ERROR"]
+
+    asyncio.run(scenario())
 
 
 def test_the_last_publisher_that_ends_with_an_error_is_a_source_error(tmp_path: Path) -> None:
