@@ -44,7 +44,7 @@ from tests.nodes import (
     text_of,
     wire_to,
 )
-from tests.serving import Listener
+from tests.serving import Listener, free_port
 
 BLOCKS = make_blocks(12)
 NAMES = ("alice", "bob", "carol")
@@ -182,8 +182,9 @@ def test_three_publishers_race_a_thousand_blocks(tmp_path: Path, monkeypatch: py
     go_on = hold_commits(monkeypatch)
 
     async def main() -> None:
-        # So that one who falls behind is skipped and its stream goes on.
-        async with running_node(tmp_path / "race", publish_duplicate_skip_window=1000) as node:
+        # So that one who falls behind is skipped and its stream goes on, also in the middle of a block.
+        behind = {"publish_duplicate_skip_window": 1000, "publish_stall_blocks": 1000}
+        async with running_node(tmp_path / "race", **behind) as node:
             await race(node, blocks, go_on)
             assert _value(node, "sluice_blocks_received_total") == 1000
             assert await blocks_over_tcp(node, 1000) == [block.items for block in blocks]
@@ -446,8 +447,8 @@ def test_what_this_node_cannot_do_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["grpc", "tcp", "http"])
 def test_an_address_that_is_taken_is_refused_and_nothing_stays_open(tmp_path: Path, name: str) -> None:
     async def main() -> None:
-        with socket.create_server(("127.0.0.1", 0)) as taken:
-            address = Address("127.0.0.1", taken.getsockname()[1])
+        address = Address("127.0.0.1", free_port())  # which nobody is given once it is free again
+        with socket.create_server((address.host, address.port)):
             node = Node(node_settings(tmp_path, **{f"{name}_address": address}))
             with pytest.raises(Fatal) as caught:
                 await node.start()

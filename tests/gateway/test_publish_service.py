@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,6 +14,7 @@ import grpc
 import pytest
 from grpc import aio
 
+from gateway import node_rules, publish_service
 from gateway.api import publish_pb2
 from gateway.block import Block
 from gateway.hashing import Hashing
@@ -23,9 +25,20 @@ from gateway.limits import (
     TURN_ITEMS_MIN,
 )
 from gateway.publish_service import METHOD_NAME, SERVICE_NAME, publisher_name
+from gateway.race_facts import RaceRules
 from gateway.turns import Turns
 from publishers.maker import BlockMaker, MakerOptions, key_of_seed
-from tests.nodes import KEY, Publisher, Wire, make_blocks, running_node, split, stream_bytes, wire_to
+from tests.nodes import (
+    ANSWER_SECONDS,
+    KEY,
+    Publisher,
+    Wire,
+    make_blocks,
+    running_node,
+    split,
+    stream_bytes,
+    wire_to,
+)
 
 EVENT = field_item(ItemKind.EVENT_HEADER, b"")
 
@@ -195,8 +208,12 @@ def test_a_block_without_its_end_is_complete_after_a_moment(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("code", publish_pb2.PublishStreamRequest.EndStream.Code.values())
-def test_end_stream_ends_the_stream_in_order(tmp_path: Path, code: int) -> None:
+def test_end_stream_ends_the_stream_in_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
     blocks = make_blocks(2)
+    patient = partial(RaceRules, goodbye_ns=int(ANSWER_SECONDS * 1e9))  # however slow the disk is
+    monkeypatch.setattr(node_rules, "RaceRules", patient)
 
     async def scenario(wire: Wire) -> None:
         alice = await wire.publisher("alice")
@@ -318,7 +335,9 @@ def test_a_bad_request_is_answered_and_leaves_nothing(
         await send(alice, blocks[2])
         await alice.expect(answer, "closed")
 
-    assert with_node(tmp_path / "tried", scenario, committed=2) == before
+    # That a block is not complete because nothing follows its proof for a moment: these messages do.
+    whole = {"publish_proof_idle_ms": 10_000}
+    assert with_node(tmp_path / "tried", scenario, committed=2, **whole) == before
     record = next(record for record in caplog.records if record.message == "stream ended")
     logged = record.sluice_fields  # type: ignore[attr-defined]
     assert logged["publisher"] == "alice"
@@ -456,13 +475,13 @@ def test_mode_hash_checks_the_links(tmp_path: Path, change: Callable[[Block], li
 # --- streams that do not behave -----------------------------------------------------------------------------
 
 
-def test_a_stream_that_the_node_ended_is_drained(tmp_path: Path) -> None:
+def test_a_stream_that_the_node_ended_is_drained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A publisher that is in the middle of sending reads the answer, not an error of the connection."""
     blocks = make_blocks(1)
+    monkeypatch.setattr(publish_service, "DRAIN_SECONDS", ANSWER_SECONDS)  # however long she pauses
 
     async def scenario(wire: Wire) -> None:
         alice = await wire.publisher()
-        alice.polite = False
         await alice.items(EVENT)
         for _ in range(200):
             await alice.items(field_item(ItemKind.SIGNED_TRANSACTION, bytes(50_000)))
