@@ -63,6 +63,16 @@ def test_a_watcher_that_takes_nothing_loses_its_place(
     """Four addresses of such watchers once kept out the standbys that acknowledgements wait for."""
     monkeypatch.setattr(level_service_module, "STANDBY_WRITE_SECONDS_MAX", 0.3)
     monkeypatch.setattr(level_service_module, "STANDBY_STREAMS_MAX", 1)
+    cut_off_deaf, refused = level_service_module._cut_off_deaf, asyncio.Event()
+
+    def cut_off_once_refused(*who: Any) -> None:
+        """Another one is to be refused before, however long that takes."""
+        if refused.is_set():
+            cut_off_deaf(*who)
+        else:
+            asyncio.get_running_loop().call_later(0.01, cut_off_once_refused, *who)
+
+    monkeypatch.setattr(level_service_module, "_cut_off_deaf", cut_off_once_refused)
 
     async def main() -> None:
         async with told(tmp_path) as stage:
@@ -70,6 +80,7 @@ def test_a_watcher_that_takes_nothing_loses_its_place(
                 await asyncio.to_thread(deaf.ask, f"/{SERVICE_NAME}/watch", b"")
                 await asyncio.to_thread(deaf.wait_for_headers)
                 assert await stage.watch().code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+                refused.set()
                 await asyncio.to_thread(deaf.wait_until_closed)
             async with asyncio.timeout(ANSWER_SECONDS):
                 while stage.service._streams:  # noqa: ASYNC110 - nobody tells

@@ -61,7 +61,8 @@ def test_a_bug_in_the_race_stops_the_node_with_status_1(
     monkeypatch.setattr(node_run, "Node", WatchedNode)
     request.addfinalizer(partial(sys.setswitchinterval, sys.getswitchinterval()))
     request.addfinalizer(partial(gc.set_threshold, *gc.get_threshold()))
-    assert run_node(node_settings(tmp_path, shutdown_grace_seconds=0.2)) == 1
+    # No block is complete before its end has come: she could be at that when the node is gone.
+    assert run_node(node_settings(tmp_path, shutdown_grace_seconds=0.2, publish_proof_idle_ms=10_000)) == 1
     assert sys.getswitchinterval() == pytest.approx(THREAD_SWITCH_SECONDS)
     assert (gc.get_threshold()[0], gc.get_freeze_count() > 0) == (GC_OBJECTS_MIN, True)
     gc.unfreeze()

@@ -14,7 +14,7 @@ from gateway import node as node_module
 from gateway.hash_process import HashProcess
 from gateway.node import Node
 from tests.gateway.test_following import answer_of, readiness_of
-from tests.nodes import node_settings
+from tests.nodes import ANSWER_SECONDS, node_settings
 
 
 def test_publishers_are_taken_when_the_hash_process_is_ready(
@@ -28,6 +28,9 @@ def test_publishers_are_taken_when_the_hash_process_is_ready(
         def __init__(self) -> None:
             super().__init__()
             processes.append(self)
+
+        async def started(self, seconds_max: float = ANSWER_SECONDS) -> bool:
+            return await super().started(seconds_max)
 
     async def start_server(*arguments: Any) -> Any:
         ready_when_it_listens.append(processes[0].ready.is_set())

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 import pytest
 
@@ -126,20 +125,31 @@ def test_a_block_0_that_publishes_nothing_ends_the_waiting() -> None:
     with_checks(play, LedgerKeys((PUBLIC_KEY,), tss_block0=True))
 
 
-def test_a_check_that_takes_too_long_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+HANGING = """
+import time
+from gateway import proof_process
+from gateway.verification import BlockVerifier
+
+BlockVerifier.check = lambda *_: time.sleep(3600)
+proof_process.main()
+"""
+
+
+def test_a_check_that_takes_too_long_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The process is ready each time, and then does not answer."""
+    (tmp_path / "hanging.py").write_text(HANGING)
+    monkeypatch.syspath_prepend(tmp_path)
 
     async def play(checks: ProofChecks) -> None:
         helper = checks._process._helper
+        monkeypatch.setattr(helper, "_module", "hanging")
         ready = helper._on_ready
 
-        def stop() -> None:
+        def look() -> None:
             ready()
-            assert helper.pid is not None
-            os.kill(helper.pid, signal.SIGSTOP)
             asyncio.get_running_loop().call_soon(helper._look, helper._asked[0])  # as if its time was over
 
-        monkeypatch.setattr(helper, "_on_ready", stop)
+        monkeypatch.setattr(helper, "_on_ready", look)
         with pytest.raises(BlockRefused, match="got 2 checks that did not come to an end"):
             await checks.check(SUMMARIES[1], (), block_0_comes=no)
         assert helper.start_count == 2

@@ -355,7 +355,9 @@ def test_a_stream_that_is_given_up_leaves_no_socket_behind(
             await until(lambda: attempts[0] >= 5)
             before = socket_count()
             await until(lambda: attempts[0] >= 35)
-            assert socket_count() < before + 10
+            await until(
+                lambda: socket_count() < before + 10
+            )  # there are more and more that stay, if any does
 
     gc.disable()
     try:
@@ -420,6 +422,7 @@ def test_what_waits_longer_is_a_problem_with_the_nodes_that_it_waits_for(
 
     async def main() -> None:
         async with told(tmp_path / "b") as b, active(tmp_path, b.address) as a, wire_to(a) as wire:
+            await until(lambda: state_of(a, b.address) == "has no block")
             alice = await publisher_that_stored(a, wire, *BLOCKS[:2])
             await until(a.account.readiness)
             (reason,) = a.account.readiness()
