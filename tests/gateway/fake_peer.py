@@ -9,11 +9,16 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import grpc
+import pytest
 from grpc import aio
 
+from gateway import following
 from gateway.api import node_pb2, node_pb2_grpc, subscribe_pb2, subscribe_pb2_grpc
 from gateway.block import Block
+from gateway.catch_up import Range
+from gateway.conductor import Conductor
 from gateway.node_service import STATUS_KEY
+from gateway.peer_stream import PeerStream
 from gateway.subscription import U64_MAX
 
 _StatusService = node_pb2_grpc.BlockNodeServiceServicer
@@ -149,3 +154,12 @@ async def fake_peer(blocks: Sequence[Block], script: Script = honest) -> AsyncIt
         yield peer
     finally:
         await server.stop(0)
+
+
+def give_up_soon(monkeypatch: pytest.MonkeyPatch, peer: FakePeer) -> None:
+    """Have this peer given up that is silent for 0.2 s; others have the time that the settings give."""
+
+    def opened(conductor: Conductor, address: str, plan: Range, stall_seconds: float) -> PeerStream:
+        return PeerStream(conductor, address, plan, 0.2 if address == peer.address else stall_seconds)
+
+    monkeypatch.setattr(following, "PeerStream", opened)

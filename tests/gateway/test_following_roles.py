@@ -11,10 +11,12 @@ from pathlib import Path
 import pytest
 
 from gateway import following, peer_stream
+from gateway.addresses import parse_address
 from tests.gateway.fake_peer import FakePeer, Response, end_of, fake_peer, items_of, nonsense_peer, whole
 from tests.gateway.test_following import BLOCKS, FAST, STRANGE, until, until_block
 from tests.gateway.test_ledger import logged
-from tests.nodes import running_node
+from tests.nodes import running_node, wire_to
+from tests.serving import free_port
 
 SLOW = FAST | {"catchup_stall_seconds": 40.0}
 """No peer is left for its silence within the time of a test, but for a quarter of it."""
@@ -22,9 +24,9 @@ SLOW = FAST | {"catchup_stall_seconds": 40.0}
 
 @pytest.fixture(autouse=True)
 def _asked_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ask peers ten times as often as in earnest."""
-    for module in (following, peer_stream):
-        monkeypatch.setattr(module, "PEER_POLL_SECONDS", 0.1)
+    """Ask peers ten times as often as in earnest; none is taken for one that hangs, however slow it is."""
+    monkeypatch.setattr(peer_stream, "PEER_POLL_SECONDS", 0.1)
+    monkeypatch.setattr(following, "PEER_POLL_SECONDS", 60.0)
 
 
 async def endless(peer: FakePeer, start: int, end: int) -> AsyncIterator[Response]:
@@ -51,9 +53,9 @@ async def two_halves(peer: FakePeer, start: int, end: int) -> AsyncIterator[Resp
         yield response
     last = peer.blocks[-1]
     yield items_of(*last.items[:4])
+    await until(lambda: peer.role != "")
     asked_count = peer.status_count
-    while peer.status_count < asked_count + 3:  # noqa: ASYNC110 - the role is asked for with it
-        await asyncio.sleep(0.01)
+    await until(lambda: peer.status_count >= asked_count + 3)  # the role is asked for with it
     yield items_of(*last.items[4:])
     yield end_of(last.number)
     await asyncio.Event().wait()
@@ -72,10 +74,12 @@ def test_a_standby_is_left_for_the_active_node_behind_a_whole_block(
 
     async def scenario() -> None:
         async with AsyncExitStack() as stack:
-            standby = has_role(await stack.enter_async_context(fake_peer(BLOCKS[:3], two_halves)), "standby")
+            standby = await stack.enter_async_context(fake_peer(BLOCKS[:3], two_halves))
             active = has_role(await stack.enter_async_context(fake_peer(BLOCKS[:6], endless)), "active")
             node = await stack.enter_async_context(running_node(tmp_path, **SLOW))
             node.following.follow([standby.address, active.address])
+            await until(lambda: 2 in node.conductor.arbiter.blocks)
+            has_role(standby, "standby")
             await until_block(node, 5)
             assert node.following.followed == active.address
             assert [start for start, _ in standby.asked] == [0]
@@ -145,9 +149,10 @@ def test_a_standby_is_not_left_again_for_an_active_node_of_another_chain(tmp_pat
 
 
 def test_a_peer_that_hangs_in_a_block_is_left_for_another_long_before_it_would_count_as_stalled(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Three nodes: one standby hung, and the active one had no acknowledgement from the other for 16 s."""
+    monkeypatch.setattr(following, "PEER_POLL_SECONDS", 0.1)
 
     async def scenario() -> None:
         async with AsyncExitStack() as stack:
@@ -156,12 +161,12 @@ def test_a_peer_that_hangs_in_a_block_is_left_for_another_long_before_it_would_c
             )
             ahead = has_role(await stack.enter_async_context(fake_peer(BLOCKS[:6], endless)), "standby")
             node = await stack.enter_async_context(
-                running_node(tmp_path, **FAST | {"catchup_stall_seconds": 8.0})
+                running_node(tmp_path, **FAST | {"catchup_stall_seconds": 12.0})
             )
             node.following.follow([hung.address, ahead.address])
             await until_block(node, 1)
             hung.is_mute = True
-            async with asyncio.timeout(6.0):
+            async with asyncio.timeout(10.0):
                 await until_block(node, 5)
             assert [start for start, _ in ahead.asked] == [2]
 
@@ -170,3 +175,26 @@ def test_a_peer_that_hangs_in_a_block_is_left_for_another_long_before_it_would_c
     [dropped] = logged(caplog, "peer dropped")
     assert dropped["outcome"] == "the peer does not answer"
     assert dropped["reason"] == "it does not answer, and another peer has block 5"
+
+
+def test_two_standbys_that_follow_each_other_find_the_active_node(tmp_path: Path) -> None:
+    """Found by chaos, seeds 2 and 3: each was the first that the other could reach."""
+
+    async def scenario() -> None:
+        async with AsyncExitStack() as stack:
+            one = await stack.enter_async_context(running_node(tmp_path / "b", **FAST))
+            other = await stack.enter_async_context(running_node(tmp_path / "c", **FAST))
+            active = f"127.0.0.1:{free_port()}"
+            for node, peer in ((one, other), (other, one)):
+                node.following.follow([active, str(peer.grpc_address)])
+            await until(lambda: one.following.followed == str(other.grpc_address))
+            await until(lambda: other.following.followed == str(one.grpc_address))
+            settings = {"grpc_address": parse_address(active)}
+            node = await stack.enter_async_context(running_node(tmp_path / "a", **settings))
+            wire = await stack.enter_async_context(wire_to(node))
+            publisher = await wire.publisher()
+            await publisher.block(*BLOCKS[:5])
+            await until_block(one, 4)
+            await until_block(other, 4)
+
+    asyncio.run(scenario())
