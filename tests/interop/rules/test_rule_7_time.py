@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
+from gateway import publish_service
 from tests.interop.rules.scenes import BLOCKS, Stage, begin, finish, offer, play
 
 
@@ -15,10 +18,10 @@ def test_the_winner_of_the_lowest_block_is_timed_out_and_nobody_else(tmp_path: P
         await begin(stage, bob, 10)
         await offer(carol, 9, 10)
         await carol.expect("skip 9", "skip 10")
-        stage.clock.jump(3)
+        stage.clock.jump(15)
         await offer(carol, 9)
         await carol.expect("skip 9")
-        stage.clock.jump(3)
+        stage.clock.jump(15)
         await alice.expect("end TIMEOUT last 8 about 9", "closed")
         for publisher in (bob, carol):
             await publisher.expect(*["skip 9"] * (publisher is bob), "resend 9")
@@ -27,11 +30,14 @@ def test_the_winner_of_the_lowest_block_is_timed_out_and_nobody_else(tmp_path: P
         for publisher in (bob, carol, idle):
             await publisher.expect("ack 9", "ack 10")
 
-    play(tmp_path, scene)
+    play(tmp_path, scene, block_time_seconds=10.0)
 
 
-def test_what_one_that_was_timed_out_still_sends_is_dropped_silently(tmp_path: Path) -> None:
+def test_what_one_that_was_timed_out_still_sends_is_dropped_silently(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The rest of its block, and the blocks behind it: it hears one answer, and wins nothing."""
+    monkeypatch.setattr(publish_service, "DRAIN_SECONDS", 20.0)  # however long this process has no time
 
     async def scene(stage: Stage) -> None:
         alice, bob = await stage.publishers("alice", "bob")
@@ -41,6 +47,7 @@ def test_what_one_that_was_timed_out_still_sends_is_dropped_silently(tmp_path: P
         await finish(alice, 9)
         await alice.block(BLOCKS[10])
         await alice.items()  # not even what has no form is answered
+        await alice.call.done_writing()
         await alice.expect("end TIMEOUT last 8 about 9", "closed")
         await bob.block(BLOCKS[9], BLOCKS[10])
         await bob.expect("ack 9", "ack 10")

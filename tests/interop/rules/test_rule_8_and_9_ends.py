@@ -102,14 +102,14 @@ def test_a_stream_that_was_ended_is_read_while_messages_come(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A slow writer that looks at its answers only at the end: it has time, and the status is in order."""
-    monkeypatch.setattr(publish_service, "DRAIN_SECONDS", 0.5)
+    monkeypatch.setattr(publish_service, "DRAIN_SECONDS", 1.5)
 
     async def scene(stage: Stage) -> None:
         (alice,) = await stage.publishers("alice")
         alice.polite = False
         await alice.items()
-        for _ in range(14):
-            await asyncio.sleep(0.05)
+        for _ in range(20):
+            await asyncio.sleep(0.1)
             await alice.items(BLOCKS[9].items[1])
         await alice.expect("end INVALID_REQUEST last 8 about 0")
         await alice.items(BLOCKS[9].items[1])  # still open
