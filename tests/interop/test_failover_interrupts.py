@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import signal
+import sys
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
@@ -17,7 +18,8 @@ import pytest
 from gateway.errors import FailoverFailed
 from gateway.node import Node
 from gateway.role_file import read_role
-from gateway.roles import Phase
+from gateway.roles import Phase, RoleRecord
+from tests.gateway.test_following import until
 from tests.interop.test_failover import fail_over
 from tests.nodes import ANSWER_SECONDS, make_blocks, running_node, wire_to
 from tests.serving import SLUICE
@@ -25,6 +27,13 @@ from tests.serving import SLUICE
 BLOCKS = make_blocks(4)
 TAKEN_SECONDS = 0.1
 """In so long a node has taken a call whose answer is held."""
+# The nodes are in the process of the tests, which may have no time to say at once what they are in the end.
+PATIENT = """
+import sys
+from gateway import cli, failover
+failover.FAILOVER_LOOK_SECONDS = 60.0
+sys.exit(cli.main())
+"""
 
 
 class Gate:
@@ -37,11 +46,16 @@ class Gate:
         self._target = node.control_address
         self._method, self._hold = b"", ""
         self._open = asyncio.Event()
+        self._requests = b""
         self._writers: list[asyncio.StreamWriter] = []
 
     def hold(self, method: str, what: str) -> None:
         """Hold the "request" or the "answer" of a method of NodeControl, and all that comes after it."""
         self._method, self._hold = f"NodeControl/{method}".encode(), what
+
+    async def asked(self, method: str) -> None:
+        """Wait until a method has been asked for, whatever became of that."""
+        await until(lambda: f"NodeControl/{method}".encode() in self._requests)
 
     def release(self) -> None:
         """Hand on what was held, and all else."""
@@ -63,8 +77,10 @@ class Gate:
 
     async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, what: str) -> None:
         while chunk := await reader.read(1 << 16):
-            if what == "request" and self._method and self._method in chunk:
-                self.reached.set()
+            if what == "request":
+                self._requests += chunk
+                if self._method and self._method in chunk:
+                    self.reached.set()
             if self.reached.is_set() and self._hold == what:
                 await self._open.wait()
             writer.write(chunk)
@@ -105,7 +121,9 @@ class Scene:
         gate = self.gate(name)
         gate.hold(method, held)
         words = ["failover", "--from", self.gate_a.address, "--to", self.gate_b.address, *options]
-        self._process = await asyncio.create_subprocess_exec(*SLUICE, *words, stdout=output, stderr=PIPE)
+        self._process = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", PATIENT, *words, stdout=output, stderr=PIPE
+        )
         await asyncio.wait_for(gate.reached.wait(), ANSWER_SECONDS)
         await asyncio.sleep(TAKEN_SECONDS)
 
@@ -211,16 +229,17 @@ def test_one_that_is_interrupted_at_a_call_leaves_one_active_node_and_says_which
 
 
 @pytest.mark.parametrize(
-    ("node", "method", "step"), [("A", "drain", "undo: resume A"), ("B", "activate", "activate B")]
+    ("node", "method", "last", "step"),
+    [("A", "drain", "resume", "undo: resume A"), ("B", "activate", "activate", "activate B")],
 )
 def test_a_second_interruption_ends_it_at_once_and_says_what_to_look_at(
-    tmp_path: Path, node: str, method: str, step: str
+    tmp_path: Path, node: str, method: str, last: str, step: str
 ) -> None:
     async def main() -> None:
         async with scene(tmp_path) as play:
             await play.begin_and_stop_at(node, method, "answer")
             await play.interrupt(signal.SIGINT)
-            await asyncio.sleep(TAKEN_SECONDS)
+            await play.gate(node).asked(last)
             play.send(signal.SIGINT)
             assert await play.end() == 130  # the gate is closed: nobody has answered
             assert play.errors == (
@@ -287,6 +306,7 @@ def test_a_standby_that_dies_as_it_becomes_active_comes_back_active_and_docs_say
         async with scene(tmp_path) as play:
             monkeypatch.setattr("gateway.failover.FAILOVER_LEVEL_SECONDS", 0.1)
             await play.begin_and_stop_at("B", "activate", "answer")
+            await until(lambda: read_role(tmp_path / "b") == RoleRecord("active"))
             assert play.b.keeper.phase is Phase.ACTIVE
             await play.b.stop()
             play.gate_b.cut()
@@ -315,6 +335,7 @@ def test_a_standby_that_dies_as_it_becomes_active_comes_back_active_and_docs_say
                         await fail_over(b, play.a)  # A has nobody from whom to take it
                     active, standby = b, play.a
                 await fail_over(standby, active)
+                await until(lambda: standby.ledger.last_number == active.ledger.last_number)
                 assert await rows_of(active, standby) == [("active", "0"), ("standby", "0")]
                 await takes_a_block(active, 3 if active is b else 2)
 
