@@ -233,13 +233,18 @@ class _RawStream:
         return True
 
 
-async def run_stuck(name: str, address: str, feed: Feed, visits: Visits, path: str, message: bytes) -> None:
-    """Make calls whose answer is not taken, one after the other, until the last block is made."""
+async def run_stuck(
+    name: str, address: str, feed: Feed, visits: Visits, path: str, message: bytes, *, stays: bool
+) -> None:
+    """Make calls whose answer is not taken, one after the other, until the last block is made.
+
+    `stays`: wait for the end of the last one, too.
+    """
     while not feed.ended:
         with DeafClient(parse_address(address), STUCK_SECONDS) as client:
             client.ask(path, message)
             cut = asyncio.ensure_future(asyncio.to_thread(client.wait_until_closed))
-            while not cut.done() and not feed.ended:
+            while not cut.done() and (stays or not feed.ended):
                 await asyncio.wait({cut}, timeout=WAIT_SECONDS)
             if cut.done():
                 visits.counts[f"{name} cut off"] += 1
@@ -273,7 +278,8 @@ async def publish_all(address: str, count: int, blocks_per_second: float, seed: 
         }
         for name, (service, message) in stuck.items():
             path, asked = f"/{service.SERVICE_NAME}/{service.METHOD_NAME}", message.SerializeToString()
-            group.create_task(run_stuck(name, address, feed, visits, path, asked))
+            stays = service is subscribe_service  # which is cut off soon
+            group.create_task(run_stuck(name, address, feed, visits, path, asked, stays=stays))
         for name, raw in raws.items():
             group.create_task(run_raw(name, address, feed, visits, Random(rng.random()), raw))
     visits.counts["seconds without a new block"] = round(feed.waited_seconds)
