@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -27,7 +28,7 @@ def test_a_block_in_the_far_future_does_not_keep_a_node_out_of_service(
     async def scenario() -> None:
         async with AsyncExitStack() as stack:
             peer = await stack.enter_async_context(fake_peer(BLOCKS[:3]))
-            settings = FAST | {"catchup_max_stalled_attempts": 3, "catchup_unconfirmed_seconds": 0.3}
+            settings = FAST | {"catchup_max_stalled_attempts": 3, "catchup_unconfirmed_seconds": 600.0}
             settings |= {"catchup_stall_seconds": 30.0}  # by itself it asks its peers only then
             node = await stack.enter_async_context(
                 running_node(tmp_path, **settings, peers=peers(peer.address))
@@ -38,6 +39,9 @@ def test_a_block_in_the_far_future_does_not_keep_a_node_out_of_service(
             await liar.end_stream(Request.EndStream.Code.TOO_FAR_BEHIND, 12, far)
             await until(lambda: node.following.problem is not None)
             assert (await asyncio.to_thread(readiness_of, node))[0] == 503
+            machine = node.following._machine
+            assert machine is not None
+            machine.rules = replace(machine.rules, unconfirmed_ns=300_000_000)
             await until(lambda: node.following.problem is None)
             assert (node.account.readiness(), node.following.distance) == ([], 0)
             assert node.conductor.catch_up_target is None
@@ -71,6 +75,7 @@ def test_a_standby_that_is_led_back_to_itself_says_so(tmp_path: Path) -> None:
             link = Link(way, itself)
             await link.open()
             settings = FAST | {"grpc_address": itself, "peers": (way,), "role": "standby"}
+            settings |= {"catchup_stall_seconds": 5.0}  # which is the time for an answer, too
             node = await stack.enter_async_context(running_node(tmp_path, **settings))
             expected = f"the node has nobody to follow: {way} leads to the node itself"
             await until(lambda: node.account.readiness() == [expected])
