@@ -25,7 +25,7 @@ from publishers.maker import BlockMaker, MakerOptions
 from tests.gateway.fake_peer import fake_peer, items_of, nonsense_peer, says, silent, whole
 from tests.gateway.test_following import FAST, peers, until_block
 from tests.gateway.test_ledger import logged
-from tests.nodes import KEY, make_blocks, running_node, wire_to
+from tests.nodes import ANSWER_SECONDS, KEY, make_blocks, running_node, wire_to
 
 BLOCKS = make_blocks(8)
 
@@ -47,7 +47,7 @@ async def attempt(tmp_path: Path, begun: int, plan: Range, *sent: int) -> tuple[
             await publisher.block(*BLOCKS[:begun])
             await publisher.answers(begun)
         channel = open_channel(peer.address)
-        stream = PeerStream(node.conductor, peer.address, plan, 5.0)
+        stream = PeerStream(node.conductor, peer.address, plan, ANSWER_SECONDS)
         ending = await stream.run(channel, None)
         await channel.close()
         assert node.conductor.arbiter.source_count == (1 if begun else 0), "it has left the race"
@@ -61,10 +61,11 @@ def test_a_block_that_the_node_has_by_now_begins_the_attempt_anew(tmp_path: Path
 
 
 def test_a_peer_that_has_no_more_is_left_for_one_that_has_long_before_it_would_count_as_stalled(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Three nodes: where all connections broke, two standbys had nothing for 10 s but each other."""
-    stall_seconds = 4.0
+    stall_seconds = 400.0
+    monkeypatch.setattr(peer_stream, "PEER_POLL_SECONDS", 0.01)  # between two looks
 
     async def scenario() -> None:
         async with AsyncExitStack() as stack:
@@ -73,8 +74,12 @@ def test_a_peer_that_has_no_more_is_left_for_one_that_has_long_before_it_would_c
             channel = await stack.enter_async_context(open_channel(level.address))
             stream = PeerStream(node.conductor, level.address, Range(0, None), stall_seconds)
             stream.known_elsewhere = 7
-            async with asyncio.timeout(0.75 * stall_seconds):
-                ending = await stream.run(channel, None)
+            running = asyncio.ensure_future(stream.run(channel, None))
+            async with asyncio.timeout(ANSWER_SECONDS):
+                while stream._heard_at is None:  # noqa: ASYNC110
+                    await asyncio.sleep(0.005)
+                stream._heard_at -= stall_seconds / 4  # as if that time had gone by
+                ending = await running
             assert ending == (Outcome.OUTRUN, "another peer has block 7")
 
     asyncio.run(scenario())
@@ -94,7 +99,9 @@ def test_a_message_that_does_not_parse_is_the_peers_fault(tmp_path: Path) -> Non
         await server.start()
         try:
             async with running_node(tmp_path) as node, open_channel(address) as channel:
-                return await PeerStream(node.conductor, address, Range(0, None), 5.0).run(channel, None)
+                return await PeerStream(node.conductor, address, Range(0, None), ANSWER_SECONDS).run(
+                    channel, None
+                )
         finally:
             await server.stop(0)
 
@@ -130,7 +137,7 @@ def test_a_message_of_many_items_waits_for_a_turn(
             peer = await stack.enter_async_context(fake_peer([block]))
             node = await stack.enter_async_context(running_node(tmp_path))
             channel = open_channel(peer.address)
-            await PeerStream(node.conductor, peer.address, Range(0, 0), 5.0).run(channel, None)
+            await PeerStream(node.conductor, peer.address, Range(0, 0), ANSWER_SECONDS).run(channel, None)
             await channel.close()
             assert node.ledger.last_number == 0
             assert turns == [node.conductor.turns] * waits
@@ -172,7 +179,9 @@ def test_a_message_of_very_many_items_is_looked_at_in_a_thread(
             peer = await stack.enter_async_context(fake_peer(BLOCKS, says(items_of(*sent))))
             node = await stack.enter_async_context(running_node(tmp_path))
             channel = open_channel(peer.address)
-            ending = await PeerStream(node.conductor, peer.address, Range(0, 0), 5.0).run(channel, None)
+            ending = await PeerStream(node.conductor, peer.address, Range(0, 0), ANSWER_SECONDS).run(
+                channel, None
+            )
             await channel.close()
             return ending
 
@@ -195,7 +204,9 @@ def test_a_message_of_more_items_than_a_block_may_have_is_not_looked_at(
             peer = await stack.enter_async_context(fake_peer(BLOCKS, too_many))
             node = await stack.enter_async_context(running_node(tmp_path))
             channel = open_channel(peer.address, None, (("grpc.max_receive_message_length", 32 << 20),))
-            ending = await PeerStream(node.conductor, peer.address, Range(0, 0), 5.0).run(channel, None)
+            ending = await PeerStream(node.conductor, peer.address, Range(0, 0), ANSWER_SECONDS).run(
+                channel, None
+            )
             await channel.close()
             return ending
 
@@ -213,7 +224,7 @@ def test_a_node_that_sends_publishers_away_takes_blocks_from_peers(tmp_path: Pat
                 conductor = node.conductor
                 conductor.perform(conductor.arbiter.retire("a standby", conductor.now_ns()))
             channel = open_channel(peer.address)
-            stream = PeerStream(node.conductor, peer.address, Range(0, 7), 5.0)
+            stream = PeerStream(node.conductor, peer.address, Range(0, 7), ANSWER_SECONDS)
             outcome, reason = await stream.run(channel, None)
             await channel.close()
             assert (outcome, reason) == (Outcome.COMPLETE, "it has sent everything up to block 7")
@@ -242,7 +253,7 @@ def test_a_peer_that_does_not_say_how_far_it_is_counts_as_gone_after_so_many_que
 
     async def scenario() -> tuple[Outcome, str]:
         async with running_node(tmp_path) as node:
-            return await PeerStream(node.conductor, "peer:1", Range(0, None), 5.0)._poll(poll)
+            return await PeerStream(node.conductor, "peer:1", Range(0, None), ANSWER_SECONDS)._poll(poll)
 
     if failures_count < PEER_POLL_FAILURES_MAX:
         with pytest.raises(EOFError):

@@ -90,6 +90,7 @@ def test_a_renewed_certificate_is_taken_up_once(authority: Authority, server: Pa
     before = tls.fingerprint
     assert not tls.reload_if_changed()
     authority.issue("node")
+    os.utime(server.certificate, ns=(1, 1))  # where the file system's clock is coarse, it has the same time
     assert tls.reload_if_changed()
     assert tls.fingerprint != before
     assert not tls.reload_if_changed()
