@@ -123,10 +123,10 @@ def test_a_node_is_not_told_to_follow_itself(tmp_path: Path) -> None:
         reason = f"got {ITSELF}, which leads to this node itself, expected another node"
         async with controlled(stage, keeper) as client:
             with pytest.raises(NodeCallFailed) as caught:
-                await client.drain(1.0, ITSELF)
+                await client.drain(CONTROL_SECONDS_MAX, ITSELF)
             assert caught.value.reason == f"INVALID_ARGUMENT: successor: {reason}"
             assert keeper.phase is Phase.ACTIVE
-            await client.drain(1.0, PEER)
+            await client.drain(CONTROL_SECONDS_MAX, PEER)
             with pytest.raises(NodeCallFailed) as caught:
                 await client.stand_by(ITSELF)
             assert caught.value.reason == f"INVALID_ARGUMENT: followed: {reason}"
