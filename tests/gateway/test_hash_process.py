@@ -18,7 +18,7 @@ from gateway import hash_process
 from gateway.errors import HelperProcessLost
 from gateway.hash_process import HashProcess
 from gateway.items import ItemKind, field_item
-from gateway.limits import HASH_PROCESS_REST_SECONDS, HASH_PROCESS_SECONDS_MAX, WARM_UP_SECONDS_MAX
+from gateway.limits import HASH_PROCESS_SECONDS_MAX, WARM_UP_SECONDS_MAX
 from gateway.root_hash import BlockHasher, Looked
 from tests.gateway.blocks import body_items, footer_item, header_item, proof_item
 from tests.gateway.conducting import logged
@@ -195,6 +195,8 @@ def test_one_that_was_killed_is_replaced_though_nobody_asks(monkeypatch: pytest.
 def test_one_that_was_killed_is_replaced_after_a_rest(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    monkeypatch.setattr(hash_process, "HASH_PROCESS_REST_SECONDS", 600.0)
+
     async def play(process: HashProcess) -> None:
         first = await started(process)
         os.kill(first, signal.SIGSTOP)  # so that it does not answer first
@@ -212,7 +214,7 @@ def test_one_that_was_killed_is_replaced_after_a_rest(
 
     with_process(play)
     (line,) = logged(caplog, "hash process lost")
-    assert line["next_in_seconds"] == HASH_PROCESS_REST_SECONDS
+    assert line["next_in_seconds"] == 600.0
 
 
 def test_one_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:

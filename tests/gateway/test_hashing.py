@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import uvloop
 
-from gateway import hashing
+from gateway import hash_process, hashing
 from gateway.errors import BlockRefused
 from gateway.hash_process import HashProcess
 from gateway.hashing import Hashing
@@ -159,6 +159,7 @@ def test_a_process_that_dies_in_mid_block_costs_nothing_but_time(
 ) -> None:
     """Its request is hashed in a thread instead; the block is acknowledged, and stored as it came."""
     monkeypatch.setattr(hashing, "HASH_PROCESS_ITEMS_MIN", 1)  # every set
+    monkeypatch.setattr(hash_process, "HASH_PROCESS_REST_SECONDS", 600.0)  # and none in its place
     process = HashProcess()
 
     async def play(stage: Stage) -> None:
