@@ -17,6 +17,7 @@ import pytest
 from gateway.api import block_items_pb2, subscribe_pb2, subscribe_pb2_grpc
 from gateway.block import Block
 from gateway.items import field_item
+from publishers import block_gateways
 from publishers.block_gateways import BlockGateways, HeldBlocks
 from publishers.errors import SourceUnreachable
 from publishers.limits import ANSWER_BYTES_MAX
@@ -81,11 +82,31 @@ def test_an_empty_node_holds_nothing(tmp_path: Path) -> None:
         assert BlockGateways([str(node.grpc_address)]).held() == HeldBlocks(None, None)
 
 
-def test_nobody_answers() -> None:
-    gateways = BlockGateways([NOBODY], deadline_seconds=0.5)
+class Clock:
+    """Has time pass in pauses only, half a minute in each."""
+
+    def __init__(self) -> None:
+        self._seconds = 0.0
+
+    def monotonic(self) -> float:
+        return self._seconds
+
+    def sleep(self, seconds: float) -> None:
+        self._seconds += 30
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    found = Clock()
+    monkeypatch.setattr(block_gateways, "time", found)
+    return found
+
+
+def test_nobody_answers(clock: Clock) -> None:
+    gateways = BlockGateways([NOBODY], deadline_seconds=30)
     assert gateways.held() is None
-    with pytest.raises(SourceUnreachable, match=r"block 3 did not come within 0\.5 s \(127\.0\.0\.1:1: UNAV"):
-        list(gateways.blocks(3, 4, lambda seconds: None))
+    with pytest.raises(SourceUnreachable, match=r"block 3 did not come within 30 s \(127\.0\.0\.1:1: UNAV"):
+        list(gateways.blocks(3, 4, clock.sleep))
 
 
 def ends_early(request: Any, context: Any) -> Iterator[Response]:
@@ -119,11 +140,11 @@ def test_the_next_gateway_takes_over_at_the_block_where_the_first_was(gateway: s
         (says_no, "the subscription ended before block 0 with INVALID_START_BLOCK_NUMBER"),
     ],
 )
-def test_the_last_trouble_is_named(script: Script, trouble: str) -> None:
+def test_the_last_trouble_is_named(clock: Clock, script: Script, trouble: str) -> None:
     with scripted(script) as (_, address):
-        gateways = BlockGateways([address], deadline_seconds=0.5)
+        gateways = BlockGateways([address], deadline_seconds=30)
         with pytest.raises(SourceUnreachable) as caught:
-            list(gateways.blocks(0, 0, lambda seconds: None))
+            list(gateways.blocks(0, 0, clock.sleep))
     assert trouble in caught.value.trouble
 
 

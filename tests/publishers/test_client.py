@@ -24,6 +24,7 @@ from publishers.errors import (
 from publishers.machine import SECOND_NS, MachineLimits
 from publishers.maker import BlockMaker, MakerOptions, key_of_seed
 from publishers.report import PublishReport
+from publishers.signals import Action, Disconnected, Event
 from tests.publishers.fake_node import NO_BLOCK, FakeNode, FakeStream, polite
 
 SMALL = MakerOptions(rounds_per_block=1, events_per_round=2, transactions_per_block=3, item_bytes=300)
@@ -278,15 +279,24 @@ def test_the_next_gateway_takes_over() -> None:
 
 
 def test_an_unreachable_gateway_fails_at_the_deadline() -> None:
-    options = replace(QUICK, machine=MachineLimits(deadline_ns=SECOND_NS // 2), connect_timeout_seconds=0.2)
+    """Which comes once there was an answer to why, in the 0.2 s that it may take."""
+    options = replace(QUICK, machine=MachineLimits(deadline_ns=5 * SECOND_NS), connect_timeout_seconds=0.8)
+    time_ns = 0
+
+    class Refused(PublishClient):
+        def _hear(self, event: Event) -> list[Action]:
+            nonlocal time_ns
+            if isinstance(event, Disconnected) and "refused" in event.reason:
+                time_ns = 5 * SECOND_NS
+            return super()._hear(event)
 
     async def run() -> None:
         async with FakeNode() as gone:
             address = gone.address
         with pytest.raises(PublishFailed) as caught:
-            await publish_blocks(source_of(BLOCKS), [address], "alice", options)
+            await Refused([address], "alice", options, lambda: time_ns).publish(source_of(BLOCKS))
         assert caught.value.reason == (
-            f"block 0 was not acknowledged within 0.5 s (cannot connect to {address}: "
+            f"block 0 was not acknowledged within 5 s (cannot connect to {address}: "
             "Failed to connect to remote host: Connection refused)"
         )
 
@@ -446,17 +456,27 @@ def test_cancellation_while_connecting_ends_at_once() -> None:
 
 
 def test_a_node_that_never_answers_is_given_up() -> None:
-    options = replace(
-        QUICK, machine=replace(QUICK.machine, deadline_ns=SECOND_NS // 5, close_timeout_ns=SECOND_NS // 10)
-    )
+    """Time passes while the node holds the stream, and not while the client connects."""
+    machine = replace(QUICK.machine, deadline_ns=SECOND_NS // 5, close_timeout_ns=SECOND_NS // 10)
+    options = replace(QUICK, machine=machine)
+    time_ns = 0
 
     async def mute(stream: FakeStream) -> None:
+        nonlocal time_ns
+        await stream.block()
+        time_ns += SECOND_NS // 5
         await stream.drain()
+        time_ns += SECOND_NS // 10
         await asyncio.Event().wait()
+
+    async def run() -> None:
+        async with node:
+            client = PublishClient([node.address], "alice", options, lambda: time_ns)
+            await client.publish(source_of(BLOCKS))
 
     node = FakeNode([mute])
     with pytest.raises(PublishFailed, match=r"block 0 was not acknowledged within 0\.2 s"):
-        publish(node, options=options)
+        asyncio.run(run())
     assert node.words == ["TIMEOUT(0, 19)"]
 
 

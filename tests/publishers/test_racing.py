@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
+from tenacity import wait_none
 
 from gateway.block import Block
 from publishers.client import ClientOptions
@@ -13,11 +14,11 @@ from publishers.errors import PublishFailed, SourceCancelled
 from publishers.machine import SECOND_NS, MachineLimits
 from publishers.racing import Racer, race
 from tests.nodes import make_blocks
-from tests.publishers.fake_node import FakeNode, FakeStream, racing
+from tests.publishers.fake_node import NO_BLOCK, FakeNode, FakeStream, racing
 
 BLOCKS = make_blocks(60)
 NOBODY = "127.0.0.1:1"
-OPTIONS = ClientOptions(machine=MachineLimits(deadline_ns=20 * SECOND_NS))
+OPTIONS = ClientOptions(machine=MachineLimits(deadline_ns=20 * SECOND_NS), wait=wait_none())
 IMPATIENT = ClientOptions(machine=MachineLimits(deadline_ns=SECOND_NS // 5))
 
 
@@ -41,12 +42,17 @@ def test_every_block_is_stored_once_and_everybody_knows() -> None:
 
 
 def test_one_that_gives_up_does_not_hold_up_the_others() -> None:
+    async def refuse(stream: FakeStream) -> None:
+        await stream.block()
+        await stream.end("BAD_BLOCK_PROOF", NO_BLOCK)
+        await stream.drain()
+
     async def run() -> None:
-        async with FakeNode() as node:
-            racers = [Racer("lost", (NOBODY,)), Racer("good", (node.address,))]
-            lost, good = await race(source(), racers, IMPATIENT, ahead_bytes_max=2000)
+        async with FakeNode() as node, FakeNode(default=refuse) as refusing:
+            racers = [Racer("lost", (refusing.address,)), Racer("good", (node.address,))]
+            lost, good = await race(source(), racers, OPTIONS, ahead_bytes_max=2000)
         assert lost.failure is not None
-        assert "was not acknowledged within 0.2 s" in lost.failure
+        assert "was refused 3 times with BAD_BLOCK_PROOF" in lost.failure
         assert (good.failure, good.safe_through) == (None, 59)
         assert node.received == BLOCKS
 

@@ -58,13 +58,13 @@ def test_a_steward_that_goes_opens_the_gate() -> None:
 
 def test_a_steward_that_reads_nothing_any_more_holds_up_no_task(monkeypatch: pytest.MonkeyPatch) -> None:
     """As of a driver that is suspended, or whose machine went away."""
-    monkeypatch.setattr(steward_link, "STEWARD_CONNECT_SECONDS", 0.2)
 
     async def run() -> None:
         with socket.create_server(("127.0.0.1", 0)) as deaf:
             link = StewardLink(f"127.0.0.1:{deaf.getsockname()[1]}/x", "p", "p")
             async with link:
                 assert link._writer is not None
+                monkeypatch.setattr(steward_link, "STEWARD_CONNECT_SECONDS", 0.2)  # connected it is
                 link._writer.write(bytes(32 << 20))  # more than any socket takes
 
     asyncio.run(asyncio.wait_for(run(), 30))
@@ -96,8 +96,8 @@ def test_stop_finishes_the_block_in_flight_and_tells_what_was_done() -> None:
             steward.stop()
             await release.wait()
             await stream.rest(number, items)
+            await stream.drain()  # and then: which blocks it holds is said before it hears that one is safe
             await stream.acknowledge(number)
-            await stream.drain()
 
         async with (
             FakeNode(default=slow) as node,
