@@ -89,7 +89,7 @@ def test_a_gateway_that_is_killed_in_mid_job_and_comes_back(
 
         script = threads.submit(kill_and_start_again)
         frame = spark.read.format("blockfiles").option("partitions", 3).load(str(chain))
-        pace = {} if LONG else {"blocks_per_second": 60}
+        pace = {} if LONG else {"blocks_per_second": 30}  # five seconds are left to kill it
         reports = publish(frame, addresses(nodes), race=3, deadline_seconds=120, **pace)
         assert script.result() < COUNT - 1, "it was killed in mid-job"
         check_reports(reports)
