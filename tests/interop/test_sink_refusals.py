@@ -26,7 +26,7 @@ from publishers.spark import publish
 from publishers.spark.failures import reason_in
 from publishers.spark.schema import BLOCK_SCHEMA
 from tests.certificates import Authority
-from tests.interop.sinking import write_chain
+from tests.interop.sinking import wait_until, write_chain
 from tests.nodes import ledger_key, make_blocks
 from tests.publishers.fake_node import FakeNode, running
 from tests.publishers.node_thread import node_thread
@@ -99,7 +99,7 @@ def test_a_block_that_is_signed_by_another_key_stops_the_job_at_it(
     with node_thread(tmp_path) as node:
         with pytest.raises(SparkJobFailed, match="block 5 was refused 3 times with BAD_BLOCK_PROOF: "):
             publish(frame_of(spark, [*BLOCKS[:5], forged, *BLOCKS[6:]]), str(node.grpc_address))
-        assert node.ledger.last_number == 4
+        wait_until(lambda: node.ledger.last_number == 4, "the blocks before it")
 
 
 def test_a_streaming_query_ends_at_a_damaged_block(spark: SparkSession, tmp_path: Path) -> None:
@@ -141,10 +141,10 @@ def test_both_sides_show_certificates(spark: SparkSession, secured: tuple[Author
 
     def refusal(**options: Any) -> str:
         with pytest.raises(SparkJobFailed) as caught:
-            publish(frame, gateway, deadline_seconds=1, **options)
+            publish(frame, gateway, deadline_seconds=3, **options)
         return caught.value.reason
 
-    late = f"publisher spark: block 0 was not acknowledged within 1 s (cannot connect to {gateway}: "
+    late = f"publisher spark: block 0 was not acknowledged within 3 s (cannot connect to {gateway}: "
     assert refusal() == f"{late}Socket closed)"
     assert refusal(tls_ca=ca) == f"{late}Socket closed)"
     assert refusal(tls="true").startswith(f"{late}Tls handshake failed ")
