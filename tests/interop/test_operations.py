@@ -92,9 +92,10 @@ async def control_of(node: ServeProcess) -> str:
 
 
 async def last_of(node: ServeProcess, places: Places) -> int:
-    """Its last block, as `sluice status` has it."""
+    """Its last block, as `sluice status` has it; -1: none."""
     text = await ask(STATUS, places | {"HOST:40840": str(node.grpc_address)})
-    return int(text.splitlines()[1].split()[4])
+    last = text.splitlines()[1].split()[4]
+    return -1 if last == "none" else int(last)
 
 
 class Publishing:
