@@ -6,7 +6,6 @@ import asyncio
 import os
 import re
 import shlex
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,17 +16,15 @@ from typing import Any
 import pytest
 
 from datastream import BlockingStreamFollower, FollowLimits
+from tests.chaos.network import free_ports
 
 TEXT = (Path(__file__).parents[2] / "docs" / "datastream.md").read_text(encoding="utf-8")
 PORTS = ("6900", "7900")
 
 
-def free_ports() -> list[str]:
-    listeners = [socket.create_server(("127.0.0.1", 0)) for _ in PORTS]
-    ports = [str(listener.getsockname()[1]) for listener in listeners]
-    for listener in listeners:
-        listener.close()
-    return ports
+def two_ports() -> list[str]:
+    """Ports that no connection of another test gets meanwhile."""
+    return [str(port) for port in free_ports(len(PORTS))]
 
 
 def with_ports(text: str, ports: list[str]) -> str:
@@ -65,7 +62,7 @@ def test_the_commands(tmp_path: Path) -> None:
     root = str(Path(__file__).parents[2])
     environment["PYTHONPATH"] = root
     serving: list[subprocess.Popen[str]] = []
-    ports = free_ports()
+    ports = two_ports()
     try:
         for command, lines in transcript():
             # The default port may be taken on this machine.
@@ -107,7 +104,7 @@ def test_the_python(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    ports = free_ports()
+    ports = two_ports()
     blocks = [with_ports(block, ports) for block in re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)]
     names: dict[str, Any] = {}
     exec(blocks[0], names)
