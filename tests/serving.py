@@ -87,8 +87,9 @@ class ServeProcess:
         return self._log_path.read_text("utf-8")
 
     def logged(self, message: str) -> list[dict[str, Any]]:
-        """The log lines of this run that have a message."""
-        lines = [json.loads(line) for line in self.log_text().splitlines() if line.startswith("{")]
+        """The log lines of this run that have a message; not one that is still being written."""
+        whole = self.log_text().rpartition("\n")[0]
+        lines = [json.loads(line) for line in whole.splitlines() if line.startswith("{")]
         return [line for line in lines if line["message"] == message]
 
     def send(self, signal_number: signal.Signals) -> None:

@@ -142,9 +142,9 @@ def test_a_signal_stops_the_node_cleanly(tmp_path: Path, number: signal.Signals)
                 StreamClient.connect(node.tcp_address.host, node.tcp_address.port) as client,
             ):
                 alice, bob = publisher_of(channel), publisher_of(channel)
+                await bob.call.initial_metadata()  # the node knows of it, and tells it of each block
                 await alice.block(*BLOCKS[:2])
                 await alice.expect("ack 0", "ack 1")
-                await bob.call.initial_metadata()
                 await alice.items(*BLOCKS[2].items[:3])
                 await client.start(0)
                 second = await asyncio.to_thread(refused, *ANYWHERE, *KEY, "--data-dir", node.data_dir)
