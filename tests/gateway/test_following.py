@@ -307,8 +307,12 @@ def test_a_target_that_nobody_can_show_the_way_to_is_said_and_forgotten_when_the
 
 
 def test_publishers_jump_in_while_a_slow_peer_is_followed(tmp_path: Path) -> None:
+    jumped = asyncio.Event()
+
     async def slow(peer: FakePeer, start: int, end: int) -> AsyncIterator[Response]:
         for block in peer.blocks[start : end + 1]:
+            if block.number == 10:
+                await jumped.wait()
             for response in whole(block):
                 yield response
             await asyncio.sleep(0.02)
@@ -319,14 +323,13 @@ def test_publishers_jump_in_while_a_slow_peer_is_followed(tmp_path: Path) -> Non
             peer = await stack.enter_async_context(fake_peer(BLOCKS, slow))
             node = await stack.enter_async_context(running_node(tmp_path, **CALM, peers=peers(peer.address)))
             wire = await stack.enter_async_context(wire_to(node))
-            await until_block(node, 2)
+            await until_block(node, 9)
             publisher = await wire.publisher()
             await publisher.block(BLOCKS[29])
-            text = await publisher.answer()
-            while text.startswith("ack"):
-                text = await publisher.answer()
-            last = int(text.removeprefix("behind "))
-            await publisher.block(*BLOCKS[last + 1 :])
+            await publisher.expect("behind 9")
+            await publisher.block(*BLOCKS[10:12])
+            jumped.set()
+            await publisher.block(*BLOCKS[12:])
             await until_block(node, 29)
             reader = await wire.subscribe(0, 29)
             assert await reader.rest() == [*BLOCKS, "SUCCESS"]
