@@ -49,12 +49,14 @@ def test_a_laggard_does_not_send_what_it_was_told_is_stored(tmp_path: Path) -> N
 def test_a_routine_reset_between_blocks_loses_and_repeats_nothing(tmp_path: Path) -> None:
     options = ClientOptions(machine=MachineLimits(reset_interval_ns=SECOND_NS // 20))
 
-    async def slow() -> AsyncIterator[Block]:
-        async for block in chain():
-            await asyncio.sleep(0.02)
-            yield block
-
     async def scene(stage: Stage) -> None:
+        async def slow() -> AsyncIterator[Block]:
+            async for block in chain():
+                # Not all of them while one stream is opened, however long that takes.
+                await stage.until(lambda: stage.node.conductor.next_to_store == block.number)  # noqa: B023
+                await asyncio.sleep(0.02)
+                yield block
+
         report = await publish_blocks(slow(), [str(stage.node.grpc_address)], "alice", options)
         assert (report.blocks, report.acknowledged, report.unacknowledged) == (len(BLOCKS), len(BLOCKS), 0)
         assert report.reconnects >= 2
