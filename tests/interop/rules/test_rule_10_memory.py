@@ -288,7 +288,6 @@ def test_a_publisher_that_reads_nothing_at_all_has_its_connection_cut(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, is_ended: bool
 ) -> None:
     """It has too many answers, or the node has ended its stream; neither can be told to it."""
-    monkeypatch.setattr(publish_service, "DRAIN_SECONDS_MAX", 0.2)
     released: list[str] = []
     release = Admission.release
 
@@ -298,6 +297,7 @@ def test_a_publisher_that_reads_nothing_at_all_has_its_connection_cut(
 
     async def scene(stage: Stage) -> None:
         monkeypatch.setattr(Admission, "release", spy)
+        monkeypatch.setattr(publish_service, "DRAIN_SECONDS_MAX", 0.2)
         (deaf,) = await stage.publishers("deaf")
         sending = asyncio.ensure_future(ask_for_ever(deaf))
         if is_ended:

@@ -122,10 +122,8 @@ def test_a_stream_that_was_ended_is_read_while_messages_come(
 def test_a_stream_that_was_ended_is_not_read_for_ever(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(publish_service, "DRAIN_SECONDS", 0.1)
-    monkeypatch.setattr(publish_service, "DRAIN_SECONDS_MAX", 0.2)
-
     async def scene(stage: Stage) -> None:
+        monkeypatch.setattr(publish_service, "DRAIN_SECONDS_MAX", 2.0)
         (alice,) = await stage.publishers("alice")
         alice.polite = False
         await alice.items()
