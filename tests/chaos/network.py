@@ -34,6 +34,9 @@ _TRIAL = "ip link set lo up && ip link add b0 type bridge && ip link add v0 type
 _SUBNET = "10.99.0"
 _PORTS = range(20_000, 32_000)
 """Below those that the kernel gives to connections: a client that calls a dead node must not reach itself."""
+_WORKERS = 8
+"""Where tests run in several processes, each has ports of its own: one that a dead node will have again is
+free to whoever looks."""
 _FOREVER_SECONDS = "86400"
 
 
@@ -176,9 +179,11 @@ def make_places(count: int) -> list[Place]:
 
 
 def free_ports(count: int) -> list[int]:
-    """Find ports that are free now."""
+    """Find ports that are free now, and that no other process of the same tests is given."""
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    ours = _PORTS[worker % _WORKERS :: _WORKERS]
     found: list[int] = []
-    for port in random.sample(_PORTS, len(_PORTS)):
+    for port in random.sample(ours, len(ours)):
         with socket.socket() as probe, suppress(OSError):
             probe.bind(("127.0.0.1", port))
             found.append(port)
