@@ -8,6 +8,9 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from gateway import publish_service
 from gateway.block import Block
 from gateway.node import Node
 from gateway.race_tables import BlockState
@@ -69,9 +72,18 @@ class Stage(Wire):
 
 
 def play(
-    tmp_path: Path, scene: Callable[[Stage], Awaitable[None]], *, committed: int = 9, **settings: Any
+    tmp_path: Path,
+    scene: Callable[[Stage], Awaitable[None]],
+    *,
+    committed: int = 9,
+    drain_seconds: float = ANSWER_SECONDS,
+    **settings: Any,
 ) -> bytes:
-    """Play a scene at a node that holds blocks 0 to committed - 1; return the stream file's bytes."""
+    """Play a scene at a node that holds blocks 0 to committed - 1; return the stream file's bytes.
+
+    `drain_seconds`: how long a publisher whose stream the node has ended may be silent. It is long, since a
+    test that is to write on may have no time; it closes its side when it is done.
+    """
 
     async def main() -> None:
         async with running_node(tmp_path, **settings) as node:
@@ -88,7 +100,9 @@ def play(
             finally:
                 await stage.close()
 
-    asyncio.run(main())
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(publish_service, "DRAIN_SECONDS", drain_seconds)
+        asyncio.run(main())
     return stream_bytes(tmp_path)
 
 

@@ -98,11 +98,8 @@ def test_what_end_stream_says_is_noted(
     assert logged(caplog, "publisher ends its stream") == expected[not is_wrong]
 
 
-def test_a_stream_that_was_ended_is_read_while_messages_come(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stream_that_was_ended_is_read_while_messages_come(tmp_path: Path) -> None:
     """A slow writer that looks at its answers only at the end: it has time, and the status is in order."""
-    monkeypatch.setattr(publish_service, "DRAIN_SECONDS", 1.5)
 
     async def scene(stage: Stage) -> None:
         (alice,) = await stage.publishers("alice")
@@ -116,7 +113,7 @@ def test_a_stream_that_was_ended_is_read_while_messages_come(
         await alice.expect("closed")  # silent for long enough
         assert await alice.call.code() is grpc.StatusCode.OK
 
-    play(tmp_path, scene)
+    play(tmp_path, scene, drain_seconds=1.5)
 
 
 def test_a_stream_that_was_ended_is_not_read_for_ever(
@@ -138,7 +135,7 @@ def test_a_stream_that_was_ended_is_not_read_for_ever(
         await asyncio.wait({writing})
         assert writing.exception() is not None  # it learns that the stream is over
 
-    play(tmp_path, scene)
+    play(tmp_path, scene, drain_seconds=0.5)
 
 
 def test_an_error_with_one_message_ends_one_stream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
