@@ -36,6 +36,8 @@ KEY = key_of_seed(7)
 SMALL = MakerOptions(rounds_per_block=1, events_per_round=2, transactions_per_block=3, item_bytes=256)
 ANSWER_SECONDS = 20.0
 """How long a test waits for an answer before it fails."""
+AT_ITS_END: dict[str, Any] = {"publish_proof_idle_ms": 10_000}
+"""Settings: a block is complete with its end, however long that takes to come, and not for a silence."""
 
 Request = publish_pb2.PublishStreamRequest
 Response = publish_pb2.PublishStreamResponse

@@ -35,6 +35,7 @@ from publishers.maker import BlockMaker, MakerOptions
 from tests.datastream.fake_disk import FailingDisk
 from tests.nodes import (
     ANSWER_SECONDS,
+    AT_ITS_END,
     KEY,
     Wire,
     make_blocks,
@@ -249,7 +250,7 @@ def test_a_disk_that_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fa
     monkeypatch.setattr(node_account, "HEALTH_CHECK_SECONDS", 0.01)
 
     async def main() -> None:
-        async with node_on(disk, tmp_path / "failing") as node, wire_to(node) as wire:
+        async with node_on(disk, tmp_path / "failing", **AT_ITS_END) as node, wire_to(node) as wire:
             alice, bob = await wire.publisher("alice"), await wire.publisher("bob")
             await alice.block(BLOCKS[0])
             await alice.expect("ack 0")
@@ -308,7 +309,7 @@ def test_a_node_that_begins_in_mid_chain(tmp_path: Path, caplog: pytest.LogCaptu
             await alice.block(BLOCKS[5])
             await alice.expect("behind 3")
             early = await wire.publisher("early")
-            await early.block(BLOCKS[3])
+            await early.items(*BLOCKS[3].items)
             assert (await early.answer()).startswith("end DUPLICATE_BLOCK last 3 about")
             await alice.block(*BLOCKS[4:6])
             await alice.expect("ack 4", "ack 5")
@@ -317,7 +318,7 @@ def test_a_node_that_begins_in_mid_chain(tmp_path: Path, caplog: pytest.LogCaptu
 
     async def second_run() -> None:
         # The setting is for an empty node; this one knows where it is.
-        async with running_node(tmp_path, first_block=9) as node, wire_to(node) as wire:
+        async with running_node(tmp_path, first_block=9, **AT_ITS_END) as node, wire_to(node) as wire:
             mallory = await wire.publisher("mallory")
             await mallory.block(make_blocks(7, seed=8)[6])
             await mallory.expect("end BAD_BLOCK_PROOF last 5 about 6", "closed")
@@ -336,7 +337,7 @@ def test_a_node_that_begins_in_mid_chain(tmp_path: Path, caplog: pytest.LogCaptu
 
 def test_a_node_that_begins_with_whatever_comes(tmp_path: Path) -> None:
     async def main() -> None:
-        async with running_node(tmp_path, first_block="any") as node, wire_to(node) as wire:
+        async with running_node(tmp_path, first_block="any", **AT_ITS_END) as node, wire_to(node) as wire:
             mallory, alice = await wire.publisher("mallory"), await wire.publisher("alice")
             await mallory.items(*make_blocks(10, seed=8)[9].items[:-1], BLOCKS[9].items[-1])
             await mallory.end(9)
@@ -364,7 +365,7 @@ def test_a_line_that_breaks_behind_a_proof_drops_the_block(tmp_path: Path, broke
     """gRPC ends the messages of a broken stream as it ends those of one that was closed in order."""
 
     async def main() -> None:
-        async with running_node(tmp_path, publish_proof_idle_ms=10_000) as node, wire_to(node) as wire:
+        async with running_node(tmp_path, **AT_ITS_END) as node, wire_to(node) as wire:
             alice, bob = await wire.publisher("alice"), await wire.publisher("bob")
             await alice.items(*BLOCKS[0].items)
             await wire.begun(0)
@@ -383,7 +384,7 @@ def test_a_line_that_breaks_behind_a_proof_drops_the_block(tmp_path: Path, broke
 
 def test_a_side_that_is_closed_behind_a_proof_completes_the_block(tmp_path: Path) -> None:
     async def main() -> None:
-        async with running_node(tmp_path, publish_proof_idle_ms=10_000) as node, wire_to(node) as wire:
+        async with running_node(tmp_path, **AT_ITS_END) as node, wire_to(node) as wire:
             alice = await wire.publisher("alice")
             await alice.items(*BLOCKS[0].items)
             await alice.call.done_writing()

@@ -30,6 +30,7 @@ from gateway.turns import Turns
 from publishers.maker import BlockMaker, MakerOptions, key_of_seed
 from tests.nodes import (
     ANSWER_SECONDS,
+    AT_ITS_END,
     KEY,
     Publisher,
     Wire,
@@ -41,6 +42,12 @@ from tests.nodes import (
 )
 
 EVENT = field_item(ItemKind.EVENT_HEADER, b"")
+
+
+@pytest.fixture(autouse=True)
+def pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long a publisher pauses in sending to a stream that was ended: it closes its side."""
+    monkeypatch.setattr(publish_service, "DRAIN_SECONDS", ANSWER_SECONDS)
 
 
 def with_node(
@@ -335,9 +342,7 @@ def test_a_bad_request_is_answered_and_leaves_nothing(
         await send(alice, blocks[2])
         await alice.expect(answer, "closed")
 
-    # That a block is not complete because nothing follows its proof for a moment: these messages do.
-    whole = {"publish_proof_idle_ms": 10_000}
-    assert with_node(tmp_path / "tried", scenario, committed=2, **whole) == before
+    assert with_node(tmp_path / "tried", scenario, committed=2, **AT_ITS_END) == before
     record = next(record for record in caplog.records if record.message == "stream ended")
     logged = record.sluice_fields  # type: ignore[attr-defined]
     assert logged["publisher"] == "alice"
@@ -475,10 +480,9 @@ def test_mode_hash_checks_the_links(tmp_path: Path, change: Callable[[Block], li
 # --- streams that do not behave -----------------------------------------------------------------------------
 
 
-def test_a_stream_that_the_node_ended_is_drained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stream_that_the_node_ended_is_drained(tmp_path: Path) -> None:
     """A publisher that is in the middle of sending reads the answer, not an error of the connection."""
     blocks = make_blocks(1)
-    monkeypatch.setattr(publish_service, "DRAIN_SECONDS", ANSWER_SECONDS)  # however long she pauses
 
     async def scenario(wire: Wire) -> None:
         alice = await wire.publisher()
