@@ -7,6 +7,8 @@ import re
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -26,34 +28,42 @@ def transcript() -> str:
     return rest
 
 
-def is_free(port: int) -> bool:
-    """Whether nobody listens there."""
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-    return True
+@contextmanager
+def kept(ports: Sequence[int]) -> Iterator[list[int]]:
+    """Keep ports from connections, to which the kernel gives free ones; give those that are in use.
+
+    A socket that is bound and does not listen hinders nobody who sets SO_REUSEADDR, as servers do.
+    """
+    busy = []
+    with ExitStack() as stack:
+        for port in ports:
+            keeper = stack.enter_context(socket.socket())
+            keeper.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                keeper.bind(("127.0.0.1", port))
+            except OSError:
+                busy.append(port)
+        yield busy
 
 
 @pytest.mark.spark
 @pytest.mark.usefixtures("java")
 def test_the_transcript_runs(tmp_path: Path) -> None:
-    if busy := [port for port in PORTS if not is_free(port)]:
-        pytest.skip(f"the README's ports are in use here: {busy}")
     # `publish` waits for the node by itself; what follows it needs no pause either.
     script = "set -euo pipefail\n" + transcript()
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    done = subprocess.run(
-        ["bash", "-c", script],
-        cwd=tmp_path,
-        env=os.environ | {"PATH": path},
-        capture_output=True,
-        text=True,
-        timeout=200,
-        check=False,
-    )
+    with kept(PORTS) as busy:
+        if busy:
+            pytest.skip(f"the README's ports are in use here: {busy}")
+        done = subprocess.run(
+            ["bash", "-c", script],
+            cwd=tmp_path,
+            env=os.environ | {"PATH": path},
+            capture_output=True,
+            text=True,
+            timeout=200,
+            check=False,
+        )
     assert done.returncode == 0, done.stderr
     entries = re.findall(r"^(\d+) (0x\w+) (\d+) bytes$", done.stdout, re.MULTILINE)
     assert [int(number) for number, _, _ in entries] == list(range(BLOCKS_SHOWN))
