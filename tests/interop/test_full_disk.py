@@ -27,7 +27,7 @@ from gateway.node import Node
 from publishers.maker import BlockMaker, MakerOptions
 from tests.datastream.streams import Item, bookmark, commit, entries
 from tests.datastream.test_bookmarks import FailingDatabase
-from tests.nodes import ANSWER_SECONDS, KEY, Publisher, running_node, stream_bytes, wire_to
+from tests.nodes import ANSWER_SECONDS, AT_ITS_END, KEY, Publisher, running_node, stream_bytes, wire_to
 from tests.publishers.node_thread import store
 
 SIZE_BYTES = 6 << 20
@@ -94,7 +94,7 @@ async def read_all(node: Node, count: int) -> list[Block]:
 
 def test_a_disk_that_gets_full(small_disk: Path, tmp_path: Path) -> None:
     async def main() -> None:
-        async with running_node(small_disk) as node, wire_to(node) as wire:
+        async with running_node(small_disk, **AT_ITS_END) as node, wire_to(node) as wire:
             alice, bob = await wire.publisher("alice"), await wire.publisher("bob")
             number = await send_until_full(alice)
             assert 0 < number < len(BLOCKS) - 1
@@ -147,7 +147,7 @@ def test_room_for_less_than_the_block_is_no_room(
         return sum(record.message == "the disk still cannot be written" for record in caplog.records)
 
     async def main() -> None:
-        async with running_node(small_disk) as node, wire_to(node) as wire:
+        async with running_node(small_disk, **AT_ITS_END) as node, wire_to(node) as wire:
             (small_disk / "ballast").unlink()
             alice = await wire.publisher("alice")
             await alice.block(blocks[0])
@@ -221,14 +221,14 @@ def test_a_node_that_stops_on_a_full_disk_starts_again(small_disk: Path, tmp_pat
     """Neither the snapshot nor the bookmarks could be written at its end."""
 
     async def fill() -> int:
-        async with running_node(small_disk) as node, wire_to(node) as wire:
+        async with running_node(small_disk, **AT_ITS_END) as node, wire_to(node) as wire:
             number = await send_until_full(await wire.publisher("alice"))
             with pytest.raises(OSError, match="No space left"):
                 fill_up(small_disk / "filler")
             return number
 
     async def go_on(number: int) -> None:
-        async with running_node(small_disk) as node, wire_to(node) as wire:
+        async with running_node(small_disk, **AT_ITS_END) as node, wire_to(node) as wire:
             assert (await wire.status()).last_available_block == number - 1
             alice = await wire.publisher("alice")
             await alice.block(*BLOCKS[number:])

@@ -26,7 +26,7 @@ from tests.gateway.proofs import real
 from tests.gateway.proofs.made_chain import BlockPlan, MadeChain
 from tests.gateway.proofs.tss_chain import TssChain
 from tests.gateway.proofs.tss_network import TssNetwork
-from tests.nodes import KEY, Wire, ledger_key, make_blocks, running_node, wire_to
+from tests.nodes import AT_ITS_END, KEY, Wire, ledger_key, make_blocks, running_node, wire_to
 
 NETWORK, OTHER = TssNetwork((1, 1, 1)), TssNetwork((1, 1, 1), seed=2)
 CHAIN, OTHER_CHAIN = TssChain(NETWORK), TssChain(OTHER)
@@ -40,9 +40,10 @@ def play(
     **changes: Any,
 ) -> None:
     """Run a node with these ledger keys, and a scene with it."""
+    settings = {**AT_ITS_END, "ledger_keys": tuple(keys), **changes}
 
     async def main() -> None:
-        async with running_node(data_dir, ledger_keys=tuple(keys), **changes) as node, wire_to(node) as wire:
+        async with running_node(data_dir, **settings) as node, wire_to(node) as wire:
             await scene(node, wire)
 
     asyncio.run(main())
