@@ -8,6 +8,7 @@ import select
 import socket
 import struct
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -291,20 +292,24 @@ def test_joining_while_commits_run(tmp_path: Path, loop: str) -> None:
         def write() -> None:
             for number in range(total):
                 commit(streamer, *operation(number))
+                if len(joins) <= 4:
+                    time.sleep(0.005)  # until the clients are there, too
             done.set()
 
         def join(seed: int) -> None:
             rng = random.Random(seed)
+            stays = False
             while not done.is_set():
                 first = rng.randrange(streamer.committed.total_entries + 1)
                 with serving.connect() as client:
                     client.sendall(struct.pack(">QQQ", 1, 1, first))
                     assert read_exactly(client, len(OK)) == OK
-                    if rng.random() < 0.8:
-                        read_entries(client, first, min(first + rng.randrange(1, 200), 5 * total))
-                    else:
+                    if stays:
                         read_entries(client, first, 5 * total)
+                    else:
+                        read_entries(client, first, min(first + rng.randrange(1, 200), 5 * total))
                 joins.append(first)
+                stays = rng.random() >= 0.8
 
         joins: list[int] = []
         failures: list[BaseException] = []

@@ -412,7 +412,10 @@ def test_the_same_port_again(streamer: DataStreamer) -> None:
     asyncio.run(scenario(serving.port))
 
 
-def test_closing_with_clients_in_every_state(streamer: DataStreamer, loop: str) -> None:
+def test_closing_with_clients_in_every_state(
+    streamer: DataStreamer, loop: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection_module, "LINGER_SECONDS", 600.0)
     with ServerThread(streamer, loop=loop) as serving:
         clients = [serving.connect() for _ in range(4)]
         _, half, blocked, ended = clients
