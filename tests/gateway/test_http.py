@@ -224,7 +224,8 @@ def test_a_client_that_asks_nothing_is_closed(monkeypatch: pytest.MonkeyPatch) -
         for begun in (b"", b"GET /healthz HT"):
             reader, writer = await asyncio.open_connection(server.address.host, server.address.port)
             writer.write(begun)
-            assert await asyncio.wait_for(reader.read(), 20) == b""
+            with suppress(ConnectionResetError):  # where the server had not come to read what was begun
+                assert await asyncio.wait_for(reader.read(), 20) == b""
             writer.close()
         await server.close()
 
