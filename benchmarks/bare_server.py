@@ -1,8 +1,8 @@
 """The bare loop that publishing is compared with: a grpcio server that does only the unavoidable work.
 
 It receives the same messages, hashes the same items with hashlib (once each, no tree), writes them to a file,
-flushes as often as the node did, and acknowledges. It checks nothing. gRPC reads its sockets as the node's
-does.
+flushes as often as the node did, and acknowledges. It checks nothing. gRPC reads its sockets and wakes the
+event loop as the node's does.
 
     python -m benchmarks.bare_server FILE hash|echo BLOCKS_PER_FLUSH BLOCKS
 
@@ -26,6 +26,7 @@ import uvloop  # noqa: E402
 from grpc import aio  # noqa: E402
 
 from gateway.api import publish_pb2  # noqa: E402
+from gateway.event_loop import NodeLoop  # noqa: E402
 
 SERVICE = "org.hiero.block.api.BlockStreamPublishService"
 _Request = publish_pb2.PublishStreamRequest
@@ -107,5 +108,6 @@ if __name__ == "__main__":
             hashes=sys.argv[2] == "hash",
             blocks_per_flush=float(sys.argv[3]),
             block_count=int(sys.argv[4]),
-        )
+        ),
+        loop_factory=NodeLoop,
     )

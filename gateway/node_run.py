@@ -21,6 +21,7 @@ import uvloop
 
 from datastream import DatastreamError
 from gateway.errors import Fatal
+from gateway.event_loop import NodeLoop
 from gateway.limits import GC_OBJECTS_MIN, THREAD_SWITCH_SECONDS
 from gateway.node import Node
 from gateway.settings import Settings
@@ -38,7 +39,7 @@ def run_node(settings: Settings) -> int:
     """
     sys.setswitchinterval(THREAD_SWITCH_SECONDS)
     gc.set_threshold(GC_OBJECTS_MIN)
-    return uvloop.run(_run(settings))
+    return uvloop.run(_run(settings), loop_factory=NodeLoop)
 
 
 async def _run(settings: Settings) -> int:

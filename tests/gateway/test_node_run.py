@@ -13,6 +13,7 @@ import pytest
 
 from gateway import node_run
 from gateway.errors import ChainMisuse
+from gateway.event_loop import NodeLoop
 from gateway.ledger import Ledger
 from gateway.limits import GC_OBJECTS_MIN, THREAD_SWITCH_SECONDS
 from gateway.node import Node
@@ -47,6 +48,7 @@ def test_a_bug_in_the_race_stops_the_node_with_status_1(
 
     class WatchedNode(Node):
         async def start(self) -> None:
+            assert type(asyncio.get_running_loop()) is NodeLoop
             await super().start()
             publishing.append(asyncio.ensure_future(publish(self)))
 
