@@ -260,7 +260,7 @@ class SubscribeService:
 
     async def _serve(self, stream: _Stream, context: aio.ServicerContext[Any, Any]) -> End:
         """Do what the subscriber's steps say, up to its last word."""
-        stream.subscriber.step(self.held())  # what is committed once it knows that it is heard is for it
+        stream.subscriber.take_place(self.held())  # before it knows that it is heard
         await context.send_initial_metadata(())  # so that a subscriber who waits knows that it is heard
         position: Position | None = None
         while True:

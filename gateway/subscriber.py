@@ -117,6 +117,10 @@ class Subscriber:
         last = held.last if self.last_wanted is None else min(held.last, self.last_wanted)
         return max(0, last - self.next_number + 1)
 
+    def take_place(self, held: Held) -> None:
+        """Find the first block to send: what is committed after this is for it. `step` says refusals."""
+        self.step(held)
+
     def step(self, held: Held) -> Step:
         """Say what to do now."""
         if self._in_block:
