@@ -6,7 +6,7 @@ import asyncio
 import json
 import shutil
 import sys
-import time
+from typing import NoReturn
 
 import click
 from rich.console import Console
@@ -56,24 +56,31 @@ def command(
     the nodes has and this one has not, "missing" those that the node itself has heard of. The exit status is
     1 when a node does not answer or has another root hash.
     """
+    if watch:
+        asyncio.run(_watch(addresses, tls, interval_seconds, as_json=as_json))
     view = asyncio.run(collect(addresses, tls))
-    if not watch:
-        _print(view, as_json=as_json)
-    elif sys.stdout.isatty() and not as_json:
+    _print(view, as_json=as_json)
+    if not view.healthy:
+        click.get_current_context().exit(1)
+
+
+async def _watch(
+    addresses: tuple[str, ...], tls: ClientTls | None, interval_seconds: float, *, as_json: bool
+) -> NoReturn:
+    """Look again and again until Ctrl-C, in one event loop: that knows what to do then at any time."""
+    view = await collect(addresses, tls)
+    if sys.stdout.isatty() and not as_json:
         console = Console()
         with Live(_text(view, console.width), console=console, auto_refresh=False) as live:
             while True:
-                time.sleep(interval_seconds)
-                view = asyncio.run(collect(addresses, tls))
+                await asyncio.sleep(interval_seconds)
+                view = await collect(addresses, tls)
                 live.update(_text(view, console.width), refresh=True)
-    else:
-        while True:
-            _print(view, as_json=as_json)
-            sys.stdout.flush()
-            time.sleep(interval_seconds)
-            view = asyncio.run(collect(addresses, tls))
-    if not view.healthy:
-        click.get_current_context().exit(1)
+    while True:
+        _print(view, as_json=as_json)
+        sys.stdout.flush()
+        await asyncio.sleep(interval_seconds)
+        view = await collect(addresses, tls)
 
 
 def _print(view: NodesView, *, as_json: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import pty
@@ -15,8 +16,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from gateway.commands import status
 from gateway.commands.status import command
 from gateway.node import Node
+from gateway.node_status import NodesView
 from tests.nodes import make_blocks
 from tests.publishers.node_thread import node_thread, store
 
@@ -69,14 +72,30 @@ def test_watching_prints_again_and_again_until_it_is_interrupted(node: Node, tmp
     process = subprocess.Popen(
         [*SLUICE, "status", str(node.grpc_address), "--json", "--watch", "--interval", "0.1"],
         stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
     )
     assert process.stdout is not None
     lines = [json.loads(process.stdout.readline()) for _ in range(3)]
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=20)
+    _, complaints = process.communicate(timeout=20)
     assert {line["common_block"] for line in lines} == {2}
-    assert process.returncode == 130
+    assert (process.returncode, complaints.strip()) == (130, "")
+
+
+def test_watching_has_one_event_loop_that_ctrl_c_ends_at_any_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    loops: list[asyncio.AbstractEventLoop] = []
+
+    async def collect(_: object, __: object) -> NodesView:
+        loops.append(asyncio.get_running_loop())
+        if len(loops) == 3:
+            os.kill(os.getpid(), signal.SIGINT)
+        return NodesView([], None)
+
+    monkeypatch.setattr(status, "collect", collect)
+    assert run("127.0.0.1:1", "--watch", "--interval", "0.1").exit_code == 1
+    assert len(loops) == 3
+    assert len(set(loops)) == 1
 
 
 def on_a_terminal(columns: int, *words: str) -> list[str]:
