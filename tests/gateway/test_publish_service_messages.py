@@ -1,4 +1,4 @@
-"""Messages that are too long to be taken, and what becomes of their publishers."""
+"""Messages that are too long to be taken, and such as several send the same."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import grpc
 import pytest
 from grpc import aio
 
+from gateway import publish_service
 from gateway.api import publish_pb2
 from gateway.items import ItemKind, field_item
 from gateway.limits import HARD_MESSAGE_FACTOR
@@ -55,3 +56,47 @@ def test_a_message_that_is_just_so_long_is_answered_and_one_byte_more_ends_the_c
             assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
 
     with_node(tmp_path, scenario, grpc_max_message_bytes=limit_bytes)
+
+
+def test_a_header_that_all_offer_is_parsed_once_and_each_is_answered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parsed: list[bytes] = []
+    parse = publish_service._parsed
+
+    def spy(message: bytes) -> object:
+        parsed.append(message)
+        return parse(message)
+
+    monkeypatch.setattr(publish_service, "_parsed", spy)
+    publish_service._short_one.cache_clear()
+    (block,) = make_blocks(1)
+
+    async def scenario(wire: Wire) -> None:
+        alice, bob, carol = [await wire.publisher(name) for name in ("alice", "bob", "carol")]
+        await alice.items(block.items[0])
+        await bob.items(block.items[0])
+        await bob.expect("skip 0")
+        assert len(parsed) == 1
+        await alice.end_stream(publish_pb2.PublishStreamRequest.EndStream.RESET)
+        await bob.expect("resend 0")
+        await carol.items(block.items[0])
+        await bob.items(block.items[0])
+        await bob.expect("skip 0")
+        await carol.items(*block.items[1:])
+        await carol.end(0)
+        for publisher in (bob, carol):
+            await publisher.expect("ack 0")  # with the right root hash: no item is there twice
+        assert parsed.count(parsed[0]) == 1
+
+    with_node(tmp_path, scenario)
+
+
+def test_a_short_message_that_is_wrong_is_so_for_each_who_sends_it(tmp_path: Path) -> None:
+    async def scenario(wire: Wire) -> None:
+        for name in ("alice", "bob"):
+            publisher = await wire.publisher(name)
+            await publisher.items(b"no item")
+            await publisher.expect("end INVALID_REQUEST last none about 0", "closed")
+
+    with_node(tmp_path, scenario)
