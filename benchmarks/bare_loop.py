@@ -29,13 +29,16 @@ class PauseRecord:
     loop's callbacks, and its waits for threads of its own process. Where it waited during the sleep or behind
     it is not known, so the own part is at most as long as told here; and a thread of the process that has
     Python's lock may have waited for a processor, too, or the whole machine for its host. What the loop has
-    done itself is no more than the *processor time* of its thread.
+    done itself is no more than the *processor time* of its thread; and where all threads of the process
+    together had a processor for much less than the worst pause, nobody in it was at work.
     """
 
     def __init__(self) -> None:
         self.worst_seconds = 0.0
         self.worst_own_seconds = 0.0
         self.worst_processor_seconds = 0.0
+        self.process_seconds_in_worst = 0.0
+        """Processor time of all threads of the process in the worst pause."""
         self._schedstat: int | None = None
         with contextlib.suppress(OSError):
             self._schedstat = os.open("/proc/thread-self/schedstat", os.O_RDONLY)
@@ -51,12 +54,14 @@ class PauseRecord:
         while True:
             # Not the loop's time, which it takes in whole milliseconds, when a round begins.
             waited_before, used_before = self._waited_seconds(), time.thread_time()
-            began = time.perf_counter()
+            process_before, began = time.process_time(), time.perf_counter()
             await asyncio.sleep(WATCH_SECONDS)
             seconds = time.perf_counter() - began
             late = seconds - WATCH_SECONDS
             without_waits = seconds - (self._waited_seconds() - waited_before)
-            self.worst_seconds = max(self.worst_seconds, late)
+            if late > self.worst_seconds:
+                self.worst_seconds = late
+                self.process_seconds_in_worst = time.process_time() - process_before
             used = time.thread_time() - used_before
             self.worst_own_seconds = max(self.worst_own_seconds, min(late, without_waits))
             self.worst_processor_seconds = max(self.worst_processor_seconds, min(late, used))

@@ -42,6 +42,8 @@ class Facts:
     worst_processor_pause_seconds: float = 0.0
     """The longest of the own parts of its pauses, and of its processor times in them, see
     `benchmarks.bare_loop`."""
+    process_seconds_in_worst_pause: float = 0.0
+    """What all threads of the node together had of processors in the longest."""
 
 
 @dataclass(slots=True)
@@ -70,6 +72,7 @@ def node(chain: Chain, arguments: Sequence[str] = (), *, watched: bool = False) 
             facts.worst_pause_seconds = worst_pause_seconds(log_path)
             facts.worst_own_pause_seconds = worst_pause_seconds(log_path, "own_")
             facts.worst_processor_pause_seconds = worst_pause_seconds(log_path, "processor_")
+            facts.process_seconds_in_worst_pause = worst_pause_seconds(log_path, "process_")
 
 
 @contextmanager

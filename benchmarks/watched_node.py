@@ -48,13 +48,17 @@ class WatchedNode(Node):
                 worst_pause_seconds=self._record.worst_seconds,
                 worst_own_pause_seconds=self._record.worst_own_seconds,
                 worst_processor_pause_seconds=self._record.worst_processor_seconds,
+                worst_process_pause_seconds=self._record.process_seconds_in_worst,
             ),
         )
         await super().stop()
 
 
-def worst_pause_seconds(log_path: Path, part: Literal["", "own_", "processor_"] = "") -> float:
-    """Read the worst pause from the log of a node that has ended, or the worst such part of one."""
+def worst_pause_seconds(log_path: Path, part: Literal["", "own_", "processor_", "process_"] = "") -> float:
+    """Read the worst pause from the log of a node that has ended, or the worst such part of one.
+
+    `process_`: what all threads of the node ran in the worst pause.
+    """
     for line in log_path.read_text("utf-8").splitlines():
         entry = json.loads(line)
         if entry["message"] == LAST_WORDS:
