@@ -21,7 +21,6 @@ SERVICE, METHOD = "test.Service", "test"
 STREAM_COUNT = 20
 SECONDS_MAX = 20.0
 
-
 sockets_read: list[socket.socket] = []
 
 
@@ -102,7 +101,9 @@ def test_what_grpc_has_done_meanwhile_wakes_the_loop_once(
         (wake,) = sockets_read  # by this loop, so far: gRPC's
         senders = _Senders(port)
         await asyncio.wait_for(all_heard.wait(), SECONDS_MAX)
-        await asyncio.sleep(0.1)  # plain: each reading of a byte has a round of its own
+        for _ in range(10 * STREAM_COUNT):  # plain: each reading of a byte has a round of its own
+            await asyncio.sleep(0)
+        assert _unread(wake) == 0
         senders.go.set()
         _stand_still(until=lambda: _unread(wake) >= STREAM_COUNT)
         for _ in range(8):
