@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import shutil
 import signal
+import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -90,6 +92,22 @@ def logging_as_it_was() -> Iterator[None]:
     for logger, level in zip(loggers, levels, strict=True):
         logger.setLevel(level)
     logging.root.handlers[:] = handlers
+
+
+@pytest.fixture(autouse=True)
+def process_as_it_was() -> Iterator[None]:
+    """Commands take signals and tune Python for all of their process, which here goes on.
+
+    A uvloop that is closed leaves its signal handlers in place: Ctrl-C would do nothing any more.
+    """
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)}
+    switch_interval, threshold = sys.getswitchinterval(), gc.get_threshold()
+    yield
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+    sys.setswitchinterval(switch_interval)
+    gc.set_threshold(*threshold)
+    gc.unfreeze()
 
 
 @pytest.fixture

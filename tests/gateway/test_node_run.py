@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import sys
-from functools import partial
 from pathlib import Path
 
 import grpc
@@ -24,10 +23,7 @@ BLOCKS = make_blocks(1)
 
 
 def test_a_bug_in_the_race_stops_the_node_with_status_1(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-    request: pytest.FixtureRequest,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The block that was being committed is on disk, so that the next start goes on behind it."""
 
@@ -61,13 +57,10 @@ def test_a_bug_in_the_race_stops_the_node_with_status_1(
             await asyncio.gather(*publishing)
 
     monkeypatch.setattr(node_run, "Node", WatchedNode)
-    request.addfinalizer(partial(sys.setswitchinterval, sys.getswitchinterval()))
-    request.addfinalizer(partial(gc.set_threshold, *gc.get_threshold()))
     # No block is complete before its end has come: she could be at that when the node is gone.
     assert run_node(node_settings(tmp_path, shutdown_grace_seconds=0.2, publish_proof_idle_ms=10_000)) == 1
     assert sys.getswitchinterval() == pytest.approx(THREAD_SWITCH_SECONDS)
     assert (gc.get_threshold()[0], gc.get_freeze_count() > 0) == (GC_OBJECTS_MIN, True)
-    gc.unfreeze()
     assert "the node stops on an internal error" in [record.message for record in caplog.records]
     assert heard[0] in ("CANCELLED", "UNAVAILABLE", "UNKNOWN")  # not an acknowledgement
     monkeypatch.undo()
