@@ -250,7 +250,7 @@ def test_the_last_descriptors_are_not_for_clients(
 ) -> None:
     """Clients take what they can get; the process can still open files, and serve who is there."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    # Two for each client, one of them ours; and an event loop takes some twenty, the first one of a process more.
+    # Two for each client, one of them ours; and an event loop takes some twenty, a first one more.
     with socket.socket() as probe:
         resource.setrlimit(resource.RLIMIT_NOFILE, (probe.fileno() + SPARE_DESCRIPTORS + 100, hard))
     clients: list[socket.socket] = []
