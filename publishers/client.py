@@ -73,6 +73,11 @@ _WHY_SECONDS_MAX: Final = 0.2  # a connection that has failed says so at once
 # What stands before the reason: `failed to connect to all addresses; last error: UNKNOWN: ipv4:127.0.0.1:1: `
 _GRPC_PROSE: Final = re.compile(r"^failed to connect to all addresses; last error: \w+: (ipv[46]:\S+: )?")
 
+_REFUSAL_SECONDS_MAX: Final = 1.0  # as long as the first of our retries waits anyway
+# What grpcio says in the place of a call's status where a write was the first to find the call over.
+_STATUS_LOST: Final = "Internal error from Core"
+_STATUS_LOST_REASON: Final = "ended while it was written to; gRPC does not say why"
+
 _CHANNEL_OPTIONS: Final = (
     ("grpc.max_send_message_length", limits.MESSAGE_BYTES_MAX),
     ("grpc.max_receive_message_length", limits.MESSAGE_BYTES_MAX),
@@ -152,6 +157,7 @@ class PublishClient:
         self._has_read_tls = False
         self._call: _Call | None = None
         self._is_closing = False
+        self._awaits_answer = False  # before it writes to a call, since the status of one was lost
         self._connect: Connect | None = None
         self._finish: Finish | None = None
         self._source_error: Exception | None = None
@@ -354,6 +360,7 @@ class PublishClient:
                 if response is None:  # what gRPC gives for bytes that do not parse
                     call.cancel()
                     return "an answer that does not parse"
+                self._awaits_answer = False
                 event = event_of(response)
                 if event is not None:
                     log.debug("%s hears %s", self._publisher_id, event)
@@ -361,19 +368,28 @@ class PublishClient:
             status = await call.code()
             if status is grpc.StatusCode.OK:
                 return None
-            return f"{status.name}: {await call.details() or 'no details'}"
+            return self._ending(status, await call.details())
         except grpc.aio.AioRpcError as error:
-            return f"{error.code().name}: {error.details() or 'no details'}"
+            return self._ending(error.code(), error.details())
         except asyncio.CancelledError:
             # The call was cancelled: by `_close`, or because this task is (then `cancelling` counts it).
             if _is_being_cancelled():
                 raise
             return "closed from this side"
 
+    def _ending(self, status: grpc.StatusCode, details: str | None) -> str:
+        """Say how a call ended; where gRPC does not know, the next one is not written to before an answer."""
+        if status is grpc.StatusCode.INTERNAL and details == _STATUS_LOST:
+            self._awaits_answer = True
+            return _STATUS_LOST_REASON
+        return f"{status.name}: {details or 'no details'}"
+
     async def _write(self, call: _Call) -> None:
         """Send what the machine gives until it closes the sending side."""
         # What is raised when the call is over is for the reader to report.
         with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
+            if self._awaits_answer:
+                await _answered(call)
             while not self._is_closing:
                 actions = self._hear(Writable())
                 if not actions:
@@ -452,6 +468,13 @@ async def _why_not(channel: grpc.aio.Channel, timeout_seconds: float) -> str:
         if error.code() is not grpc.StatusCode.DEADLINE_EXCEEDED:
             return _GRPC_PROSE.sub("", error.details() or error.code().name)
     return "no answer in time"
+
+
+async def _answered(call: _Call) -> None:
+    """Wait for a gateway's first answer, or its refusal, but not long: it may wait for us to begin."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(_REFUSAL_SECONDS_MAX):
+            await call.initial_metadata()
 
 
 def _cancel_if_broken(task: asyncio.Task[None], call: _Call) -> None:

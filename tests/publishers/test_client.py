@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import grpc
@@ -48,6 +49,21 @@ def publish(
             return await publish_blocks(source_of(blocks), [node.address], "alice", options)
 
     return asyncio.run(run())
+
+
+@asynccontextmanager
+async def serving(handler: grpc.RpcMethodHandler[bytes, bytes]) -> AsyncIterator[str]:
+    """A server that handles publish streams so; its address."""
+    server = grpc.aio.server()
+    service = "org.hiero.block.api.BlockStreamPublishService"
+    methods = {"publishBlockStream": handler}
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, methods),))
+    address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+    await server.start()
+    try:
+        yield address
+    finally:
+        await server.stop(0)
 
 
 # --- it works ---------------------------------------------------------------------------------------------
@@ -217,6 +233,32 @@ def test_a_broken_stream_is_opened_again() -> None:
     assert report.reconnects == 2
 
 
+def test_a_gateway_that_refuses_while_it_is_written_to_is_heard_the_next_time() -> None:
+    """grpcio has no status for a call that a write finds over; the next write waits for an answer."""
+    said: list[str] = []
+
+    class Listening(PublishClient):
+        def _hear(self, event: Event) -> list[Action]:
+            actions = super()._hear(event)
+            if isinstance(event, Disconnected):
+                said.append(event.reason.partition(": ")[2])
+                if said[-1] == "UNAVAILABLE: not today":
+                    self.stop()
+            return actions
+
+    async def refuse(_: object, context: grpc.aio.ServicerContext[bytes, bytes]) -> None:
+        await context.abort(grpc.StatusCode.UNAVAILABLE, "not today")
+
+    async def run() -> None:
+        handler: grpc.RpcMethodHandler[bytes, bytes] = grpc.stream_stream_rpc_method_handler(refuse)
+        async with serving(handler) as address:
+            await Listening([address], "alice", TINY_SETS).publish(source_of(BLOCKS))
+
+    asyncio.run(run())
+    lost = "ended while it was written to; gRPC does not say why"
+    assert said in ([lost, "UNAVAILABLE: not today"], ["UNAVAILABLE: not today"])
+
+
 def test_an_answer_that_does_not_parse_breaks_the_stream_and_not_the_publisher() -> None:
     async def babble(_: object, context: grpc.aio.ServicerContext[bytes, bytes]) -> None:
         await context.write(b"\xff")
@@ -224,17 +266,8 @@ def test_an_answer_that_does_not_parse_breaks_the_stream_and_not_the_publisher()
 
     async def run() -> tuple[FakeNode, PublishReport]:
         handler: grpc.RpcMethodHandler[bytes, bytes] = grpc.stream_stream_rpc_method_handler(babble)
-        server = grpc.aio.server()
-        service = "org.hiero.block.api.BlockStreamPublishService"
-        methods = {"publishBlockStream": handler}
-        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, methods),))
-        strange = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
-        await server.start()
-        try:
-            async with FakeNode() as node:
-                return node, await publish_blocks(source_of(BLOCKS), [strange, node.address], "alice", QUICK)
-        finally:
-            await server.stop(0)
+        async with serving(handler) as strange, FakeNode() as node:
+            return node, await publish_blocks(source_of(BLOCKS), [strange, node.address], "alice", QUICK)
 
     node, report = asyncio.run(run())
     assert node.received == BLOCKS
