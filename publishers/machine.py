@@ -119,7 +119,7 @@ class PublisherMachine:
         self._source_ended = False
         self._departure = _Departure("")
         self._parting: deque[Action] = deque()
-        self._last_trouble = ""
+        self._last_trouble = ""  # since a block last became safe; routine ends of streams are none
         self._progress_at_ns: int | None = None  # when a block last became safe, or the first one came
         self._heard_at_ns = 0  # when the gateway last said something new, or took a message
         self._is_writing = False  # a message was given, and the stream has not asked for another
@@ -270,7 +270,7 @@ class PublisherMachine:
             self._route.rest(departure.gateway)
             self.state = State.RESTING
             return []
-        self._last_trouble = departure.reason
+        self._last_trouble = "" if departure.pace is Pace.AT_ONCE else departure.reason
         if self._is_past(self._deadline_at_ns()):
             return self._finish(Outcome.FAILED, self._deadline_reason())
         return self._connect(self._route.after(departure.gateway, departure.pace))
@@ -370,7 +370,7 @@ class PublisherMachine:
         """Let go of every block up to `number`; say whether that is news."""
         if not self._window.stored(number, self._now_ns, acknowledged=acknowledged):
             return False
-        self._progress_at_ns = self._now_ns
+        self._progress_at_ns, self._last_trouble = self._now_ns, ""
         self._route.progress()
         self._refusals.progress()
         return True

@@ -286,6 +286,32 @@ def test_the_deadline_ends_an_open_stream_with_timeout() -> None:
     assert publisher.lose() == [Finish(Outcome.FAILED, "block 6 was not acknowledged within 30 s")]
 
 
+def test_the_deadline_names_no_trouble_from_before_the_last_block_that_became_safe() -> None:
+    publisher = Publisher(options=MachineLimits(deadline_ns=30 * SECOND_NS)).take([5, 6, 7])
+    publisher.lose("refused")
+    publisher.connect()
+    publisher.write_all()
+    publisher.ack(5)
+    publisher.end(EndCode.DUPLICATE_BLOCK, last=6)
+    publisher.lose()
+    publisher.connect()
+    publisher.write_all()
+    publisher.wait(30)
+    publisher.write_all()
+    assert publisher.lose() == [Finish(Outcome.FAILED, "block 7 was not acknowledged within 30 s")]
+
+
+def test_the_deadline_names_no_trouble_that_an_acknowledgement_ended() -> None:
+    publisher = Publisher(options=MachineLimits(deadline_ns=30 * SECOND_NS)).take([5, 6])
+    publisher.lose("refused")
+    publisher.connect()
+    publisher.write_all()
+    publisher.ack(5)
+    publisher.wait(30)
+    publisher.write_all()
+    assert publisher.lose() == [Finish(Outcome.FAILED, "block 6 was not acknowledged within 30 s")]
+
+
 def test_the_deadline_does_not_run_while_the_source_has_nothing() -> None:
     publisher = Publisher(options=MachineLimits(deadline_ns=30 * SECOND_NS)).streaming([5])
     publisher.write_all()
