@@ -250,8 +250,10 @@ def _print(
     for line in _rows(shown):
         click.echo(line)
     for first, last in run.gaps:
-        missing = f"block {first} is" if first == last else f"blocks {first} to {last} are"
-        click.echo(f"{missing} missing: the links across the gap are not checked")
+        if first == last:  # the next footer bridges it: its row says how
+            click.echo(f"block {first} is missing")
+        else:
+            click.echo(f"blocks {first} to {last} are missing: the links across the gap are not checked")
     if len(shown) < len(verdicts):
         hidden = len(verdicts) - len(shown)
         more = "1 more block is" if hidden == 1 else f"{hidden} more blocks are"

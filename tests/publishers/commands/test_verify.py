@@ -138,6 +138,14 @@ def test_a_gap(folder: Path) -> None:
     assert (status, found["refused"], found["sound"]) == (1, 0, False)
 
 
+def test_a_gap_of_one_block_is_not_said_to_be_unchecked(folder: Path) -> None:
+    """The tree over all blocks, in the next footer, tells a chain of somebody else's."""
+    (folder / "1.blk.gz").unlink()
+    lines = run(folder, *KEY).stdout.splitlines()
+    assert "block 1 is missing" in lines
+    assert any("the root hash of block 1 is taken from this block's footer" in line for line in lines)
+
+
 def test_a_part_from_an_anchor(folder: Path) -> None:
     status, found = run_json(folder, *KEY, "--from", 2, "--to", 3)
     assert status == 0
