@@ -157,7 +157,7 @@ class PublishClient:
         self._has_read_tls = False
         self._call: _Call | None = None
         self._is_closing = False
-        self._awaits_answer = False  # before it writes to a call, since the status of one was lost
+        self._unexplained: set[int] = set()  # gateways that ended a call, and its status was lost
         self._connect: Connect | None = None
         self._finish: Finish | None = None
         self._source_error: Exception | None = None
@@ -328,10 +328,10 @@ class PublishClient:
         call = stub.publishBlockStream(metadata=((PUBLISHER_ID_METADATA, self._publisher_id),))
         self._call, self._is_closing = call, False
         self._hear(Connected())
-        writer = asyncio.create_task(self._write(call))
+        writer = asyncio.create_task(self._write(call, connect.gateway))
         writer.add_done_callback(lambda task: _cancel_if_broken(task, call))
         try:
-            reason = await self._read(call)
+            reason = await self._read(call, connect.gateway)
         finally:
             self._call = None
             await _cancel(writer)
@@ -353,14 +353,14 @@ class PublishClient:
             await channel.wait_for_state_change(state)
         return True
 
-    async def _read(self, call: _Call) -> str | None:
+    async def _read(self, call: _Call, gateway: int) -> str | None:
         """Hand over answers until the stream is over; say what was wrong, None if it ended well."""
         try:
             async for response in call:
                 if response is None:  # what gRPC gives for bytes that do not parse
                     call.cancel()
                     return "an answer that does not parse"
-                self._awaits_answer = False
+                self._unexplained.discard(gateway)
                 event = event_of(response)
                 if event is not None:
                     log.debug("%s hears %s", self._publisher_id, event)
@@ -368,27 +368,27 @@ class PublishClient:
             status = await call.code()
             if status is grpc.StatusCode.OK:
                 return None
-            return self._ending(status, await call.details())
+            return self._ending(gateway, status, await call.details())
         except grpc.aio.AioRpcError as error:
-            return self._ending(error.code(), error.details())
+            return self._ending(gateway, error.code(), error.details())
         except asyncio.CancelledError:
             # The call was cancelled: by `_close`, or because this task is (then `cancelling` counts it).
             if _is_being_cancelled():
                 raise
             return "closed from this side"
 
-    def _ending(self, status: grpc.StatusCode, details: str | None) -> str:
-        """Say how a call ended; where gRPC does not know, the next one is not written to before an answer."""
+    def _ending(self, gateway: int, status: grpc.StatusCode, details: str | None) -> str:
+        """Say how a call ended; where gRPC does not know, the gateway's next one waits for an answer."""
         if status is grpc.StatusCode.INTERNAL and details == _STATUS_LOST:
-            self._awaits_answer = True
+            self._unexplained.add(gateway)
             return _STATUS_LOST_REASON
         return f"{status.name}: {details or 'no details'}"
 
-    async def _write(self, call: _Call) -> None:
+    async def _write(self, call: _Call, gateway: int) -> None:
         """Send what the machine gives until it closes the sending side."""
         # What is raised when the call is over is for the reader to report.
         with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
-            if self._awaits_answer:
+            if gateway in self._unexplained:
                 await _answered(call)
             while not self._is_closing:
                 actions = self._hear(Writable())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
@@ -233,30 +233,58 @@ def test_a_broken_stream_is_opened_again() -> None:
     assert report.reconnects == 2
 
 
+class Listening(PublishClient):
+    """Notes how streams ended, and stops when `last` is how."""
+
+    def __init__(self, gateways: Sequence[str], last: str, visits_max: int) -> None:
+        super().__init__(gateways, "alice", TINY_SETS)
+        self.said: list[str] = []
+        self._last, self._visits_max = last, visits_max
+
+    def _hear(self, event: Event) -> list[Action]:
+        actions = super()._hear(event)
+        if isinstance(event, Disconnected):
+            self.said.append(event.reason.partition(": ")[2])
+            if self.said[-1] == self._last or len(self.said) == self._visits_max:
+                self.stop()
+        return actions
+
+
+async def refuse(_: object, context: grpc.aio.ServicerContext[bytes, bytes]) -> None:
+    await context.abort(grpc.StatusCode.UNAVAILABLE, "not today")
+
+
+REFUSER: grpc.RpcMethodHandler[bytes, bytes] = grpc.stream_stream_rpc_method_handler(refuse)
+NOT_TODAY = "UNAVAILABLE: not today"
+LOST = "ended while it was written to; gRPC does not say why"
+
+
 def test_a_gateway_that_refuses_while_it_is_written_to_is_heard_the_next_time() -> None:
     """grpcio has no status for a call that a write finds over; the next write waits for an answer."""
-    said: list[str] = []
 
-    class Listening(PublishClient):
-        def _hear(self, event: Event) -> list[Action]:
-            actions = super()._hear(event)
-            if isinstance(event, Disconnected):
-                said.append(event.reason.partition(": ")[2])
-                if said[-1] == "UNAVAILABLE: not today":
-                    self.stop()
-            return actions
+    async def run() -> list[str]:
+        async with serving(REFUSER) as address:
+            client = Listening([address], NOT_TODAY, 4)
+            await client.publish(source_of(BLOCKS))
+            return client.said
 
-    async def refuse(_: object, context: grpc.aio.ServicerContext[bytes, bytes]) -> None:
-        await context.abort(grpc.StatusCode.UNAVAILABLE, "not today")
+    assert asyncio.run(run()) in ([LOST, NOT_TODAY], [NOT_TODAY])
 
-    async def run() -> None:
-        handler: grpc.RpcMethodHandler[bytes, bytes] = grpc.stream_stream_rpc_method_handler(refuse)
-        async with serving(handler) as address:
-            await Listening([address], "alice", TINY_SETS).publish(source_of(BLOCKS))
 
-    asyncio.run(run())
-    lost = "ended while it was written to; gRPC does not say why"
-    assert said in ([lost, "UNAVAILABLE: not today"], ["UNAVAILABLE: not today"])
+def test_it_is_heard_too_where_another_gateway_answers_meanwhile() -> None:
+    """What a standby says is nothing that the gateway which refuses has said."""
+
+    async def stand_by(stream: FakeStream) -> None:
+        await stream.end("SUCCESS", NO_BLOCK)
+        await stream.drain()
+
+    async def run() -> list[str]:
+        async with serving(REFUSER) as address, FakeNode(default=stand_by) as standby:
+            client = Listening([address, standby.address], NOT_TODAY, 10)
+            await client.publish(source_of(BLOCKS))
+            return client.said[::2]
+
+    assert asyncio.run(run()) in ([LOST, NOT_TODAY], [NOT_TODAY])
 
 
 def test_an_answer_that_does_not_parse_breaks_the_stream_and_not_the_publisher() -> None:
