@@ -386,8 +386,8 @@ class PublishClient:
 
     async def _write(self, call: _Call, gateway: int) -> None:
         """Send what the machine gives until it closes the sending side."""
-        # What is raised when the call is over is for the reader to report.
-        with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
+        # What is raised when the call is over is for the reader to report; closing raises an InternalError.
+        with contextlib.suppress(grpc.aio.AioRpcError, grpc.aio.InternalError, asyncio.InvalidStateError):
             if gateway in self._unexplained:
                 await _answered(call)
             while not self._is_closing:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterable
 from dataclasses import replace
 
-import grpc
 import pytest
 from tenacity import wait_none
 
@@ -49,21 +47,6 @@ def publish(
             return await publish_blocks(source_of(blocks), [node.address], "alice", options)
 
     return asyncio.run(run())
-
-
-@asynccontextmanager
-async def serving(handler: grpc.RpcMethodHandler[bytes, bytes]) -> AsyncIterator[str]:
-    """A server that handles publish streams so; its address."""
-    server = grpc.aio.server()
-    service = "org.hiero.block.api.BlockStreamPublishService"
-    methods = {"publishBlockStream": handler}
-    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, methods),))
-    address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
-    await server.start()
-    try:
-        yield address
-    finally:
-        await server.stop(0)
 
 
 # --- it works ---------------------------------------------------------------------------------------------
@@ -231,75 +214,6 @@ def test_a_broken_stream_is_opened_again() -> None:
     report = publish(node)
     assert node.received == BLOCKS
     assert report.reconnects == 2
-
-
-class Listening(PublishClient):
-    """Notes how streams ended, and stops when `last` is how."""
-
-    def __init__(self, gateways: Sequence[str], last: str, visits_max: int) -> None:
-        super().__init__(gateways, "alice", TINY_SETS)
-        self.said: list[str] = []
-        self._last, self._visits_max = last, visits_max
-
-    def _hear(self, event: Event) -> list[Action]:
-        actions = super()._hear(event)
-        if isinstance(event, Disconnected):
-            self.said.append(event.reason.partition(": ")[2])
-            if self.said[-1] == self._last or len(self.said) == self._visits_max:
-                self.stop()
-        return actions
-
-
-async def refuse(_: object, context: grpc.aio.ServicerContext[bytes, bytes]) -> None:
-    await context.abort(grpc.StatusCode.UNAVAILABLE, "not today")
-
-
-REFUSER: grpc.RpcMethodHandler[bytes, bytes] = grpc.stream_stream_rpc_method_handler(refuse)
-NOT_TODAY = "UNAVAILABLE: not today"
-LOST = "ended while it was written to; gRPC does not say why"
-
-
-def test_a_gateway_that_refuses_while_it_is_written_to_is_heard_the_next_time() -> None:
-    """grpcio has no status for a call that a write finds over; the next write waits for an answer."""
-
-    async def run() -> list[str]:
-        async with serving(REFUSER) as address:
-            client = Listening([address], NOT_TODAY, 4)
-            await client.publish(source_of(BLOCKS))
-            return client.said
-
-    assert asyncio.run(run()) in ([LOST, NOT_TODAY], [NOT_TODAY])
-
-
-def test_it_is_heard_too_where_another_gateway_answers_meanwhile() -> None:
-    """What a standby says is nothing that the gateway which refuses has said."""
-
-    async def stand_by(stream: FakeStream) -> None:
-        await stream.end("SUCCESS", NO_BLOCK)
-        await stream.drain()
-
-    async def run() -> list[str]:
-        async with serving(REFUSER) as address, FakeNode(default=stand_by) as standby:
-            client = Listening([address, standby.address], NOT_TODAY, 10)
-            await client.publish(source_of(BLOCKS))
-            return client.said[::2]
-
-    assert asyncio.run(run()) in ([LOST, NOT_TODAY], [NOT_TODAY])
-
-
-def test_an_answer_that_does_not_parse_breaks_the_stream_and_not_the_publisher() -> None:
-    async def babble(_: object, context: grpc.aio.ServicerContext[bytes, bytes]) -> None:
-        await context.write(b"\xff")
-        await context.read()
-
-    async def run() -> tuple[FakeNode, PublishReport]:
-        handler: grpc.RpcMethodHandler[bytes, bytes] = grpc.stream_stream_rpc_method_handler(babble)
-        async with serving(handler) as strange, FakeNode() as node:
-            return node, await publish_blocks(source_of(BLOCKS), [strange, node.address], "alice", QUICK)
-
-    node, report = asyncio.run(run())
-    assert node.received == BLOCKS
-    assert (report.acknowledged, report.reconnects) == (20, 1)
 
 
 def test_a_refused_block_fails_with_its_number_and_the_count() -> None:

@@ -1,0 +1,133 @@
+"""How the client takes streams that end, or answer, as no gateway should, over real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
+from struct import pack, unpack
+
+import grpc
+
+from publishers.client import PublishClient, publish_blocks
+from publishers.machine import SECOND_NS
+from publishers.report import PublishReport
+from publishers.signals import Action, Disconnected, Event
+from tests.publishers.fake_node import NO_BLOCK, FakeNode, FakeStream
+from tests.publishers.test_client import BLOCKS, QUICK, TINY_SETS, source_of
+
+
+@asynccontextmanager
+async def serving(handler: grpc.RpcMethodHandler[bytes, bytes]) -> AsyncIterator[str]:
+    """A server that handles publish streams so; its address."""
+    server = grpc.aio.server()
+    service = "org.hiero.block.api.BlockStreamPublishService"
+    methods = {"publishBlockStream": handler}
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, methods),))
+    address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+    await server.start()
+    try:
+        yield address
+    finally:
+        await server.stop(0)
+
+
+class Listening(PublishClient):
+    """Notes how streams ended, and stops when `last` is how."""
+
+    def __init__(self, gateways: Sequence[str], last: str, visits_max: int) -> None:
+        super().__init__(gateways, "alice", TINY_SETS)
+        self.said: list[str] = []
+        self._last, self._visits_max = last, visits_max
+
+    def _hear(self, event: Event) -> list[Action]:
+        actions = super()._hear(event)
+        if isinstance(event, Disconnected):
+            self.said.append(event.reason.partition(": ")[2])
+            if self.said[-1] == self._last or len(self.said) == self._visits_max:
+                self.stop()
+        return actions
+
+
+async def refuse(_: object, context: grpc.aio.ServicerContext[bytes, bytes]) -> None:
+    await context.abort(grpc.StatusCode.UNAVAILABLE, "not today")
+
+
+REFUSER: grpc.RpcMethodHandler[bytes, bytes] = grpc.stream_stream_rpc_method_handler(refuse)
+NOT_TODAY = "UNAVAILABLE: not today"
+LOST = "ended while it was written to; gRPC does not say why"
+
+
+def test_a_gateway_that_refuses_while_it_is_written_to_is_heard_the_next_time() -> None:
+    """grpcio has no status for a call that a write finds over; the next write waits for an answer."""
+
+    async def run() -> list[str]:
+        async with serving(REFUSER) as address:
+            client = Listening([address], NOT_TODAY, 4)
+            await client.publish(source_of(BLOCKS))
+            return client.said
+
+    assert asyncio.run(run()) in ([LOST, NOT_TODAY], [NOT_TODAY])
+
+
+def test_it_is_heard_too_where_another_gateway_answers_meanwhile() -> None:
+    """What a standby says is nothing that the gateway which refuses has said."""
+
+    async def stand_by(stream: FakeStream) -> None:
+        await stream.end("SUCCESS", NO_BLOCK)
+        await stream.drain()
+
+    async def run() -> list[str]:
+        async with serving(REFUSER) as address, FakeNode(default=stand_by) as standby:
+            client = Listening([address, standby.address], NOT_TODAY, 10)
+            await client.publish(source_of(BLOCKS))
+            return client.said[::2]
+
+    assert asyncio.run(run()) in ([LOST, NOT_TODAY], [NOT_TODAY])
+
+
+def test_an_answer_that_does_not_parse_breaks_the_stream_and_not_the_publisher() -> None:
+    async def babble(_: object, context: grpc.aio.ServicerContext[bytes, bytes]) -> None:
+        await context.write(b"\xff")
+        await context.read()
+
+    async def run() -> tuple[FakeNode, PublishReport]:
+        handler: grpc.RpcMethodHandler[bytes, bytes] = grpc.stream_stream_rpc_method_handler(babble)
+        async with serving(handler) as strange, FakeNode() as node:
+            return node, await publish_blocks(source_of(BLOCKS), [strange, node.address], "alice", QUICK)
+
+    node, report = asyncio.run(run())
+    assert node.received == BLOCKS
+    assert (report.acknowledged, report.reconnects) == (20, 1)
+
+
+def test_a_stream_that_ends_without_a_status_is_left_for_another_gateway() -> None:
+    """A web server may do so. Closing our side then raises an error that is not an `AioRpcError`."""
+    headers, data, settings, end_headers, end_stream = 1, 0, 4, 4, 1
+
+    async def web_server(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(asyncio.IncompleteReadError, ConnectionError):
+            await reader.readexactly(len("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"))
+            writer.write(frame(settings))
+            while True:
+                size, kind, _, stream = unpack(">I", b"\0" + await reader.readexactly(3)) + unpack(
+                    ">BBI", await reader.readexactly(6)
+                )
+                await reader.readexactly(size)
+                if kind == headers:
+                    writer.write(frame(headers, end_headers, stream, b"\x88"))  # :status 200
+                    writer.write(frame(data, end_stream, stream))
+        writer.close()
+
+    def frame(kind: int, flags: int = 0, stream: int = 0, payload: bytes = b"") -> bytes:
+        return pack(">I", len(payload))[1:] + pack(">BBI", kind, flags, stream) + payload
+
+    async def run() -> PublishReport:
+        machine = replace(QUICK.machine, answer_timeout_ns=SECOND_NS // 5)
+        strange = await asyncio.start_server(web_server, "127.0.0.1", 0)
+        async with strange, FakeNode() as node:
+            gateways = [f"127.0.0.1:{strange.sockets[0].getsockname()[1]}", node.address]
+            return await publish_blocks(source_of(BLOCKS), gateways, "alice", replace(QUICK, machine=machine))
+
+    assert asyncio.run(run()).acknowledged == 20
