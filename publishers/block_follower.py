@@ -159,6 +159,8 @@ class BlockFollower:
             )
             await call.wait_for_connection()
             async for response in call:
+                if response is None:  # what gRPC gives for bytes that do not parse
+                    raise _nonsense("subscription", "a SubscribeStreamResponse")
                 block = assembler.feed(response)
                 self._heard_at = time.monotonic()
                 if block is not None:
@@ -176,14 +178,21 @@ class BlockFollower:
 
     async def _resolve_start(self, channel: aio.Channel) -> int:
         """Ask a gateway where its first block is, or its next."""
-        status = await node_pb2_grpc.BlockNodeServiceStub(channel).serverStatus(
+        call: Any = node_pb2_grpc.BlockNodeServiceStub(channel).serverStatus(
             node_pb2.ServerStatusRequest(), timeout=limits.STATUS_SECONDS
         )
+        status: node_pb2.ServerStatusResponse | None = await call
+        if status is None:
+            raise _nonsense("its status", "a ServerStatusResponse")
         if status.last_available_block == U64_MAX:
             return status.next_expected_block
         if self._start == "first":
             return status.first_available_block
         return status.last_available_block + 1
+
+
+def _nonsense(what: str, expected: str) -> SubscriptionError:
+    return SubscriptionError(what, "a message that does not parse", expected)
 
 
 class _Ended(Exception):

@@ -125,6 +125,10 @@ async def _nonsense(request: bytes, context: Any) -> bytes:
     return b"\xff\xff"
 
 
+async def _nonsense_stream(request: bytes, context: Any) -> AsyncIterator[bytes]:
+    yield await _nonsense(request, context)
+
+
 @asynccontextmanager
 async def nonsense_peer() -> AsyncIterator[str]:
     """The address of a peer whose answers do not parse, until the end of the test."""
@@ -133,6 +137,11 @@ async def nonsense_peer() -> AsyncIterator[str]:
     for service, method in (("BlockNodeService", "serverStatus"), ("BlockAccessService", "getBlock")):
         name = f"org.hiero.block.api.{service}"
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(name, {method: answer}),))
+    answers: grpc.RpcMethodHandler[Any, Any] = grpc.unary_stream_rpc_method_handler(_nonsense_stream)
+    name = "org.hiero.block.api.BlockStreamSubscribeService"
+    server.add_generic_rpc_handlers(
+        (grpc.method_handlers_generic_handler(name, {"subscribeBlockStream": answers}),)
+    )
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     try:

@@ -13,7 +13,17 @@ import pytest
 from gateway.block import Block
 from publishers.block_follower import BlockFollower, Start
 from publishers.errors import SourceRefused, SourceUnreachable
-from tests.gateway.fake_peer import Code, FakePeer, Response, fake_peer, honest, items_of, says, whole
+from tests.gateway.fake_peer import (
+    Code,
+    FakePeer,
+    Response,
+    fake_peer,
+    honest,
+    items_of,
+    nonsense_peer,
+    says,
+    whole,
+)
 from tests.nodes import make_blocks, running_node, wire_to
 
 BLOCKS = make_blocks(12)
@@ -91,6 +101,20 @@ def test_a_gateway_that_lies_is_left() -> None:
             expected = "subscription, before block 1: got the header of block 2, expected that of block 1"
             assert troubles == [f"{liar.address}: {expected}"]
             assert len(liar.asked) == 1
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("start", "what"),
+    [(0, "subscription: {}a SubscribeStreamResponse"), ("first", "its status: {}a ServerStatusResponse")],
+)
+def test_a_gateway_whose_answers_do_not_parse_is_left(start: Start, what: str) -> None:
+    async def scenario() -> None:
+        async with nonsense_peer() as nonsense, fake_peer(BLOCKS, honest) as good:
+            blocks, troubles = await follow([nonsense, good.address], start, 11)
+            assert blocks == BLOCKS
+            assert troubles == [f"{nonsense}: {what.format('got a message that does not parse, expected ')}"]
 
     asyncio.run(scenario())
 
