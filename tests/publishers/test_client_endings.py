@@ -9,7 +9,9 @@ from dataclasses import replace
 from struct import pack, unpack
 
 import grpc
+import pytest
 
+import publishers.client
 from publishers.client import PublishClient, publish_blocks
 from publishers.machine import SECOND_NS
 from publishers.report import PublishReport
@@ -59,7 +61,13 @@ NOT_TODAY = "UNAVAILABLE: not today"
 LOST = "ended while it was written to; gRPC does not say why"
 
 
-def test_a_gateway_that_refuses_while_it_is_written_to_is_heard_the_next_time() -> None:
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wait for a refusal as long as it takes, where the machine stands still meanwhile."""
+    monkeypatch.setattr(publishers.client, "_REFUSAL_SECONDS_MAX", 20.0)
+
+
+def test_a_gateway_that_refuses_while_it_is_written_to_is_heard_the_next_time(patient: None) -> None:
     """grpcio has no status for a call that a write finds over; the next write waits for an answer."""
 
     async def run() -> list[str]:
@@ -71,7 +79,7 @@ def test_a_gateway_that_refuses_while_it_is_written_to_is_heard_the_next_time() 
     assert asyncio.run(run()) in ([LOST, NOT_TODAY], [NOT_TODAY])
 
 
-def test_it_is_heard_too_where_another_gateway_answers_meanwhile() -> None:
+def test_it_is_heard_too_where_another_gateway_answers_meanwhile(patient: None) -> None:
     """What a standby says is nothing that the gateway which refuses has said."""
 
     async def stand_by(stream: FakeStream) -> None:
