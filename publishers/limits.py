@@ -45,6 +45,9 @@ ANSWER_BYTES_MAX: Final = 4 * MESSAGE_BYTES_MAX
 STATUS_SECONDS: Final = 5.0
 """How long a gateway may take to say what it holds."""
 
+LAST_WORD_SECONDS: Final = 1.0
+"""The same of each gateway when a job has failed, or was stopped: often because they say nothing."""
+
 BLOCK_SECONDS: Final = 60.0
 """How long a gateway may take to send one whole block, which may have hundreds of megabytes."""
 

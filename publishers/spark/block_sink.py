@@ -331,7 +331,7 @@ def _reports_in(messages: list[WriterCommitMessage | None]) -> list[PublishRepor
 def _say_what_is_safe(options: SinkOptions, reports: list[PublishReport]) -> None:
     known = [report.safe_through for report in reports if report.safe_through is not None]
     try:
-        held = options.asker().held()
+        held = options.asker(limits.LAST_WORD_SECONDS).held()
     except Exception as error:  # Spark would show this one, and hide why the job has failed
         log.warning("the gateways cannot be asked what they have: %s", error)
         held = None

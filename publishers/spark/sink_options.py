@@ -139,9 +139,9 @@ class SinkOptions:
             return [Racer(task_name, rotated(self.gateways, 0))]
         return [Racer(f"{task_name}.{turn + 1}", rotated(self.gateways, turn)) for turn in range(self.race)]
 
-    def asker(self) -> BlockGateways:
-        """Make what asks gateways how far they are."""
-        return BlockGateways(rotated(self.gateways, 0), self.tls)
+    def asker(self, answer_seconds: float = 10.0) -> BlockGateways:
+        """Make what asks gateways how far they are; each may take so long to answer."""
+        return BlockGateways(rotated(self.gateways, 0), self.tls, answer_seconds=answer_seconds)
 
 
 def _publisher_id(options: Mapping[str, str]) -> str:

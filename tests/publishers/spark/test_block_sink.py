@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import pickle
+import socket
+import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -246,6 +248,14 @@ def test_abort_says_what_is_stored(tmp_path: Path, caplog: pytest.LogCaptureFixt
         "the job failed; blocks up to 3 are stored, run it again to go on",
         "the job failed; as far as is known no block is stored",
     ]
+
+
+def test_abort_waits_no_longer_than_a_second_for_a_gateway_that_says_nothing() -> None:
+    """Else it is what a job that was stopped waits for, ten seconds for each."""
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        began_at = time.monotonic()
+        writer(gateways=f"127.0.0.1:{mute.getsockname()[1]}").abort([])
+        assert time.monotonic() - began_at < 5
 
 
 def test_paced_blocks_wait_for_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:
