@@ -12,7 +12,7 @@ Both go through the same `read`, so `8MiB` means the same wherever it stands. Pu
     HostPort       "[::1]:6900"                   "[::1]:6900"          Address
     Folder         "./sluice-data"                "./sluice-data"       Path
     File           "/etc/sluice/tls.crt"          "/etc/sluice/tls.crt" Path
-    Subject        "O=Net,CN=alice"               "O=Net,CN=alice"      str
+    Subject        "CN=alice,O=Net"               "CN=alice,O=Net"      str
     FirstBlock     "any", "1201"                  "any" or 1201         "any" or int
     Listed(kind)   "a,b" (environment), repeated  ["a", "b"]            tuple; subjects: "a;b"
 """
@@ -322,14 +322,14 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """The subject of a certificate: `O=Net,CN=alice`, as `openssl x509 -nameopt RFC2253` shows it."""
+    """The subject of a certificate: `CN=alice,O=Net`, as `openssl x509 -nameopt RFC2253` shows it."""
 
     metavar: str = "SUBJECT"
 
     def read(self, written: object) -> str:
         """Read a text with at least one `attribute=value`; blanks and commas may be part of it."""
         if not isinstance(written, str) or "=" not in written.strip(" ="):
-            raise NotThisKind("a certificate's subject, such as O=Net,CN=alice or CN=alice")
+            raise NotThisKind("a certificate's subject, such as CN=alice,O=Net or CN=alice")
         return written.strip()
 
     def to_toml(self, value: object) -> str:

@@ -103,7 +103,7 @@ REFUSED: list[tuple[Kind, tuple[object, ...], str]] = [
     (
         Subject(),
         ("", " ", "alice", "=", 3),
-        "a certificate's subject, such as O=Net,CN=alice or CN=alice",
+        "a certificate's subject, such as CN=alice,O=Net or CN=alice",
     ),
     (FirstBlock(), ("all", -1, 2**64 - 1), "any, or a whole number from 0 to 18446744073709551614"),
     (Text("KIND:KEY"), ("", " ", "a b", 3), "a text of the form KIND:KEY"),
