@@ -382,7 +382,7 @@ class PublishClient:
         if status is grpc.StatusCode.INTERNAL and details == _STATUS_LOST:
             self._unexplained.add(gateway)
             return _STATUS_LOST_REASON
-        return f"{status.name}: {details or 'no details'}"
+        return f"{status.name}: {' '.join((details or 'no details').split())}"
 
     async def _write(self, call: _Call, gateway: int) -> None:
         """Send what the machine gives until it closes the sending side."""

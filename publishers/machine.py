@@ -119,7 +119,6 @@ class PublisherMachine:
         self._source_ended = False
         self._departure = _Departure("")
         self._parting: deque[Action] = deque()
-        self._last_trouble = ""  # since a block last became safe; routine ends of streams are none
         self._progress_at_ns: int | None = None  # when a block last became safe, or the first one came
         self._heard_at_ns = 0  # when the gateway last said something new, or took a message
         self._is_writing = False  # a message was given, and the stream has not asked for another
@@ -270,7 +269,7 @@ class PublisherMachine:
             self._route.rest(departure.gateway)
             self.state = State.RESTING
             return []
-        self._last_trouble = "" if departure.pace is Pace.AT_ONCE else departure.reason
+        self._tally.trouble = None if departure.pace is Pace.AT_ONCE else departure.reason  # that is routine
         if self._is_past(self._deadline_at_ns()):
             return self._finish(Outcome.FAILED, self._deadline_reason())
         return self._connect(self._route.after(departure.gateway, departure.pace))
@@ -370,7 +369,7 @@ class PublisherMachine:
         """Let go of every block up to `number`; say whether that is news."""
         if not self._window.stored(number, self._now_ns, acknowledged=acknowledged):
             return False
-        self._progress_at_ns, self._last_trouble = self._now_ns, ""
+        self._progress_at_ns, self._tally.trouble = self._now_ns, None
         self._route.progress()
         self._refusals.progress()
         return True
@@ -484,7 +483,7 @@ class PublisherMachine:
 
     def _deadline_reason(self) -> str:
         seconds = (self._limits.deadline_ns or 0) / SECOND_NS
-        trouble = f" ({self._last_trouble})" if self._last_trouble else ""
+        trouble = f" ({self._tally.trouble})" if self._tally.trouble else ""
         return f"block {self._window.first} was not acknowledged within {seconds:g} s{trouble}"
 
     def _silence_at_ns(self) -> int | None:

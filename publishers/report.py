@@ -70,6 +70,8 @@ class PublishReport:
     """For blocks won: from the last byte sent to the acknowledgement, nanoseconds, newest kept."""
     failure: str | None = None
     """Why the publisher gave up; None when it did not."""
+    trouble: str | None = None
+    """What went wrong with a stream since a block last became safe, the last of it; None: nothing."""
 
     @property
     def unacknowledged(self) -> int:

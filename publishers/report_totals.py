@@ -51,7 +51,7 @@ def add_reports(
 
     Returns:
         Counts and times are sums, the first and last block and `safe_through` those of all, `failure` is the
-        last one there is.
+        last one there is, `trouble` that of the last report.
     """
     given = list(reports)
     firsts = [report.first_block for report in given if report.first_block is not None]
@@ -71,6 +71,7 @@ def add_reports(
         safe_through=max(safe, default=None),
         refused=tuple(RefusedBlock(*key, count) for key, count in sorted(refused.items())),
         failure=failures[-1] if failures else None,
+        trouble=given[-1].trouble if given else None,
         **{name: sum(getattr(report, name) for report in given) for name in _SUMS},
     )
 

@@ -35,6 +35,7 @@ class Tally:
         self.failovers = 0
         self.bytes_sent = 0
         self.failure: str | None = None
+        self.trouble: str | None = None
         self._gateway: int | None = None
         self._refusals: Counter[int] = Counter()
         self._refusal_codes: dict[int, str] = {}
@@ -142,4 +143,5 @@ class Tally:
             elapsed_ns=elapsed_ns,
             latency_ns=tuple(self._latency_ns),
             failure=self.failure,
+            trouble=self.trouble,
         )

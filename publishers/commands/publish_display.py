@@ -13,6 +13,7 @@ from typing import Any, Final, Self
 
 import click
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
@@ -25,6 +26,7 @@ LINE_SECONDS: Final = 10.0
 """Between two lines of progress where there is no terminal."""
 _MILLISECOND_NS: Final = 1_000_000
 _WINNERS_MAX: Final = 8
+_TROUBLE_CHARACTERS_MAX: Final = 200
 
 
 def _milliseconds(percent: float) -> Callable[[PublishReport], object]:
@@ -85,6 +87,7 @@ def progress_text(progress: JobProgress) -> str:
     if progress.publishers:
         words.append(_head_and_rate(progress.safe_through, progress.blocks_per_second))
         words.append(f"won {_winners(progress.publishers)}")
+        words += _troubles(progress.publishers)
     return ", ".join(words)
 
 
@@ -106,6 +109,18 @@ def _winners(rows: Iterable[PublishReport]) -> str:
     ordered = sorted(rows, key=lambda row: (-row.won, row.publisher_id))
     words = [f"{row.publisher_id} {row.won}" for row in ordered[:_WINNERS_MAX]]
     return " / ".join(words + ["…"] * (len(ordered) > _WINNERS_MAX))
+
+
+def _troubles(rows: Iterable[PublishReport]) -> list[str]:
+    """Say what one of those that get nowhere has heard; most often it is the same for all."""
+    said = [f"{row.publisher_id}: {row.trouble}" for row in rows if row.trouble is not None]
+    return [_one_line(said[0]) + (f" (and {len(said) - 1} more)" if len(said) > 1 else "")] if said else []
+
+
+def _one_line(text: str) -> str:
+    """Cut what a gateway says, which may be anything, to what a line can show."""
+    words = " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())
+    return words if len(words) <= _TROUBLE_CHARACTERS_MAX else words[: _TROUBLE_CHARACTERS_MAX - 1] + "…"
 
 
 def _number(number: int | None) -> str:
@@ -180,7 +195,7 @@ class Display:
             return
         done, total = _done(progress)
         blocks = f"blocks {done}" if total is None else f"blocks {done}/{total}"
-        self._bar.update(self._task, description=text, total=total, completed=done, blocks=blocks)
+        self._bar.update(self._task, description=escape(text), total=total, completed=done, blocks=blocks)
 
     def _say(self, text: str) -> None:
         now = self._now()

@@ -53,7 +53,7 @@ class Listening(PublishClient):
 
 
 async def refuse(_: object, context: grpc.aio.ServicerContext[bytes, bytes]) -> None:
-    await context.abort(grpc.StatusCode.UNAVAILABLE, "not today")
+    await context.abort(grpc.StatusCode.UNAVAILABLE, "not\ntoday")
 
 
 REFUSER: grpc.RpcMethodHandler[bytes, bytes] = grpc.stream_stream_rpc_method_handler(refuse)

@@ -301,6 +301,18 @@ def test_the_deadline_names_no_trouble_from_before_the_last_block_that_became_sa
     assert publisher.lose() == [Finish(Outcome.FAILED, "block 7 was not acknowledged within 30 s")]
 
 
+def test_the_report_says_what_went_wrong_since_a_block_last_became_safe() -> None:
+    publisher = Publisher().take([5, 6])
+    assert publisher.machine.report().trouble is None
+    publisher.lose("refused")
+    assert publisher.machine.report().trouble == "refused"
+    publisher.connect()
+    publisher.write_all()
+    assert publisher.machine.report().trouble == "refused"
+    publisher.ack(5)
+    assert publisher.machine.report().trouble is None
+
+
 def test_the_deadline_names_no_trouble_that_an_acknowledgement_ended() -> None:
     publisher = Publisher(options=MachineLimits(deadline_ns=30 * SECOND_NS)).take([5, 6])
     publisher.lose("refused")

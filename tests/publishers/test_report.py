@@ -26,6 +26,7 @@ FULL = PublishReport(
     elapsed_ns=5,
     latency_ns=(1, 2, 3),
     failure="block 8 was refused",
+    trouble="BAD_BLOCK_PROOF",
 )
 
 

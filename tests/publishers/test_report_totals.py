@@ -21,6 +21,7 @@ ONE = PublishReport(
     latency_ns=(7,),
     elapsed_ns=10,
     failure="gone",
+    trouble="of yesterday",
 )
 TWO = PublishReport(
     "team-1-attempt-2.1",
@@ -30,6 +31,7 @@ TWO = PublishReport(
     duplicate=4,
     refused=(RefusedBlock(3, "BAD_BLOCK_PROOF", 1), RefusedBlock(9, "INVALID_REQUEST", 1)),
     elapsed_ns=20,
+    trouble="refused",
 )
 BOTH = PublishReport(
     "team.1",
@@ -47,6 +49,7 @@ BOTH = PublishReport(
     refused=(RefusedBlock(3, "BAD_BLOCK_PROOF", 3), RefusedBlock(9, "INVALID_REQUEST", 1)),
     elapsed_ns=30,
     failure="gone",
+    trouble="refused",
 )
 
 

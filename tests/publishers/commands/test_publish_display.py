@@ -6,6 +6,8 @@ import json
 
 import pytest
 from rich.console import Console
+from rich.progress import Progress, TextColumn
+from rich.text import Text
 
 from publishers.commands.publish_display import (
     FIGURES,
@@ -113,6 +115,23 @@ def test_progress_says_what_is_done() -> None:
     )
     many = [PublishReport(f"p-{number}") for number in range(9)]
     assert progress_text(progress(*many)).endswith(" / p-7 0 / …")
+
+
+def test_progress_says_why_a_publisher_gets_nowhere() -> None:
+    """What a gateway says may be anything, also what would be more than a line, or markup of the bar."""
+    refused = PublishReport("p-2", trouble="[::1]:1: PERMISSION_DENIED: not\n\x1b[1m on the list [/b]")
+    text = progress_text(progress(PUBLISHED, refused))
+    assert text.endswith(
+        "won publisher-1 1 / p-2 0, p-2: [::1]:1: PERMISSION_DENIED: not [1m on the list [/b]"
+    )
+    assert progress_text(progress(refused, PUBLISHED, refused)).endswith("on the list [/b] (and 1 more)")
+    long = progress_text(progress(PublishReport("p", trouble=1000 * "x")))
+    assert long.endswith(", p: " + 196 * "x" + "…")
+    display = Display(is_quiet=False)
+    display._bar = Progress(TextColumn("{task.description}"), disable=True)
+    display._task = display._bar.add_task("")
+    display.show(progress(refused))
+    assert Text.from_markup(display._bar.tasks[0].description).plain.endswith("on the list [/b]")
 
 
 def test_without_a_terminal_a_line_is_said_now_and_then(capsys: pytest.CaptureFixture[str]) -> None:
