@@ -46,12 +46,7 @@ class FakeStream:
 
     async def header(self) -> tuple[int, list[bytes]]:
         """The next block's number and the items of its first set; other messages before it are refused."""
-        request = await self.receive()
-        if request.HasField("end_stream"):
-            end = request.end_stream
-            name = publish_pb2.PublishStreamRequest.EndStream.Code.Name(end.end_code)
-            self.node.words.append(f"{name}({end.earliest_block_number}, {end.latest_block_number})")
-            raise StreamOver
+        request = await self._part()
         items = list(request.block_items.block_items)
         assert items, f"expected a header, got {request.WhichOneof('request')}"
         assert kind_of(items[0]) == ItemKind.BLOCK_HEADER
@@ -60,7 +55,7 @@ class FakeStream:
     async def rest(self, number: int, items: list[bytes]) -> Block:
         """The rest of a block, up to its end."""
         while True:
-            request = await self.receive()
+            request = await self._part()
             if request.HasField("end_of_block"):
                 assert request.end_of_block.block_number == number
                 block = Block(number, tuple(items))
@@ -71,6 +66,22 @@ class FakeStream:
             assert kind_of(more[0]) != ItemKind.BLOCK_HEADER
             items += more
 
+    async def _part(self) -> publish_pb2.PublishStreamRequest:
+        """The next message of a block. A publisher may end its stream at any time, in the middle of one too."""
+        request = await self.receive()
+        if self._note(request):
+            raise StreamOver
+        return request
+
+    def _note(self, request: publish_pb2.PublishStreamRequest) -> bool:
+        """Note an EndStream, and say whether it is one."""
+        if not request.HasField("end_stream"):
+            return False
+        end = request.end_stream
+        name = publish_pb2.PublishStreamRequest.EndStream.Code.Name(end.end_code)
+        self.node.words.append(f"{name}({end.earliest_block_number}, {end.latest_block_number})")
+        return True
+
     async def block(self) -> Block:
         """The next block, whole."""
         return await self.rest(*await self.header())
@@ -79,11 +90,7 @@ class FakeStream:
         """Read to the end of the publisher's side, noting an EndStream."""
         try:
             while True:
-                request = await self.receive()
-                if request.HasField("end_stream"):
-                    end = request.end_stream
-                    name = publish_pb2.PublishStreamRequest.EndStream.Code.Name(end.end_code)
-                    self.node.words.append(f"{name}({end.earliest_block_number}, {end.latest_block_number})")
+                self._note(await self.receive())
         except StreamOver:
             return
 
