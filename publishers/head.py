@@ -37,17 +37,25 @@ class Head:
             channel.close()
 
     def ask(self) -> tuple[int | None, bool]:
-        """Ask the gateways in turn until one answers.
+        """Ask all gateways at once, and believe the first of them, in their order, that answers.
 
         Returns:
             Its last block, None if it has none; and whether one answered.
         """
-        for channel in self._channels:
-            stub = node_pb2_grpc.BlockNodeServiceStub(channel)
-            try:
-                status = stub.serverStatus(node_pb2.ServerStatusRequest(), timeout=_STATUS_TIMEOUT_SECONDS)
-            except grpc.RpcError:
-                continue
-            last = status.last_available_block
-            return (None if last == NO_BLOCK else last), True
-        return None, False
+        calls = [
+            node_pb2_grpc.BlockNodeServiceStub(channel).serverStatus.future(
+                node_pb2.ServerStatusRequest(), timeout=_STATUS_TIMEOUT_SECONDS
+            )
+            for channel in self._channels
+        ]
+        try:
+            for call in calls:
+                try:
+                    last = call.result().last_available_block
+                except grpc.RpcError:
+                    continue
+                return (None if last == NO_BLOCK else last), True
+            return None, False
+        finally:
+            for call in calls:
+                call.cancel()

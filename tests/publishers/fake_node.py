@@ -67,7 +67,7 @@ class FakeStream:
             items += more
 
     async def _part(self) -> publish_pb2.PublishStreamRequest:
-        """The next message of a block. A publisher may end its stream at any time, in the middle of one too."""
+        """The next message of a block; a publisher may end its stream at any time, also in a block."""
         request = await self.receive()
         if self._note(request):
             raise StreamOver
