@@ -87,6 +87,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
         for word in ("--ledger-key", f"ed25519:{key.public_key().public_bytes_raw().hex()}")
     ]
     words += ["--tcp-write-timeout-seconds", "60"]  # a test that reads may have no time
+    words += ["--publish-proof-idle-ms", "10000"]  # nor one that has another proof in another message
     rng = random.Random(3)
     with NodeProcess(folder / "data", folder / "log", words) as running:
         assert_it_is_empty(running)
