@@ -67,6 +67,12 @@ class _Job:
     reports: list[PublishReport] = field(default_factory=list)
     """Of what is committed."""
     error: Exception | None = None
+    is_over: bool = False
+    """All that is wanted was safe before it was ended, in a batch or between two: it has not failed."""
+
+    @property
+    def has_failed(self) -> bool:
+        return self.error is not None and not self.is_over
 
     @property
     def is_running(self) -> bool:
@@ -279,8 +285,10 @@ def _watch(
             race.steward.stop()
             stop_by = time.monotonic() + _STOP_WAIT_SECONDS
         is_stopped = stop_by is not None and (race.steward.await_idle(0) or time.monotonic() > stop_by)
-        is_over = is_stopped or (race.checkpoint is not None and _is_all_safe(race, jobs))
-        if is_over:
+        is_all_safe = race.checkpoint is not None and _is_all_safe(race, jobs)
+        for job in running:
+            job.is_over |= is_all_safe and job.error is None
+        if is_stopped or is_all_safe:
             _end(
                 race, running
             )  # again and again: a query may just be starting, and is not there to be ended yet
@@ -327,8 +335,8 @@ def _report(race: _Race, jobs: list[_Job]) -> JobReport:
     elapsed_seconds = time.monotonic() - race.started_at
     rows, failures, is_interrupted = [], [], False
     for job in jobs:
-        is_whole = job.error is None and not (race.is_stopping and job.query is not None)
-        if job.error is not None and not race.is_stopping:
+        is_whole = not job.has_failed and not (race.is_stopping and job.query is not None)
+        if job.has_failed and not race.is_stopping:
             failures.append(Failure(job.publisher_id, _reason_of(race, job)))
         is_interrupted |= race.is_stopping and not is_whole
         # What is committed is all there is; of a job that failed or was stopped, the tasks' own words count.

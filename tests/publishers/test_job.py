@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import signal
 import threading
+import time
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
@@ -20,6 +22,7 @@ from publishers.head import Head
 from publishers.job import JobProgress, JobReport, publish
 from publishers.limits import QUERY_STARTS_MAX
 from publishers.maker import BlockMaker, MakerOptions, key_of_seed
+from publishers.node_process import NodeProcess
 from publishers.number_range import NumberRange
 from publishers.report import PublishReport
 from publishers.report_totals import add_reports
@@ -29,7 +32,7 @@ from tests.certificates import Authority
 from tests.nodes import make_blocks
 from tests.publishers.data import needs_real_blocks, real_chain
 from tests.publishers.fake_node import FakeNode, FakeStream, racing, running
-from tests.publishers.node_thread import node_thread
+from tests.publishers.node_thread import node_thread, store
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -261,6 +264,57 @@ def test_two_that_follow_go_on_from_their_checkpoints_and_end_with_the_last_bloc
         assert [row.publisher_id for row in report.publishers] == ["publisher-1", "publisher-2"]
     # The second run did not begin anew; one whose first batch was not over when all had to stop, does.
     assert max(row.first_block or 0 for row in second.publishers) >= 4
+
+
+@pytest.mark.spark
+def test_a_query_that_is_ended_in_a_batch_has_not_failed_where_all_is_safe(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As that of a publisher that lags: another one has stored the blocks of the batch."""
+    cancel = spark.sparkContext.cancelJobsWithTag
+
+    def cancel_and_wait(tag: str) -> None:
+        """Let the query fall over its cancelled job before it is told to stop."""
+        cancel(tag)
+        give_up_at = time.monotonic() + 60
+        while spark.streams.active and time.monotonic() < give_up_at:
+            time.sleep(0.05)
+
+    monkeypatch.setattr(spark.sparkContext, "cancelJobsWithTag", cancel_and_wait)
+    blocks = make_blocks(30)
+    store(tmp_path / "node", blocks)
+    chain = tmp_path / "chain"
+    chain.mkdir()
+    for block in blocks:
+        write_block_file(chain / f"{block.number}.blk", block)
+    source = parse_source(f"blockfiles:{chain}", {"blocks_per_batch": "1"})
+    tracker = spark.sparkContext.statusTracker()
+    jobs_in_flight: list[int] = []
+
+    def hold(progress: JobProgress) -> None:
+        """Once all is known to be safe, have the next batch wait for the gateway."""
+        if progress.safe_through == 29 and not jobs_in_flight:
+            node.send(signal.SIGSTOP)
+            give_up_at = time.monotonic() + 120
+            while not jobs_in_flight and time.monotonic() < give_up_at:
+                time.sleep(0.1)
+                jobs_in_flight.extend(tracker.getActiveJobsIds())
+
+    with (
+        NodeProcess(tmp_path / "node", tmp_path / "log", ("--verify", "hash")) as node,
+        FollowCheckpoint(tmp_path / "state", str(source), 0) as checkpoint,
+    ):
+        try:
+            report = publish(
+                *(spark, source, [node.grpc]),
+                numbers=NumberRange(end=30),
+                checkpoint=checkpoint,
+                on_progress=hold,
+            )
+        finally:
+            node.send(signal.SIGCONT)
+    assert jobs_in_flight
+    assert (report.failures, report.is_complete, report.safe_through) == ((), True, 29)
 
 
 FELL_OVER = "Job aborted: task 0.0 in stage 1 failed (driver): java.io.OptionalDataException"
