@@ -342,7 +342,8 @@ def _report(race: _Race, jobs: list[_Job]) -> JobReport:
         # What is committed is all there is; of a job that failed or was stopped, the tasks' own words count.
         if is_whole:
             race.steward.forget(job.publisher_id, 1 << 62)
-        rows += race.rows(job)
+        # One that was ended before its tasks said anything has done nothing, and is told of like the others.
+        rows += race.rows(job) or [PublishReport(job.publisher_id)]
     starts = [row.first_block for row in rows if row.first_block is not None]
     ends = [row.last_block for row in rows if row.last_block is not None]
     chain = race.chain

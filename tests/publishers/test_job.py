@@ -267,6 +267,19 @@ def test_two_that_follow_go_on_from_their_checkpoints_and_end_with_the_last_bloc
 
 
 @pytest.mark.spark
+def test_publishers_that_are_stopped_at_once_are_told_of_all_the_same(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    for block in make_blocks(3):
+        write_block_file(tmp_path / f"{block.number}.blk", block)
+    stop = threading.Event()
+    stop.set()
+    report = publish(spark, tmp_path, ["127.0.0.1:1"], 2, stop=stop)
+    assert (report.is_interrupted, report.safe_through, report.failures) == (True, None, ())
+    assert [row.publisher_id for row in report.publishers] == ["publisher-1", "publisher-2"]
+
+
+@pytest.mark.spark
 def test_a_query_that_is_ended_in_a_batch_has_not_failed_where_all_is_safe(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
