@@ -236,7 +236,9 @@ def run(quick: bool = False) -> list[tuple[str, str]]:
     rows = []
     for block_count, items_per_block in CASES:
         chain = make_chain(block_count // (4 if quick else 1), items_per_block, ITEM_BYTES, header_apart=True)
-        bare, grpc = (_measure(chain, open_one, 1 if quick else PAIR_COUNT) for open_one in (_open_bare, _open_grpc))
+        bare, grpc = (
+            _measure(chain, open_one, 1 if quick else PAIR_COUNT) for open_one in (_open_bare, _open_grpc)
+        )
         text = f"{bare} (with gRPC's clients: {grpc})"
         rows.append((f"publish, {PUBLISHER_COUNT} racing, {items_per_block} items of 1 kB", text))
     return rows

@@ -31,6 +31,7 @@ from datastream.layout import (
     page_start,
     pages_used,
 )
+from datastream.limits import ROOM_BYTES, ROOM_LOW_BYTES, ROOM_OPERATION_BYTES_MAX
 from datastream.operation import OperationGroup
 from datastream.page_tables import PageTable
 from datastream.streamfile import StreamFile
@@ -116,6 +117,10 @@ class Appender:
         self._size = file.disk.size()
         self._flushed = file.totals
         self._damage: _Damage | None = None
+        self._room_end = 0
+        """Up to here the blocks of the file were written before, as far as that is known."""
+        self._room_helps = False
+        """Whether the last commit was flushed, and small."""
         self._header_prefix = file.header_bytes(file.committed)[: -_TOTALS.size]
 
     def write(self, group: OperationGroup, *, flush: bool) -> tuple[int, int]:
@@ -156,12 +161,46 @@ class Appender:
                 step = CommitStep.FLUSH_HEADER  # then: the new stream, its bookmarks not yet indexed
                 self._disk.fdatasync()
                 self._flushed = new
+                self._room_helps = 0 < len(buffer) <= ROOM_OPERATION_BYTES_MAX
         except BaseException as error:  # also Ctrl-C: what is on disk must be known
             self._restore(step, new)
             if isinstance(error, OSError):
                 raise CommitFailed(self._file.path, step.value, error) from error
             raise
         return new
+
+    @property
+    def room_is_low(self) -> bool:
+        """Whether `make_room` has something to do. Any thread, while no commit runs."""
+        # A flush that fails may take with it what is not flushed yet.
+        if not self._room_helps or self._damage is not None or self._flushed != self._file.totals:
+            return False
+        end = self._file.totals[0]
+        is_low = end + ROOM_LOW_BYTES > self._room_end
+        return is_low and max(end, self._room_end) < self._room_end_max(end)
+
+    def make_room(self) -> None:
+        """Have the next bytes past the end be flushed faster, see `Disk.make_room`.
+
+        The disk may refuse: nothing depends on it, and it is not asked again before the next page.
+        """
+        if not self.room_is_low:
+            return
+        end = self._file.totals[0]
+        room_end_max = self._room_end_max(end)
+        start = max(end, self._room_end)
+        room_end = min(start + ROOM_BYTES, room_end_max)
+        self._room_end = room_end_max
+        try:
+            self._disk.make_room(room_end - start, start)
+        except OSError as error:
+            _logger.debug("%s: no room made at offset %d: %s", self._file.path, start, error)
+        else:
+            self._room_end = room_end
+
+    def _room_end_max(self, end: int) -> int:
+        """Return the end of the data page in use: no page beyond it looks written."""
+        return min(page_end(page_number_of(end)), self._size)
 
     def take_back(self, new: tuple[int, int]) -> None:
         """Have on disk again what is committed, after `write` returned `new` and it was not published.
@@ -315,6 +354,7 @@ class Appender:
         if end > rest_end:
             self._disk.truncate(rest_end)
             self._disk.truncate(self._size)
+            self._room_end = min(self._room_end, rest_end)
 
     def _write_again(self, start: int, end: int) -> None:
         """Mark the bytes from `start` to `end` dirty again, by writing what the page cache holds of them."""

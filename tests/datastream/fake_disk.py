@@ -60,6 +60,12 @@ class MemoryDisk:
         self.cache[offset : offset + len(data)] = data
         self._unflushed.append((offset, bytes(data)))
 
+    def make_room(self, size: int, offset: int) -> None:
+        """Write zeros and flush."""
+        self._step("make_room")
+        self._write(bytes(size), offset)
+        self.fdatasync()
+
     def replace(self, data: bytes, offset: int) -> None:
         """Make a hole, then write, as a real disk does."""
         self.pwrite(bytes(len(data)), offset)
@@ -193,6 +199,15 @@ class FailingDisk:
             self.below.append(data[: len(data) // 2], offset)
             raise OSError(number, os.strerror(number))
         self.below.append(data, offset)
+
+    def make_room(self, size: int, offset: int) -> None:
+        """Pass on, or fail after a half; not among the `calls`, as it comes whenever there is time."""
+        planned = self.plan.get("make_room")
+        number = planned.pop(0) if planned else None
+        if number is not None:
+            self.below.make_room(size // 2, offset)
+            raise OSError(number, os.strerror(number))
+        self.below.make_room(size, offset)
 
     def replace(self, data: bytes, offset: int) -> None:
         """Write or fail."""

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from datastream.append_window import file_system_of
 from datastream.compare import compare_streams
 from datastream.disk import RealDisk, create_file
 from datastream.errors import StreamFileUnavailable
@@ -40,6 +41,21 @@ def test_holes(tmp_path: Path) -> None:
     disk.fdatasync()
     assert disk.has_data(1 << 19)
     assert not disk.has_data(1 << 20)
+    disk.close()
+
+
+def test_room_is_zeros_that_have_their_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "file"
+    create_file(path, b"head", 1 << 20)
+    disk = RealDisk(path)
+    before = path.read_bytes()
+    for kinds, is_made in (((), False), ((file_system_of(disk.fileno()),), True)):
+        monkeypatch.setattr("datastream.disk._OVERWRITING", kinds)
+        disk.make_room(1 << 16, 1 << 18)
+        assert disk.has_data(1 << 18) is is_made
+    assert not disk.has_data((1 << 18) + (1 << 16))
+    assert path.stat().st_blocks * 512 >= 1 << 16
+    assert path.read_bytes() == before
     disk.close()
 
 
