@@ -16,7 +16,7 @@ process (SIGBUS). So a page is mapped only when nothing is left that could go wr
 Where one of these is not to be had, there is no window, and `pwrite` does the work. A window ends with its
 data page, so that no page of the file beyond the one in use looks written.
 
-Source: mmap(2), madvise(2), mlock(2), fallocate(2), fstatfs(2).
+Source: mmap(2), madvise(2), mlock(2), fallocate(2).
 """
 
 from __future__ import annotations
@@ -27,10 +27,11 @@ import mmap
 import os
 from collections.abc import Callable
 
+from datastream.file_system import EXT, TMPFS, file_system_of
 from datastream.layout import page_end, page_number_of
 from datastream.limits import APPEND_WINDOW_BYTES
 
-__all__ = ["TMPFS", "AppendWindow", "file_system_of"]
+__all__ = ["AppendWindow"]
 
 _logger = logging.getLogger(__name__)
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -38,13 +39,9 @@ _KEEP_SIZE = 0x01
 """FALLOC_FL_KEEP_SIZE of <linux/falloc.h>."""
 _MADV_POPULATE_WRITE = 23
 """Of <asm-generic/mman-common.h>, since Linux 5.14."""
-_STATFS_SIZE = 256
-"""More than a `struct statfs` has on any 64-bit machine; its first word is the kind of file system."""
-TMPFS = 0x01021994
-"""From <linux/magic.h>."""
-_OVERWRITING = {0xEF53: "ext2, ext3, ext4", TMPFS: "tmpfs"}
-"""From <linux/magic.h>. Others may need new room to write a page again, which a full disk does not have:
-btrfs and ZFS always, XFS for a file that was copied by reference."""
+_OVERWRITING = (EXT, TMPFS)
+"""Others may need new room to write a page again, which a full disk does not have: btrfs and ZFS always, XFS
+for a file that was copied by reference."""
 
 Bytes = bytes | bytearray | memoryview
 
@@ -113,12 +110,6 @@ class AppendWindow:
             return False
         self._start, self._size = start, end - start
         return True
-
-
-def file_system_of(fd: int) -> int:
-    """Return the magic number of an open file's file system, 0 when it cannot be told."""
-    answer = ctypes.create_string_buffer(_STATFS_SIZE)
-    return 0 if _libc.fstatfs(fd, answer) else ctypes.c_ulong.from_buffer(answer).value
 
 
 def _map_range(fd: int, start: int, size: int) -> mmap.mmap:

@@ -14,15 +14,15 @@ import os
 from pathlib import Path
 from typing import Protocol
 
-from datastream.append_window import TMPFS, AppendWindow, file_system_of
+from datastream.append_window import AppendWindow
+from datastream.file_system import EXT, XFS, file_system_of, takes_direct_writes
 
 __all__ = ["Disk", "RealDisk", "create_file"]
 
 _pwrite = os.pwrite
 _PUNCH_HOLE = 0x02 | 0x01
 """FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE of <linux/falloc.h>."""
-_OVERWRITING = (0xEF53, 0x58465342)
-"""Of ext2, ext3 and ext4, and of XFS, from <linux/magic.h>."""
+_OVERWRITING = (EXT, XFS)
 _fallocate = getattr(ctypes.CDLL(None), "fallocate", None)
 
 
@@ -140,21 +140,24 @@ class RealDisk:
 
         A socket that was given a range by `sendfile` holds the pages themselves, not a copy of them. A direct
         write takes them out of the page cache as they are. A hole does so only where each page is by itself:
-        in a large folio (XFS, ext4 since Linux 6.16) it is zeros in the page that the socket holds.
+        in a large folio (XFS, ext4 since Linux 6.16) it is zeros in the page that the socket holds. So a hole
+        is for where direct writes go through the cache. Where there are no holes, a direct write is tried.
         """
         self._window.forget()
-        if self._write_directly(data, offset):
+        if takes_direct_writes(self._fd) and self._write_directly(data, offset):
             return
-        if _fallocate is not None:
-            # A file system that cannot make holes refuses; then the bytes are only overwritten.
-            _fallocate(self._fd, _PUNCH_HOLE, ctypes.c_int64(offset), ctypes.c_int64(len(data)))
-        self.pwrite(data, offset)
+        if self._make_hole(len(data), offset) or not self._write_directly(data, offset):
+            self.pwrite(data, offset)
+
+    def _make_hole(self, size: int, offset: int) -> bool:
+        """Return whether the file system can, and has."""
+        if _fallocate is None:
+            return False
+        done: int = _fallocate(self._fd, _PUNCH_HOLE, ctypes.c_int64(offset), ctypes.c_int64(size))
+        return done == 0
 
     def _write_directly(self, data: bytes, offset: int) -> bool:
-        """Write past the page cache; return whether all of it was, else it has to be written again."""
-        # Before Linux 6.6 tmpfs refuses, since then it writes through the cache and keeps the pages.
-        if file_system_of(self._fd) == TMPFS:
-            return False
+        """Ask for a write past the page cache; return whether all was written."""
         try:
             # Another descriptor: with this flag on ours, reads meanwhile would have to be aligned, too.
             direct_fd = os.open(f"/proc/self/fd/{self._fd}", os.O_WRONLY | os.O_DIRECT | os.O_CLOEXEC)

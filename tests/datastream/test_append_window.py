@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from datastream import append_window
 from datastream.append_window import AppendWindow
 from datastream.disk import RealDisk
+from datastream.file_system import file_system_of
 from datastream.layout import HEADER_PAGE_SIZE, PAGE_SIZE, file_size_of, page_start
 from datastream.limits import APPEND_WINDOW_BYTES
 
@@ -60,7 +61,7 @@ class Written:
 def file(tmp_path: Path) -> Iterator[Written]:
     """A file of two data pages on a file system that can have a window."""
     written = Written(tmp_path / "file")
-    if append_window.file_system_of(written.fd) not in append_window._OVERWRITING:
+    if file_system_of(written.fd) not in append_window._OVERWRITING:
         os.close(written.fd)
         pytest.skip("no window on this file system")
     yield written
@@ -131,10 +132,6 @@ def test_an_unknown_file_system_has_no_window(file: Written, monkeypatch: pytest
     file.window.write(b"abc", 5000)
     assert file.without == [(5000, 3)]
     assert file.window.range == (0, 0)
-
-
-def test_a_descriptor_of_nothing_has_no_file_system() -> None:
-    assert append_window.file_system_of(-1) == 0
 
 
 def test_without_room_for_a_window(file: Written, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from datastream.append_window import file_system_of
 from datastream.compare import compare_streams
 from datastream.disk import RealDisk, create_file
 from datastream.errors import StreamFileUnavailable
+from datastream.file_system import file_system_of
 from datastream.streamer import DataStreamer
+
+SHARED_MEMORY = Path("/dev/shm")
+real_open = os.open
 
 
 def test_reads_and_writes(tmp_path: Path) -> None:
@@ -59,9 +65,21 @@ def test_room_is_zeros_that_have_their_place(tmp_path: Path, monkeypatch: pytest
     disk.close()
 
 
-def test_what_a_socket_holds_stays_when_it_is_replaced(tmp_path: Path) -> None:
+@pytest.fixture(params=["disk", "memory"])
+def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
+    """A folder where tests are, and one on tmpfs, which takes direct writes and writes through the cache."""
+    if request.param == "disk":
+        yield tmp_path
+    elif not SHARED_MEMORY.is_mount() or not os.access(SHARED_MEMORY, os.W_OK):
+        pytest.skip("no tmpfs at /dev/shm")
+    else:
+        with tempfile.TemporaryDirectory(dir=SHARED_MEMORY) as name:
+            yield Path(name)
+
+
+def test_what_a_socket_holds_stays_when_it_is_replaced(folder: Path) -> None:
     """One large write, as a kernel with large folios keeps several pages of it together."""
-    path = tmp_path / "file"
+    path = folder / "file"
     old, new, offset = b"o" * 65_536, b"n" * 8_192, 12_288
     create_file(path, b"", 1 << 20)
     disk = RealDisk(path)
@@ -76,6 +94,31 @@ def test_what_a_socket_holds_stays_when_it_is_replaced(tmp_path: Path) -> None:
     rest = offset + len(new)
     assert disk.pread(len(old), 0) == old[:offset] + new + old[rest:]
     disk.close()
+
+
+@pytest.mark.parametrize("is_direct", [True, False])
+@pytest.mark.parametrize("is_holed", [True, False])
+def test_bytes_are_replaced_whatever_the_file_system_can_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_direct: bool, is_holed: bool
+) -> None:
+    path = tmp_path / "file"
+    create_file(path, b"h" * 16_384, 16_384)
+    disk = RealDisk(path)
+    monkeypatch.setattr("datastream.disk.takes_direct_writes", lambda fd: is_direct)
+    if not is_holed:
+        monkeypatch.setattr("datastream.disk._fallocate", lambda *_: -1)
+    disk.replace(b"n" * 4_096, 8_192)
+    monkeypatch.setattr(os, "open", refuse_direct)  # as NFS of old, which makes no holes either
+    disk.replace(b"m" * 4_096, 4_096)
+    assert path.read_bytes() == b"h" * 4_096 + b"m" * 4_096 + b"n" * 4_096 + b"h" * 4_096
+    disk.close()
+
+
+def refuse_direct(path: str, flags: int, *rest: int) -> int:
+    """Open a file, but not for direct writes."""
+    if flags & os.O_DIRECT:
+        raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+    return real_open(path, flags, *rest)
 
 
 def test_read_only(tmp_path: Path) -> None:

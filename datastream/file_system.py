@@ -1,0 +1,50 @@
+"""What the operating system says of the file system that an open file is on.
+
+Source: fstatfs(2); statx(2), STATX_DIOALIGN.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+
+__all__ = ["EXT", "TMPFS", "XFS", "file_system_of", "takes_direct_writes"]
+
+EXT = 0xEF53
+"""ext2, ext3 and ext4. This and the next two are from <linux/magic.h>."""
+TMPFS = 0x01021994
+XFS = 0x58465342
+
+_libc = ctypes.CDLL(None)
+_statx = getattr(_libc, "statx", None)
+_STATFS_SIZE = 256
+"""More than a `struct statfs` has on any 64-bit machine; its first word is the kind of file system."""
+_STATX_SIZE = 256
+_STATX_DIOALIGN = 0x2000
+"""Since Linux 6.1. Of <linux/stat.h>, as are the places in the answer."""
+_AT_EMPTY_PATH = 0x1000
+_MASK = struct.Struct("=I")
+_DIO_MEM_ALIGN = struct.Struct("=152xI")
+
+
+def file_system_of(fd: int) -> int:
+    """Return the magic number of an open file's file system, 0 when it cannot be told."""
+    answer = ctypes.create_string_buffer(_STATFS_SIZE)
+    return 0 if _libc.fstatfs(fd, answer) else ctypes.c_ulong.from_buffer(answer).value
+
+
+def takes_direct_writes(fd: int) -> bool:
+    """Tell whether direct writes to an open file go past the page cache; False also where nobody knows.
+
+    Some file systems take them and write through the cache: btrfs where data have checksums, ext4 with
+    `data=journal`, tmpfs. An overlay says what its upper folder's file system does.
+    """
+    if file_system_of(fd) == XFS:
+        return True  # older kernels do not say so
+    if _statx is None:
+        return False
+    answer = ctypes.create_string_buffer(_STATX_SIZE)
+    if _statx(fd, b"", _AT_EMPTY_PATH, _STATX_DIOALIGN, answer):
+        return False
+    is_known = _MASK.unpack_from(answer)[0] & _STATX_DIOALIGN
+    return bool(is_known) and _DIO_MEM_ALIGN.unpack_from(answer)[0] != 0
