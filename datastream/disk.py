@@ -22,7 +22,8 @@ __all__ = ["Disk", "RealDisk", "create_file"]
 _pwrite = os.pwrite
 _PUNCH_HOLE = 0x02 | 0x01
 """FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE of <linux/falloc.h>."""
-_OVERWRITING = (EXT, XFS)
+_KEEPING_PLACES = (EXT, XFS)
+"""File systems where bytes that are written again stay where they are on the disk."""
 _fallocate = getattr(ctypes.CDLL(None), "fallocate", None)
 
 
@@ -131,7 +132,7 @@ class RealDisk:
         written and flushed, too. Bytes that have their place are flushed without it. Known of ext4 and its
         elders, and of XFS; btrfs and ZFS find a new place for bytes each time they are written.
         """
-        if file_system_of(self._fd) in _OVERWRITING:
+        if file_system_of(self._fd) in _KEEPING_PLACES:
             self.pwrite(bytes(size), offset)
             self.fdatasync()
 

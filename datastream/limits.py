@@ -80,7 +80,7 @@ They are locked there, and 8 MiB is the usual limit on locked memory (RLIMIT_MEM
 size takes about 0.3 ms; what a larger one would save an operation cannot be measured."""
 
 ROOM_BYTES = 1 << 18
-"""Zeros written past the end at once, for small commits with a flush: takes 0.8 ms, and is enough for some
+"""Zeros written past the end at once, for small commits with a flush: takes 1.1 ms, and is enough for some
 thirty blocks of 6 kB, each of whose commits takes 0.1 ms less."""
 
 ROOM_LOW_BYTES = 1 << 16

@@ -56,7 +56,7 @@ def test_room_is_zeros_that_have_their_place(tmp_path: Path, monkeypatch: pytest
     disk = RealDisk(path)
     before = path.read_bytes()
     for kinds, is_made in (((), False), ((file_system_of(disk.fileno()),), True)):
-        monkeypatch.setattr("datastream.disk._OVERWRITING", kinds)
+        monkeypatch.setattr("datastream.disk._KEEPING_PLACES", kinds)
         disk.make_room(1 << 16, 1 << 18)
         assert disk.has_data(1 << 18) is is_made
     assert not disk.has_data((1 << 18) + (1 << 16))
