@@ -82,13 +82,16 @@ class Arbiter(RaceSteps):
         """An item set that begins with the header of block `number`; `kinds`, `proven` as for `items`."""
         self._now_ns = now_ns
         stream = self.stream(publisher_id)
-        failure, asked, behind = Failure.ABANDONED, stream.asked_for, stream.behind_from
-        if stream.block is not None and stream.block.number == number:
-            failure = Failure.RESTARTED
-        elif (asked is not None and number <= asked) or (behind is not None and number <= behind):
-            failure = Failure.SENT_BACK
-        reason = f"got the header of block {number}, expected the rest of the block"
-        said = Said(now_ns, reason, number=number, items=items, kinds=kinds, proven=proven, failure=failure)
+        said = Said(now_ns, "", number, items, kinds, proven)
+        if stream.block is not None:  # which it leaves
+            asked, behind = stream.asked_for, stream.behind_from
+            said.reason = f"got the header of block {number}, expected the rest of the block"
+            if stream.block.number == number:
+                said.failure = Failure.RESTARTED
+            elif (asked is not None and number <= asked) or (behind is not None and number <= behind):
+                said.failure = Failure.SENT_BACK
+            else:
+                said.failure = Failure.ABANDONED
         return self._react(stream, StreamEvent.HEADER, said)
 
     def items(
@@ -306,12 +309,13 @@ class Arbiter(RaceSteps):
     def hold_back(self, publisher_id: PublisherId) -> None:
         """The shell does not read this publisher, because `may_read` says no: no time limit runs for it."""
         self.stream(publisher_id).held_back = True
+        self._deadline_is_known = False
 
     def let_go(self, publisher_id: PublisherId, now_ns: int) -> None:
         """The shell reads this publisher again: its time begins anew."""
         self._now_ns = now_ns
         stream = self.stream(publisher_id)
-        stream.held_back = False
+        stream.held_back, self._deadline_is_known = False, False
         stream.since_ns = now_ns
         if stream.block is not None:
             self._begin_time(stream.block)

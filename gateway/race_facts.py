@@ -45,6 +45,13 @@ class RaceRules:
     """How long a stream that skipped a block from before it connected waits for a later acknowledgement."""
     goodbye_ns: int = 1_000_000_000
     """How long a stream that said EndStream still hears of its own blocks."""
+    full_bytes_min: int = field(init=False)
+    """The least of the three limits of bytes: with fewer in flight, it is full for nobody."""
+
+    def __post_init__(self) -> None:
+        """Find what is asked for with every message."""
+        least = min(self.inflight_bytes_max, self.publisher_bytes_max, self.address_bytes_max)
+        object.__setattr__(self, "full_bytes_min", least)
 
 
 _NO_ATTEMPT = AttemptId(0)
@@ -233,6 +240,8 @@ class RaceFacts:
         no memory. So no limit stops the race, whoever holds what: L + 1 is being sent by somebody who is
         read, or is to be sent by those who are read, or is held whole and will be committed.
         """
+        if self.inflight_bytes < self.rules.full_bytes_min:
+            return True
         stream = self.streams.get(publisher_id)
         if stream is None or stream.state in GONE or not self.is_full_for(stream):
             return True

@@ -85,6 +85,8 @@ class RaceSteps(RaceFacts):
         self._sent: dict[int, BlockFacts] = {}
         self._open: dict[int, BlockFacts] = {}
         self._highest_live: int | None = None
+        self._deadline_ns: int | None = None
+        self._deadline_is_known = False
         self._now_ns = 0
         self._actions: list[Action] = []
         self._steps: dict[Reaction, Callable[[StreamFacts, Said], None]] = {
@@ -113,9 +115,16 @@ class RaceSteps(RaceFacts):
         block = self.lowest_sent()
         return block if block is not None and all(number > block.number for number in self._open) else None
 
+    def next_deadline_ns(self) -> int | None:
+        """As in `RaceFacts`."""
+        if not self._deadline_is_known:
+            self._deadline_ns, self._deadline_is_known = super().next_deadline_ns(), True
+        return self._deadline_ns
+
     def check(self) -> None:
         """As in `RaceFacts`; and what is known at once is what can be counted."""
         super().check()
+        assert self.next_deadline_ns() == super().next_deadline_ns()
         in_flight = [block.number for block in self.blocks.values() if block.state in LIVE]
         assert self._highest_live == max(in_flight, default=None), self._highest_live
         assert self.lowest_sent() is super().lowest_sent()
@@ -145,25 +154,37 @@ class RaceSteps(RaceFacts):
         for reaction in reactions:
             self._steps[reaction](stream, said)
         if reactions == _APPEND_ONLY and stream.block is not None:
-            return self._take()  # the hot path: nothing else can have changed
-        if reactions == _OFFER_ONLY and self._has_only_skipped():
+            # The hot path: nothing else can have changed but a time limit, behind a proof and for a peer.
+            if stream.state is StreamState.PROVEN or stream.is_peer:
+                self._deadline_is_known = False
+            return self._take()
+        if reactions == _OFFER_ONLY and self._has_only_skipped(stream):
             return self._take()  # so it is with all but one of the headers of a block
         return self._settle()
 
-    def _has_only_skipped(self) -> bool:
+    def _has_only_skipped(self, stream: StreamFacts) -> bool:
         """Whether an offer has changed no more than where its stream stands, and block L + 1 is in flight.
 
-        Nothing follows from that: no block is in another state, and none is to be asked for.
+        Nothing follows from that: no block is in another state, none is to be asked for, no time limit began.
         """
-        if len(self._actions) != 1 or not isinstance(action := self._actions[0], Send):
+        actions = self._actions
+        if len(actions) != 1 or type(action := actions[0]) is not Send or type(action.response) is not Skip:
             return False
+        if stream.owed_since_ns is not None:
+            return False  # an acknowledgement in time
+        lowest_sent = self.lowest_sent()
+        if lowest_sent is not None and not lowest_sent.is_counted:
+            return False  # a peer's: its time limit depends on who else has come to it
         block = self.blocks.get(self.next_number)
-        return isinstance(action.response, Skip) and block is not None and block.state in LIVE
+        return block is not None and block.state in LIVE
 
     def _offer(self, stream: StreamFacts, said: Said) -> None:
         number = said.number
-        stream.offered_max = max(stream.offered_max, number)
+        if number > stream.offered_max:
+            stream.offered_max = number
         self._note_way(stream, number)
+        if stream.state is StreamState.FRESH:
+            self._deadline_is_known = False  # its own has ended
         stream.state = StreamState.DROPPING
         if self.is_closing:
             return
@@ -308,6 +329,7 @@ class RaceSteps(RaceFacts):
 
     def _settle(self) -> list[Action]:
         """Do what follows from the facts as they now are, and hand over the actions."""
+        self._deadline_is_known = False
         self._link_next()
         self._end_stalled()
         self._send_back()

@@ -10,7 +10,7 @@ from gateway.limits import ITEM_OVERHEAD_BYTES
 from gateway.race_actions import Action, AttemptId, PublisherId, Resend, Send
 from gateway.race_facts import RaceError, RaceRules
 from gateway.race_tables import BlockState, Failure
-from tests.gateway.racing import HEADER, ITEM, Race, race_of_three
+from tests.gateway.racing import HEADER, ITEM, PROOF, SECOND_NS, Race, race_of_three
 
 # --- memory -------------------------------------------------------------------------------------------------
 
@@ -164,6 +164,87 @@ def test_the_time_of_a_publisher_that_is_not_read_begins_anew() -> None:
     race.expect("Carol")
     race.wait(1)
     race.expect("Carol", "end TIMEOUT last 9 about 0")
+
+
+def test_the_next_time_limit_is_known_whatever_has_changed_it() -> None:
+    """It is kept from event to event. `check`, which the driver calls after each, works it out anew."""
+    race = Race(8, rules=RaceRules(block_timeout_ns=6 * SECOND_NS, idle_timeout_ns=SECOND_NS))
+    race.connect("Alice", "Bob", "Carol")
+    race.connect("Peer", is_peer=True)
+
+    def limit_at() -> float | None:
+        race.arbiter.check()
+        limit_ns = race.arbiter.next_deadline_ns()
+        return None if limit_ns is None else limit_ns / SECOND_NS
+
+    assert limit_at() == 1  # for the first header of each
+    race.header("Peer", 9)
+    race.wait(0.5)
+    for name in ("Alice", "Bob"):
+        race.header(name, 10 if name == "Alice" else 9)
+        assert limit_at() == 1
+    race.arbiter.hold_back(race.ids["Carol"])
+    assert limit_at() == 6  # Peer's, whose block others have
+    race.arbiter.let_go(race.ids["Carol"], race.now_ns)
+    assert limit_at() == 1.5
+    race.header("Carol", 9)  # the last that had none, and nothing else
+    assert limit_at() == 6
+    race.wait(0.1)
+    race.items("Alice", ITEM, PROOF)  # what comes behind the proof
+    assert limit_at() == 0.7
+    race.wait(0.05)
+    race.items("Alice", PROOF)
+    assert limit_at() == 0.75
+    race.end("Alice", 10)
+    assert limit_at() == 6
+
+
+def test_the_time_of_a_peer_ends_earlier_once_others_have_come_to_its_block() -> None:
+    race = Race(8, rules=RaceRules(block_timeout_ns=6 * SECOND_NS))
+    race.connect("Peer", is_peer=True)
+    race.header("Peer", 9)
+    race.connect("Alice")
+    race.header("Alice", 10)
+    race.arbiter.hold_back(race.ids["Alice"])
+    race.wait(2)
+    race.items("Peer", ITEM)
+    race.leave("Alice")
+    assert race.arbiter.next_deadline_ns() == 8 * SECOND_NS
+    race.wait(1)
+    race.items("Peer", ITEM)
+    assert race.arbiter.next_deadline_ns() == 9 * SECOND_NS
+    race.connect("Bob")
+    race.header("Bob", 9)
+    race.expect("Bob", "skip 9")
+    assert race.arbiter.next_deadline_ns() == 6 * SECOND_NS
+    race.items("Peer", ITEM)
+    assert race.arbiter.next_deadline_ns() == 6 * SECOND_NS
+
+
+def test_so_it_does_where_they_have_skipped_other_blocks_before() -> None:
+    race = Race(8, rules=RaceRules(block_timeout_ns=6 * SECOND_NS), hold="verified")
+    race.connect("Alice", "Bob")
+    race.block("Alice", 9)
+    race.header("Bob", 9)
+    race.connect("Peer", is_peer=True)
+    race.header("Peer", 10)
+    race.wait(2)
+    race.items("Peer", ITEM)
+    assert race.arbiter.next_deadline_ns() == 8 * SECOND_NS
+    race.header("Bob", 10)
+    race.expect("Bob", "skip 9", "skip 10")
+    assert race.arbiter.next_deadline_ns() == 6 * SECOND_NS
+
+
+def test_a_stream_that_skips_what_was_on_disk_before_it_came_has_a_time_limit() -> None:
+    race = Race(8, rules=RaceRules(duplicate_skip_window=5, late_acknowledgement_ns=SECOND_NS))
+    race.connect("Alice")
+    race.header("Alice", 9)
+    race.connect("Bob")
+    race.arbiter.check()
+    race.header("Bob", 7)
+    race.expect("Bob", "skip 7")
+    assert race.arbiter.next_deadline_ns() == SECOND_NS
 
 
 # --- misuse -------------------------------------------------------------------------------------------------
