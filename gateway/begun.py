@@ -1,4 +1,4 @@
-"""A coroutine that has begun: it has run to its first wait, and is awaited later, or goes on by itself.
+"""A coroutine that has begun: it has run to its first wait, and is awaited later.
 
 Pure. A task would do the same, but begins only when the event loop comes round, and wakes whoever awaits it
 through the loop once more: for a short message that costs more than to handle it.
@@ -6,7 +6,7 @@ through the loop once more: for a short message that costs more than to handle i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Coroutine, Generator
 from typing import Any, Generic, TypeVar
 
 __all__ = ["Begun"]
@@ -15,19 +15,18 @@ T = TypeVar("T")
 
 
 class Begun(Generic[T]):
-    """Runs a coroutine to its first wait; `await` the rest once, in one task, have it `go_on`, or `close` it.
+    """Runs a coroutine to its first wait; `await` the rest once, in one task, or `close` it.
 
     Raises:
         Whatever the coroutine raises, when it is awaited.
     """
 
-    __slots__ = ("_coroutine", "_error", "_tell", "_waits_for")
+    __slots__ = ("_coroutine", "_error", "_waits_for")
 
     def __init__(self, coroutine: Coroutine[Any, Any, T]) -> None:
         self._coroutine = coroutine
         self._waits_for: Any = None
         self._error: BaseException | None = None
-        self._tell: Callable[[BaseException | None], None] | None = None
         try:
             self._waits_for = coroutine.send(None)
         except BaseException as error:  # StopIteration too, which holds the result
@@ -50,47 +49,12 @@ class Begun(Generic[T]):
             result: T = stop.value
             return result
 
-    def go_on(self, tell: Callable[[BaseException | None], None]) -> bool:
-        """Go on without a task whenever what the coroutine waits for is there: for one that awaits futures.
-
-        Args:
-            tell: called at the end with the error, or None; not called after `close`.
-
-        Returns:
-            False: it had no need to wait and has ended well; `tell` is not called.
-
-        Raises:
-            What the coroutine raised before its first wait.
-        """
-        if self._error is None:
-            self._tell = tell
-            self._waits_for.add_done_callback(self._step)
-            return True
-        if isinstance(self._error, StopIteration):
-            return False
-        raise self._error
-
-    def _step(self, future: Any) -> None:
-        tell = self._tell
-        if tell is None:
-            _look_at(future)
-            return
-        try:
-            self._waits_for = self._coroutine.send(None)
-        except StopIteration:
-            tell(None)
-        except BaseException as error:  # a future may be cancelled, too
-            tell(error)
-        else:
-            self._waits_for.add_done_callback(self._step)
-
     async def rest(self) -> T:
         """Wait as `await` does; for a task."""
         return await self
 
     def close(self) -> None:
         """Give the rest up; an error of what it waited for is nobody's any more."""
-        self._tell = None
         self._coroutine.close()
         tell = getattr(
             self._waits_for, "add_done_callback", None

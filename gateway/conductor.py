@@ -46,6 +46,7 @@ from gateway.race_actions import (
     Idle,
     PublisherId,
     Send,
+    Skip,
     SourceError,
     Verify,
 )
@@ -122,6 +123,9 @@ class Conductor:
         self._outboxes: dict[PublisherId, Outbox] = {}
         metrics.inflight_bytes.set_function(lambda: arbiter.inflight_bytes)
         metrics.publishers.set_function(lambda: arbiter.publisher_count)
+        # Into which responses were put that are to be sent: now, or when the event loop comes round.
+        self._unsent: list[Outbox] = []
+        self._sends_at_once = self._sends_soon = False
         self._room = asyncio.Event()
         self._stream_count = 0
         self._timer: asyncio.TimerHandle | None = None
@@ -170,16 +174,14 @@ class Conductor:
 
     def offer(self, outbox: Outbox, item_set: ItemSet) -> None:
         """An item set has come on a publisher's stream."""
-        arbiter, publisher_id, now_ns = self.arbiter, outbox.publisher_id, self._now_ns()
-        items, kinds, proven = item_set.items, item_set.kinds, item_set.proven
-        if item_set.block_number is None:
-            only_proofs = item_set.only_proofs
-            actions = arbiter.items(
+        publisher_id, now_ns = outbox.publisher_id, self._now_ns()
+        items, kinds, number, proven, only_proofs = item_set
+        if number is None:
+            actions = self.arbiter.items(
                 publisher_id, items, now_ns, kinds=kinds, proven=proven, only_proofs=only_proofs
             )
         else:
-            number = item_set.block_number
-            actions = arbiter.header(publisher_id, number, items, now_ns, kinds=kinds, proven=proven)
+            actions = self.arbiter.header(publisher_id, number, items, now_ns, kinds=kinds, proven=proven)
         self.perform(actions)
 
     def now_ns(self) -> int:
@@ -195,6 +197,11 @@ class Conductor:
             waiting += self._perform_one(action)
         if self._commit_queue and not self._group_commit.is_running:
             self._group_commit.begin()
+        if self._sends_at_once:
+            self._send_on()
+        elif self._unsent and not self._sends_soon:
+            self._sends_soon = True
+            asyncio.get_running_loop().call_soon(self._come_round)
         if len(waiting) != 1 or type(waiting[0]) is not Append:  # which makes no room
             self._room.set()
         self._arm()
@@ -326,7 +333,22 @@ class Conductor:
         if outbox is None:
             return
         outbox.put(action.response)
+        self._unsent.append(outbox)
+        # A Skip can wait until the event loop comes round, for those of other publishers: to send them one
+        # behind the other takes less time than to send each behind the header that it answers.
+        if type(action.response) is not Skip:
+            self._sends_at_once = True
         note_answer(self._metrics, outbox.name, action.response)
+
+    def _come_round(self) -> None:
+        self._sends_soon = False
+        self._send_on()
+
+    def _send_on(self) -> None:
+        """Have the responses sent that were put in outboxes."""
+        unsent, self._unsent, self._sends_at_once = self._unsent, [], False
+        for outbox in unsent:
+            outbox.send_on()
 
     # --- what the commit tells -----------------------------------------------------------------------------
 

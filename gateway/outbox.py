@@ -7,7 +7,6 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from gateway.begun import Begun
 from gateway.race_actions import PublisherId, Response
 
 __all__ = ["Outbox"]
@@ -38,13 +37,16 @@ class Outbox:
         self._responses: deque[Response] = deque()
         self._responses_max = responses_max
         self._changed = asyncio.Event()
-        # While `send_all` runs: how to send, the response that is being sent, and the end.
+        # While `send_all` runs: how to send, what sends a response, and the end.
         self._send: Callable[[Response], Coroutine[Any, Any, None]] | None = None
-        self._sending: Begun[None] | None = None
+        self._sending: Coroutine[Any, Any, None] | None = None
         self._all_sent: asyncio.Future[None]
 
     def put(self, response: Response) -> None:
-        """Queue a response; none after one for which there was no room, so that none is missing between."""
+        """Queue a response, which `send_on` sends.
+
+        None is queued after one for which there was no room, so that none is missing between.
+        """
         if self.overflow.is_set() or len(self._responses) >= self._responses_max:
             self.overflow.set()
             self.over.set()
@@ -52,16 +54,18 @@ class Outbox:
             self._responses.append(response)
         if self._send is None:
             self._changed.set()
-        elif self._sending is None:
-            self._send_on()
+
+    def send_on(self) -> None:
+        """Send what was put in: at once, or behind the response that is on its way."""
+        if self._sending is None:
+            self._step()
 
     def close(self) -> None:
         """Say that nothing more comes."""
         self.closed = True
         self.over.set()
         self._changed.set()
-        if self._send is not None and self._sending is None:
-            self._send_on()
+        self.send_on()
 
     async def get(self) -> list[Response]:
         """Wait for responses and take all that are there; none means that the stream is over."""
@@ -73,9 +77,7 @@ class Outbox:
         return taken
 
     async def send_all(self, send: Callable[[Response], Coroutine[Any, Any, None]]) -> None:
-        """Send all responses, one after the other, until the stream is over.
-
-        When none is on its way, one is begun with as it is put in, not when the event loop comes round.
+        """Send all responses, one after the other, until the stream is over; each when `send_on` is called.
 
         Args:
             send: sends a response; awaits futures only.
@@ -84,7 +86,7 @@ class Outbox:
             What `send` raises: nothing is sent after it.
         """
         self._send, self._all_sent = send, asyncio.get_running_loop().create_future()
-        self._send_on()
+        self.send_on()
         try:
             await self._all_sent
         finally:
@@ -93,26 +95,28 @@ class Outbox:
                 self._sending.close()
                 self._sending = None
 
-    def _send_on(self) -> None:
-        """Begin with the next response, if there is one, or end."""
+    def _step(self, waited_for: asyncio.Future[Any] | None = None) -> None:
+        """Go on with the response that is being sent, when what it waited for is there; then with the next.
+
+        Without a task: to wake one would take longer than all that is done here.
+        """
         send = self._send
-        if send is None or self._all_sent.done():
-            return  # given up, which `send_all` has yet to notice
+        if send is None or self._all_sent.done():  # given up, which `send_all` may have yet to notice
+            if waited_for is not None and not waited_for.cancelled():
+                waited_for.exception()  # nobody's any more; one that nobody has looked at is logged
+            return
+        sending = self._sending
         try:
-            while self._responses:
-                sending = Begun(send(self._responses.popleft()))
-                if sending.go_on(self._sent):
-                    self._sending = sending
+            while sending is not None or self._responses:
+                if sending is None:
+                    self._sending = sending = send(self._responses.popleft())
+                try:
+                    sending.send(None).add_done_callback(self._step)
                     return
-        except Exception as error:  # of `send`, on its way to `send_all`
+                except StopIteration:
+                    self._sending = sending = None
+        except BaseException as error:  # of `send`, on its way to `send_all`
             self._all_sent.set_exception(error)
             return
         if self.closed:
             self._all_sent.set_result(None)
-
-    def _sent(self, error: BaseException | None) -> None:
-        self._sending = None
-        if error is None:
-            self._send_on()
-        elif not self._all_sent.done():
-            self._all_sent.set_exception(error)

@@ -210,11 +210,14 @@ class PublishService:
                 if not outbox.closed:
                     if wait_ns := admission.wait_ns(outbox.name, address, conductor.now_ns()):
                         await asyncio.sleep(wait_ns / 1e9)
-                    await conductor.room_for(outbox)
+                    if not conductor.arbiter.may_read(outbox.publisher_id):
+                        await conductor.room_for(outbox)
                 # gRPC receives the next message, in a thread of its own, while this one is hashed.
                 reading = Begun(context.read())
                 if outbox.closed:
                     outbox.dropped_count += 1
+                elif type(request) is ItemSet:
+                    self._handle_one(outbox, request)
                 else:
                     await self._handle_any(outbox, request)
         finally:
@@ -232,12 +235,19 @@ class PublishService:
                 else:
                     await self._handle_any(outbox, _parsed(message))
             return
-        try:
-            if isinstance(message, _Request) and not Looking.is_quick(message.block_items.block_items):
+        if isinstance(message, _Request) and not Looking.is_quick(message.block_items.block_items):
+            try:
                 message = await self._item_set_of_many(message)
-                if outbox.closed:  # meanwhile
-                    outbox.dropped_count += 1
-                    return
+            except Exception as error:  # as in `_handle_one`
+                self._failed(outbox, error)
+                return
+            if outbox.closed:  # meanwhile
+                outbox.dropped_count += 1
+                return
+        self._handle_one(outbox, message)
+
+    def _handle_one(self, outbox: Outbox, message: _Message) -> None:
+        try:
             self._handle(outbox, message)
         except Exception as error:  # the edge of a shell: this publisher's stream ends, others go on
             self._failed(outbox, error)
@@ -263,12 +273,12 @@ class PublishService:
     def _handle(self, outbox: Outbox, message: _Message) -> None:
         """Turn one message into one event."""
         conductor, publisher_id = self._conductor, outbox.publisher_id
-        arbiter, now_ns = conductor.arbiter, conductor.now_ns()
         if isinstance(message, _Request) and message.HasField("block_items"):
             message = _item_set_of(message)
         if isinstance(message, ItemSet):
             conductor.offer(outbox, message)
             return
+        arbiter, now_ns = conductor.arbiter, conductor.now_ns()
         if isinstance(message, BadMessage):
             actions = arbiter.bad_request(publisher_id, message.reason, now_ns)
         elif message.HasField("end_of_block"):
