@@ -22,6 +22,7 @@ import uvloop
 from datastream import DatastreamError
 from gateway.errors import Fatal
 from gateway.event_loop import NodeLoop
+from gateway.ignored_signals import unless_ignored
 from gateway.limits import GC_OBJECTS_MIN, THREAD_SWITCH_SECONDS
 from gateway.node import Node
 from gateway.settings import Settings
@@ -46,10 +47,8 @@ async def _run(settings: Settings) -> int:
     node = Node(settings)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
-    for signal_number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(signal_number, stop.set)
-    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # nohup
-        loop.add_signal_handler(signal.SIGHUP, stop.set)
+    for number in (signal.SIGINT, signal.SIGTERM, *unless_ignored(signal.SIGHUP)):
+        loop.add_signal_handler(number, stop.set)
     node.warm_up()
     # What is there now stays. To walk it all in every full collection would hold the event loop for 30 ms.
     gc.collect()

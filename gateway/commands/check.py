@@ -17,6 +17,7 @@ from datastream.check import CheckResult, Severity, check_stream, repair_stream
 from datastream.compare import compare_streams
 from gateway.commands.named_path import NamedPath
 from gateway.errors import Fatal
+from gateway.ignored_signals import unless_ignored
 from gateway.stream_check import BlockCheck
 
 __all__ = ["command"]
@@ -71,10 +72,10 @@ def command(path: Path, repair: bool, against: Path | None, as_json: bool) -> No
 @contextmanager
 def _unwound_by_signals() -> Iterator[None]:
     """Have SIGTERM and SIGHUP do what Ctrl-C does, so that the copy of the index, maybe a GB, is removed."""
-    before = {}
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup
-            before[number] = signal.signal(number, signal.default_int_handler)
+    before = {
+        number: signal.signal(number, signal.default_int_handler)
+        for number in unless_ignored(signal.SIGTERM, signal.SIGHUP)
+    }
     try:
         yield
     finally:

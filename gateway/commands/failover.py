@@ -16,10 +16,9 @@ from gateway.commands.tls_options import tls_options
 from gateway.control_client import ControlClient
 from gateway.errors import AddressError, FailoverFailed, FailoverInterrupted
 from gateway.failover import Failover, Step
+from gateway.ignored_signals import unless_ignored
 
 __all__ = ["command"]
-
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def _address(context: click.Context, parameter: click.Parameter, text: str) -> str:
@@ -115,9 +114,8 @@ async def _run(
                 click.echo(f"sluice: failover: interrupted: {done} (once more: end at once)", err=True)
 
         loop = asyncio.get_running_loop()
-        for number in _SIGNALS:
-            if signal.getsignal(number) != signal.SIG_IGN:  # nohup
-                loop.add_signal_handler(number, interrupt)
+        for number in unless_ignored(signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            loop.add_signal_handler(number, interrupt)
         try:
             await working
         except asyncio.CancelledError:

@@ -20,6 +20,7 @@ from rich.text import Text
 
 from gateway.addresses import parse_address
 from gateway.commands.named_path import NamedPath
+from gateway.ignored_signals import unless_ignored
 from gateway.table_lines import table_lines
 from publishers.demo import DemoOptions, DemoProgress, DemoResult, run_demo
 from publishers.errors import PublisherError
@@ -119,9 +120,8 @@ def command(
         node_arguments=tuple(node_arguments),
         maker=maker,
     )
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup
-            signal.signal(number, _leave)
+    for number in unless_ignored(signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _leave)
     console = Console(stderr=as_json)
     click.echo(f"Everything goes to {options.folder}", err=as_json)
     with _Display(console) as display:
