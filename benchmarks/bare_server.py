@@ -2,7 +2,7 @@
 
 It receives the same messages, hashes the same items with hashlib (once each, no tree), writes them to a file,
 flushes as often as the node did, and acknowledges. It checks nothing. gRPC reads its sockets and wakes the
-event loop as the node's does.
+event loop as the node's does, and freed memory is kept as the node's is.
 
     python -m benchmarks.bare_server FILE hash|echo BLOCKS_PER_FLUSH BLOCKS
 
@@ -27,6 +27,7 @@ from grpc import aio  # noqa: E402
 
 from gateway.api import publish_pb2  # noqa: E402
 from gateway.event_loop import NodeLoop  # noqa: E402
+from gateway.malloc import keep_freed_memory  # noqa: E402
 
 SERVICE = "org.hiero.block.api.BlockStreamPublishService"
 _Request = publish_pb2.PublishStreamRequest
@@ -102,6 +103,7 @@ async def serve(path: str, *, hashes: bool, blocks_per_flush: float, block_count
 
 
 if __name__ == "__main__":
+    keep_freed_memory(os.environ)
     uvloop.run(
         serve(
             sys.argv[1],

@@ -32,6 +32,7 @@ from typing import Final, cast
 
 from gateway.errors import HelperProcessLost
 from gateway.limits import HELPER_LOOK_LATE_SECONDS_MAX
+from gateway.malloc import keep_freed_memory
 
 __all__ = ["HelperProcess", "serve"]
 
@@ -259,6 +260,7 @@ def serve(
     """
     for signal_number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(signal_number, signal.SIG_IGN)
+    keep_freed_memory(os.environ)
     node = socket.socket(fileno=0)
     try:
         _send(node, b"")

@@ -37,6 +37,7 @@ __all__ = [
     "FAILOVER_READY_SECONDS",
     "FIELD_CHARACTERS_MAX",
     "FOLLOW_SETTLE_SECONDS",
+    "FREE_MEMORY_KEPT_BYTES",
     "GC_OBJECTS_MIN",
     "HALF_CLOSE_SECONDS",
     "HANDSHAKE_SECONDS_MAX",
@@ -67,6 +68,7 @@ __all__ = [
     "LOOP_WATCH_SECONDS",
     "MESSAGE_PACES_KEPT",
     "METRIC_PUBLISHERS_MAX",
+    "OWN_MAPPING_BYTES_MIN",
     "OWN_ROOTS_KEPT",
     "PEER_POLL_FAILURES_MAX",
     "PEER_POLL_SECONDS",
@@ -343,6 +345,14 @@ GC_OBJECTS_MIN: Final = 10_000
 come since, so with its default, 700, that held the event loop for 2 to 5 ms several times a second while
 blocks of thousands of items came fast. Blocks leave no such garbage, good or bad; a closed stream leaves six
 small objects and its metadata, 16 kB at most."""
+
+FREE_MEMORY_KEPT_BYTES: Final = 64 * 1024 * 1024
+"""Free memory at the end of a heap that stays in the process, for the next block: what several take that are
+received, hashed and laid out at once. What is more, as after a very large block, is given back."""
+
+OWN_MAPPING_BYTES_MIN: Final = 32 * 1024 * 1024
+"""From here on a piece of memory has a mapping of its own, and is given back as soon as it is freed. This is
+the most that glibc takes."""
 
 LOOP_WATCH_SECONDS: Final = 0.02
 """How often the event loop's lateness is sampled; a sample costs some 20 microseconds."""

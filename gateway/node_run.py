@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import os
 import signal
 import sys
 from typing import Any
@@ -24,6 +25,7 @@ from gateway.errors import Fatal
 from gateway.event_loop import NodeLoop
 from gateway.ignored_signals import unless_ignored
 from gateway.limits import GC_OBJECTS_MIN, THREAD_SWITCH_SECONDS
+from gateway.malloc import keep_freed_memory
 from gateway.node import Node
 from gateway.settings import Settings
 
@@ -40,6 +42,7 @@ def run_node(settings: Settings) -> int:
     """
     sys.setswitchinterval(THREAD_SWITCH_SECONDS)
     gc.set_threshold(GC_OBJECTS_MIN)
+    keep_freed_memory(os.environ)
     return uvloop.run(_run(settings), loop_factory=NodeLoop)
 
 

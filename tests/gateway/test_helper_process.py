@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import os
 import resource
 import signal
@@ -46,6 +47,21 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 # It waits for three requests, a minute if need be, where there were two the last time; but not behind `z`.
 GATHERING = MODULE.replace("serve(answers, 3)", "serve(answers, 3, 60.0, lambda request: request != b'z')")
+
+# It says how many page faults it had over 1.5 MB that it took for an answer and freed.
+FAULTING = """
+import resource
+from gateway.helper_process import serve
+
+def answers(requests):
+    for request in requests:
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        pieces = [b"x" * 65_536 for _ in range(24)]
+        del pieces
+        yield b"%d" % (resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+
+serve(answers)
+"""
 
 
 def with_helper(
@@ -289,5 +305,17 @@ def test_signals_to_the_group_do_not_end_it() -> None:
             os.kill(helper.pid, number)
         assert await helper.ask(b"a") == b"1 A"
         assert helper.start_count == 1
+
+    with_helper(play)
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "gnu_get_libc_version"), reason="not glibc")
+def test_memory_that_an_answer_took_is_there_for_the_next(tmp_path: Path) -> None:
+    (tmp_path / "shouting.py").write_text(FAULTING)
+
+    async def play(helper: HelperProcess) -> None:
+        faults = [int(await helper.ask(b"a")) for _ in range(5)]
+        assert faults[0] > 300  # pages of 4 KiB
+        assert max(faults[1:]) < 30
 
     with_helper(play)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 import sys
 from pathlib import Path
 
@@ -57,8 +58,11 @@ def test_a_bug_in_the_race_stops_the_node_with_status_1(
             await asyncio.gather(*publishing)
 
     monkeypatch.setattr(node_run, "Node", WatchedNode)
+    keeping: list[object] = []
+    monkeypatch.setattr(node_run, "keep_freed_memory", keeping.append)
     # No block is complete before its end has come: she could be at that when the node is gone.
     assert run_node(node_settings(tmp_path, shutdown_grace_seconds=0.2, publish_proof_idle_ms=10_000)) == 1
+    assert keeping == [os.environ]
     assert sys.getswitchinterval() == pytest.approx(THREAD_SWITCH_SECONDS)
     assert (gc.get_threshold()[0], gc.get_freeze_count() > 0) == (GC_OBJECTS_MIN, True)
     assert "the node stops on an internal error" in [record.message for record in caplog.records]
