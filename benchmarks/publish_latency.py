@@ -2,11 +2,13 @@
 
     python -m benchmarks.publish_latency [--quick]
 
-First the node is driven as fast as it goes, for the load; then a block is sent every so many milliseconds,
-half as often, and each block's latency is the time from sending its end to its acknowledgement. The first
-blocks of a node are counted apart. The bare pair writes as many bytes as such a block has and flushes, writes
-38 bytes and flushes (`fdatasync`), on the same disk, at the same pace. The bare loop is between the two: gRPC
-and such a pair for each block, and nothing else (`benchmarks.bare_server`). They take turns.
+First a node is driven as fast as it goes, for the load; then another gets a block every so many milliseconds,
+half as often, and each block's latency is the time from sending its end to its acknowledgement. The load is
+measured anew in each round, since a machine's minutes are not alike: what is half of a node's load in one may
+be three quarters of it in another. The first blocks of a node are counted apart. The bare pair writes as
+many bytes as such a block has and flushes, writes 38 bytes and flushes (`fdatasync`), on the same disk, at
+the same pace. The bare loop is between the two: gRPC and such a pair for each block, and nothing else
+(`benchmarks.bare_server`). They take turns.
 
 The ratio is to what a pair takes once it has begun. A disk that stands still for 0.1 s makes one slow pair,
 but dozens of slow blocks, since blocks come when they are due. What a pair takes from when it was due stands
@@ -160,10 +162,11 @@ def run(quick: bool = False) -> list[tuple[str, str]]:
     """Measure load, latency and flushes; return a label and a text."""
     chain = make_chain(BLOCK_COUNT // (4 if quick else 1), ITEMS_PER_BLOCK, ITEM_BYTES)
     count = len(chain.messages)
-    with node(chain) as facts:
-        load = count / uvloop.run(publish(facts.address, chain))
-    ours, first, loop, bare, bare_since_due, grpc = [], [], [], [], [], []
+    loads, ours, first, loop, bare, bare_since_due, grpc = [], [], [], [], [], [], []
     for _ in range(1 if quick else ROUNDS):
+        with node(chain) as facts:
+            load = count / uvloop.run(publish(facts.address, chain))
+        loads.append(load)
         with bare_server("echo", 1, count) as address:
             loop.append(uvloop.run(latencies(address, chain, load / 2))[FIRST_BLOCKS:])
         with node(chain) as facts:
@@ -175,6 +178,7 @@ def run(quick: bool = False) -> list[tuple[str, str]]:
         bare_since_due.append(pairs_since_due)
         with node(chain) as facts:
             grpc.append(uvloop.run(_grpc_latencies(facts.address, chain, load / 2))[FIRST_BLOCKS:])
+    load = median(loads)
     medians = [median(map(median, rounds)) * 1e3 for rounds in (ours, bare, loop, first, grpc)]
     p99s = [median(map(_p99, rounds)) * 1e3 for rounds in (ours, bare, loop, grpc, bare_since_due)]
     worst = median(map(max, first)) * 1e3
