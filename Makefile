@@ -39,7 +39,7 @@ format: $(STAMP)  ## put the code into the form that check wants
 
 test: $(STAMP)  ## all tests
 	JAVA_HOME="$$(sh deploy/java.sh)" && export JAVA_HOME && \
-	$(BIN)/pytest --numprocesses auto --maxprocesses 4 --dist loadgroup $(ARGS)
+	$(BIN)/pytest --numprocesses auto --maxprocesses 4 --dist worksteal $(ARGS)
 
 atheris: $(STAMP)  ## coverage-guided fuzzers of what peers send; MINUTES=1 each, which add up
 	$(BIN)/python -m tests.fuzzing --minutes $(MINUTES) $(ARGS)

@@ -1,14 +1,15 @@
-"""What all tests share: one Spark session, or none where Spark cannot start, and how properties are tried."""
+"""What all tests share: a Spark session a process, environment and limits, and how properties are tried."""
 
 from __future__ import annotations
 
+import faulthandler
 import gc
 import logging
 import os
 import shutil
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING
 
 import pytest
@@ -50,12 +51,40 @@ for variable in list(os.environ):
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("untimed")
 
+STILL_SECONDS = 100.0
+"""How long after its time limit a test is taken for one that stands still."""
+_STDERR = pytest.StashKey[int]()
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Where tests run in several processes, all with Spark run in one: each would start a JVM of its own."""
-    for item in items:
-        if item.get_closest_marker("spark"):
-            item.add_marker(pytest.mark.xdist_group("spark"))
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Keep the real standard error: while a test runs, its own is collected."""
+    config.stash[_STDERR] = os.dup(2)
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Leave no file open."""
+    os.close(config.stash[_STDERR])
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """End this process, with all stacks, if a test stands still.
+
+    The signal of its time limit does not get through everything: not through uvloop, an event loop that is
+    busy, or a thread pool that waits for its threads.
+    """
+    marker, config = item.get_closest_marker("timeout"), item.config
+    limit = float(marker.args[0] if marker else config.getoption("timeout") or config.getini("timeout"))
+    faulthandler.dump_traceback_later(limit + STILL_SECONDS, exit=True, file=config.stash[_STDERR])
+    try:
+        return (yield)
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+
+
+def pytest_enter_pdb() -> None:
+    """Whoever is at a debugger takes as long as they like."""
+    faulthandler.cancel_dump_traceback_later()
 
 
 @pytest.fixture(scope="session")
