@@ -274,8 +274,8 @@ def command(
     """Publish a chain of blocks with racing Spark jobs.
 
     Ends when every block is acknowledged. Blocks that are stored already are passed over, so the same command
-    can be run again at any time. The first Ctrl-C (or SIGTERM) finishes the block in flight and says how to
-    go on, the second ends at once.
+    can be run again at any time. The first Ctrl-C (or SIGTERM, or a terminal that is closed) finishes the
+    block in flight and says how to go on, the second ends at once.
 
     Exit status 1 when a publisher gave up: a block was refused, or the deadline passed. 130 when interrupted.
     """

@@ -23,6 +23,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
+from gateway.ignored_signals import unless_ignored
 from publishers.errors import SparkUnavailable
 from publishers.limits import ARROW_BATCH_BYTES, ARROW_BATCH_ROWS, JAVA_VERSION_MIN, JVM_STARTS_MAX
 from publishers.spark import preflight
@@ -264,7 +265,7 @@ def _start_context(builder: SparkSession.Builder) -> None:
 
 @contextmanager
 def _interrupts_deferred() -> Iterator[None]:
-    """Let Ctrl-C and SIGTERM take effect at the end; for the start of the JVM, a few seconds.
+    """Let Ctrl-C, SIGTERM and SIGHUP take effect at the end; for the start of the JVM, a few seconds.
 
     PySpark takes the place away where the JVM is to say how it is reached, when it is interrupted there; and
     the JVM, which ends with this process only after it has said so, stays for ever.
@@ -275,7 +276,7 @@ def _interrupts_deferred() -> Iterator[None]:
     held: list[int] = []
     before = {
         number: signal.signal(number, lambda number, _: held.append(number))
-        for number in (signal.SIGINT, signal.SIGTERM)
+        for number in (signal.SIGINT, signal.SIGTERM, *unless_ignored(signal.SIGHUP))
     }
     try:
         yield
@@ -338,10 +339,10 @@ def _not_started(error: Exception, log_path: Path) -> SparkUnavailable:
 
 
 def leave_signals_to_python(spark: SparkSession) -> None:
-    """Let Ctrl-C and SIGTERM end this process, which then ends the JVM, and not the JVM under its feet.
+    """Let signals end this process, which then ends the JVM, and not the JVM under its feet.
 
-    A terminal sends Ctrl-C, and systemd SIGTERM, to all processes of a command. Under spark-submit the JVM is
-    the one that a supervisor knows: it hands its SIGTERM on.
+    A terminal sends Ctrl-C, and SIGHUP when it is closed, and systemd SIGTERM, to all processes of a command.
+    Under spark-submit the JVM is the one that a supervisor knows: it hands its SIGTERM on.
     """
     jvm: Any = spark._jvm
     signals = jvm.sun.misc
@@ -352,7 +353,8 @@ def leave_signals_to_python(spark: SparkSession) -> None:
         start: Any = ensure_callback_server_started
         start(spark.sparkContext._gateway)
         on_term = _HandOn()
-    signals.Signal.handle(signals.Signal("INT"), signals.SignalHandler.SIG_IGN)
+    for name in ("INT", "HUP"):
+        signals.Signal.handle(signals.Signal(name), signals.SignalHandler.SIG_IGN)
     signals.Signal.handle(signals.Signal("TERM"), on_term)
 
 

@@ -38,6 +38,14 @@ LOOK_SECONDS = 0.1
 pytestmark = pytest.mark.usefixtures("java")
 LONG = pytest.mark.skipif("SLUICE_LONG" not in os.environ, reason="several JVMs; SLUICE_LONG=1 runs it")
 BLOCKS = make_blocks(400)
+TAKES_TERMINAL = """
+import fcntl, sys, termios
+from gateway.cli import main
+
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)  # makes its standard input its terminal, as a shell does
+sys.exit(main())
+"""
+ON_A_TERMINAL = (sys.executable, "-c", TAKES_TERMINAL, "publish")
 SUBMIT = str(Path(pyspark.__file__).parent / "bin" / "spark-submit")
 
 
@@ -56,14 +64,21 @@ Environment = dict[str, str] | None
 class Command:
     """One run, in a process group of its own as a shell would start it."""
 
-    def __init__(self, *words: object, program: Program = (), environment: Environment = None) -> None:
+    def __init__(
+        self,
+        *words: object,
+        program: Program = (),
+        environment: Environment = None,
+        terminal: int | None = None,
+    ) -> None:
         program = program or (sys.executable, "-m", "gateway.cli", "publish")
         kept = {
             name: value for name, value in os.environ.items() if not name.startswith(("PYSPARK", "SPARK"))
         }
         self.process = subprocess.Popen(
             [*program, *map(str, words)],
-            stdout=subprocess.PIPE,
+            stdin=terminal,
+            stdout=subprocess.PIPE if terminal is None else terminal,
             stderr=subprocess.PIPE,
             text=True,
             env=kept | (environment or {}),
@@ -83,8 +98,10 @@ class Command:
 
 
 @contextmanager
-def started(*words: object, program: Program = (), environment: Environment = None) -> Iterator[Command]:
-    command = Command(*words, program=program, environment=environment)
+def started(
+    *words: object, program: Program = (), environment: Environment = None, terminal: int | None = None
+) -> Iterator[Command]:
+    command = Command(*words, program=program, environment=environment, terminal=terminal)
     try:
         yield command
     finally:
@@ -125,6 +142,31 @@ def test_ctrl_c_finishes_the_block_and_says_how_to_go_on(chain: Path, tmp_path: 
         assert line == said["go_on"]
         assert line.endswith(f"--json --from {safe + 1}")
         assert line.startswith("sluice publish --source ")
+
+
+@pytest.mark.spark
+def test_the_end_of_its_terminal_ends_it_and_leaves_nothing(chain: Path, tmp_path: Path) -> None:
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    terminal, its_end = os.openpty()
+    with node_thread(tmp_path / "node") as node:
+        words = ("--source", chain, "--gateway", node.grpc_address, "--rate", 30)
+        environment = {"TMPDIR": str(temporary)}
+        with started(*words, program=ON_A_TERMINAL, environment=environment, terminal=its_end) as command:
+            os.close(its_end)
+            await_head(node, 10)
+            assert any(temporary.iterdir())
+            os.close(terminal)  # SIGHUP to all its processes: to the JVM, too
+            status, _, err = command.ended()
+        last = node.ledger.last_number
+    # It has finished the block in flight, and cannot say so.
+    assert (status, err.splitlines()[-1]) == (
+        1,
+        "sluice: what is written: got Input/output error, expected room for it",
+    )
+    assert last is not None
+    assert 10 <= last < 399
+    assert list(temporary.iterdir()) == []
 
 
 @pytest.mark.spark

@@ -265,7 +265,7 @@ def test_ctrl_c_is_left_to_who_had_it(spark: SparkSession) -> None:
     assert not str(getattr(handler, "__module__", "")).startswith("pyspark"), handler
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_an_interrupt_waits_for_the_jvm(number: signal.Signals) -> None:
     heard: list[int] = []
     before = signal.signal(number, lambda number, _: heard.append(number))
@@ -280,6 +280,16 @@ def test_an_interrupt_waits_for_the_jvm(number: signal.Signals) -> None:
         assert heard == [number]
     finally:
         signal.signal(number, before)
+
+
+def test_under_nohup_the_end_of_the_terminal_stays_ignored_while_the_jvm_starts() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with session_module._interrupts_deferred():
+            assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def test_py4j_logs_no_interrupt(spark: SparkSession, caplog: pytest.LogCaptureFixture) -> None:
