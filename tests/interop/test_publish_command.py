@@ -113,10 +113,11 @@ def ran(*words: object, program: Program = (), environment: Environment = None) 
         return command.ended()
 
 
-def await_head(node: Node, number: int) -> None:
-    """Wait until a node has a block."""
+def await_head(node: Node, number: int, command: Command) -> None:
+    """Wait until a node has a block, while the command that is to bring it there runs."""
     with Head([str(node.grpc_address)]) as head:
         while (last := head.ask()[0]) is None or last < number:
+            assert command.process.poll() is None, (last, command.ended())
             time.sleep(LOOK_SECONDS)
 
 
@@ -128,7 +129,7 @@ def test_ctrl_c_finishes_the_block_and_says_how_to_go_on(chain: Path, tmp_path: 
     with node_thread(tmp_path / "node") as node:
         words = ("--source", chain, "--gateway", node.grpc_address, "--publishers", 2, "--rate", 30)
         with started(*words, "--json") as command:
-            await_head(node, 10)
+            await_head(node, 10, command)
             os.killpg(command.process.pid, signal.SIGINT)  # as a terminal does: to the JVM, too
             status, out, err = command.ended()
         said = json.loads(out)
@@ -154,7 +155,7 @@ def test_the_end_of_its_terminal_ends_it_and_leaves_nothing(chain: Path, tmp_pat
         environment = {"TMPDIR": str(temporary)}
         with started(*words, program=ON_A_TERMINAL, environment=environment, terminal=its_end) as command:
             os.close(its_end)
-            await_head(node, 10)
+            await_head(node, 10, command)
             assert any(temporary.iterdir())
             os.close(terminal)  # SIGHUP to all its processes: to the JVM, too
             status, _, err = command.ended()
@@ -177,7 +178,7 @@ def test_spark_submit_runs_it_and_hands_its_sigterm_on(chain: Path, tmp_path: Pa
         # The JVM is there before us: on a machine whose name has no address, its user has to tell it.
         environment = {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
         with started(*words, program=program, environment=environment) as command:
-            await_head(node, 10)
+            await_head(node, 10, command)
             command.process.send_signal(signal.SIGTERM)  # to the JVM, which is all that a supervisor knows
             status, out, err = command.ended()
         last = node.ledger.last_number
@@ -211,13 +212,13 @@ def test_following_signs_and_goes_on_after_a_kill(tmp_path: Path) -> None:
         )
         key = {"SIGNING_KEY": pem(KEY)}
         with started(*words, environment=key) as command:
-            await_head(node, 20)
+            await_head(node, 20, command)
             os.killpg(command.process.pid, signal.SIGKILL)
             command.ended()
         for block in BLOCKS[30:45]:
             write_block_file(chain / f"{block.number}.blk", block)
         with started(*words, environment=key) as command:
-            await_head(node, 44)
+            await_head(node, 44, command)
             with started(*words, environment=key) as second:
                 assert second.ended() == (
                     1,
