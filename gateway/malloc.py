@@ -18,7 +18,7 @@ from typing import Final
 
 from gateway.limits import FREE_MEMORY_KEPT_BYTES, OWN_MAPPING_BYTES_MIN
 
-__all__ = ["keep_freed_memory"]
+__all__ = ["is_glibc", "keep_freed_memory"]
 
 _M_TRIM_THRESHOLD: Final = -1
 _M_MMAP_THRESHOLD: Final = -3
@@ -27,6 +27,11 @@ _GLIBC: Final = "gnu_get_libc_version"
 """A function that no other C library has: elsewhere these numbers may mean something else, or nothing."""
 _VARIABLES: Final = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "MALLOC_TOP_PAD_")
 _TUNABLES: Final = "GLIBC_TUNABLES"
+
+
+def is_glibc() -> bool:
+    """Tell whether the C library of this process is glibc."""
+    return hasattr(ctypes.CDLL(None), _GLIBC)
 
 
 def keep_freed_memory(environment: Mapping[str, str]) -> bool:
@@ -38,9 +43,9 @@ def keep_freed_memory(environment: Mapping[str, str]) -> bool:
         environment: of the process.
     """
     has_chosen = "glibc.malloc." in environment.get(_TUNABLES, "")
-    libc = ctypes.CDLL(None)
-    if has_chosen or not environment.keys().isdisjoint(_VARIABLES) or not hasattr(libc, _GLIBC):
+    if has_chosen or not environment.keys().isdisjoint(_VARIABLES) or not is_glibc():
         return False
+    libc = ctypes.CDLL(None)
     libc.mallopt.argtypes = (ctypes.c_int, ctypes.c_int)
     told = (
         libc.mallopt(_M_MMAP_THRESHOLD, OWN_MAPPING_BYTES_MIN),

@@ -64,6 +64,8 @@ class _Job:
     gateways: str
     thread: threading.Thread | None = None
     query: Any = None
+    ending: threading.Thread | None = None
+    """Waits for the end of the query."""
     reports: list[PublishReport] = field(default_factory=list)
     """Of what is committed."""
     error: Exception | None = None
@@ -288,10 +290,11 @@ def _watch(
         is_all_safe = race.checkpoint is not None and _is_all_safe(race, jobs)
         for job in running:
             job.is_over |= is_all_safe and job.error is None
+        if stop_by is not None and time.monotonic() > stop_by + _ABORT_WAIT_SECONDS:
+            return  # what still runs does not end at all
         if is_stopped or is_all_safe:
-            _end(
-                race, running
-            )  # again and again: a query may just be starting, and is not there to be ended yet
+            # Again and again: a query may just be starting, and is not there to be ended yet.
+            _end(race, running)
         assert running[0].thread is not None
         running[0].thread.join(limits.STATUS_POLL_SECONDS / (1 if race.opened_at and not stop_by else 10))
 
@@ -300,8 +303,17 @@ def _end(race: _Race, jobs: list[_Job]) -> None:
     """End jobs and queries, in the middle of whatever they do."""
     race.spark.sparkContext.cancelJobsWithTag(race.tag)
     for job in jobs:
-        if job.query is not None:
-            job.query.stop()
+        if job.query is not None and (job.ending is None or not job.ending.is_alive()):
+            job.ending = threading.Thread(target=_stop_query, args=(job,), daemon=True)
+            job.ending.start()
+
+
+def _stop_query(job: _Job) -> None:
+    """Stop a query; in a thread, since Spark waits without end for a batch whose worker hangs."""
+    try:
+        job.query.stop()
+    except Exception as error:  # it is tried again, and what ends the query is told by its own thread
+        _logger.debug("query %s: %s", job.publisher_id, reason_in(str(error)))
 
 
 def _is_all_safe(race: _Race, jobs: list[_Job]) -> bool:
@@ -335,7 +347,8 @@ def _report(race: _Race, jobs: list[_Job]) -> JobReport:
     elapsed_seconds = time.monotonic() - race.started_at
     rows, failures, is_interrupted = [], [], False
     for job in jobs:
-        is_whole = not job.has_failed and not (race.is_stopping and job.query is not None)
+        is_ended = race.is_stopping and (job.query is not None or job.is_running)
+        is_whole = not job.has_failed and not is_ended
         if job.has_failed and not race.is_stopping:
             failures.append(Failure(job.publisher_id, _reason_of(race, job)))
         is_interrupted |= race.is_stopping and not is_whole

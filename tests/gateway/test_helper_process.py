@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import os
 import resource
 import signal
@@ -18,6 +17,7 @@ import uvloop
 from gateway.errors import HelperProcessLost
 from gateway.helper_process import HelperProcess
 from gateway.limits import HELPER_LOOK_LATE_SECONDS_MAX
+from gateway.malloc import is_glibc
 
 # It answers with how many requests it took at once, and the request in capitals; `die` ends it.
 MODULE = """
@@ -309,7 +309,7 @@ def test_signals_to_the_group_do_not_end_it() -> None:
     with_helper(play)
 
 
-@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "gnu_get_libc_version"), reason="not glibc")
+@pytest.mark.skipif(not is_glibc(), reason="the C library is not glibc")
 def test_memory_that_an_answer_took_is_there_for_the_next(tmp_path: Path) -> None:
     (tmp_path / "shouting.py").write_text(FAULTING)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import subprocess
@@ -11,10 +10,9 @@ import sys
 import pytest
 
 from gateway.limits import FREE_MEMORY_KEPT_BYTES, OWN_MAPPING_BYTES_MIN
+from gateway.malloc import is_glibc
 
-pytestmark = pytest.mark.skipif(
-    not hasattr(ctypes.CDLL(None), "gnu_get_libc_version"), reason="the C library is not glibc"
-)
+pytestmark = pytest.mark.skipif(not is_glibc(), reason="the C library is not glibc")
 MIB = 1 << 20
 PIECE_BYTES = 64 * 1024
 PROGRAM = """

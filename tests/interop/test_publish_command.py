@@ -15,8 +15,10 @@ import socket
 import subprocess
 import sys
 import time
+import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from io import FileIO
 from pathlib import Path
 
 import pytest
@@ -69,7 +71,7 @@ class Command:
         *words: object,
         program: Program = (),
         environment: Environment = None,
-        terminal: int | None = None,
+        terminal: FileIO | None = None,
     ) -> None:
         program = program or (sys.executable, "-m", "gateway.cli", "publish")
         kept = {
@@ -99,7 +101,7 @@ class Command:
 
 @contextmanager
 def started(
-    *words: object, program: Program = (), environment: Environment = None, terminal: int | None = None
+    *words: object, program: Program = (), environment: Environment = None, terminal: FileIO | None = None
 ) -> Iterator[Command]:
     command = Command(*words, program=program, environment=environment, terminal=terminal)
     try:
@@ -149,15 +151,15 @@ def test_ctrl_c_finishes_the_block_and_says_how_to_go_on(chain: Path, tmp_path: 
 def test_the_end_of_its_terminal_ends_it_and_leaves_nothing(chain: Path, tmp_path: Path) -> None:
     temporary = tmp_path / "temporary"
     temporary.mkdir()
-    terminal, its_end = os.openpty()
-    with node_thread(tmp_path / "node") as node:
+    terminal, its_end = (os.fdopen(fd, "rb", buffering=0) for fd in os.openpty())
+    with terminal, its_end, node_thread(tmp_path / "node") as node:
         words = ("--source", chain, "--gateway", node.grpc_address, "--rate", 30)
         environment = {"TMPDIR": str(temporary)}
         with started(*words, program=ON_A_TERMINAL, environment=environment, terminal=its_end) as command:
-            os.close(its_end)
+            its_end.close()
             await_head(node, 10, command)
             assert any(temporary.iterdir())
-            os.close(terminal)  # SIGHUP to all its processes: to the JVM, too
+            terminal.close()  # SIGHUP to all its processes: to the JVM, too
             status, _, err = command.ended()
         last = node.ledger.last_number
     # It has finished the block in flight, and cannot say so.
@@ -168,6 +170,48 @@ def test_the_end_of_its_terminal_ends_it_and_leaves_nothing(chain: Path, tmp_pat
     assert last is not None
     assert 10 <= last < 399
     assert list(temporary.iterdir()) == []
+
+
+@pytest.mark.spark
+def test_workers_that_stand_still_do_not_keep_it_from_ending(chain: Path, tmp_path: Path) -> None:
+    state, mark = tmp_path / "state", str(uuid.uuid4())
+    workers: list[int] = []
+    with node_thread(tmp_path / "node") as node:
+        words = ("--source", chain, "--gateway", node.grpc_address, "--rate", 30)
+        following = ("--follow", "--checkpoint", state)
+        with started(*words, *following, environment={"MARK": mark}) as command:
+            try:
+                await_head(node, 10, command)
+                workers += [pid for pid in marked(mark) if is_worker(pid)]
+                for pid in workers:
+                    os.kill(pid, signal.SIGSTOP)
+                os.killpg(command.process.pid, signal.SIGINT)
+                status, out, err = command.ended()
+            finally:
+                for pid in workers:
+                    with suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)
+        last = node.ledger.last_number
+    assert workers
+    assert status == 130, err
+    match = re.search(r"^blocks 0 to \d+: interrupted, safe_through (\d+), ", out, re.MULTILINE)
+    assert match is not None, out
+    assert last is not None
+    assert 0 <= int(match[1]) <= last
+    assert err.splitlines()[-1].endswith(f"--follow --checkpoint {state}")
+
+
+def marked(mark: str) -> Iterator[int]:
+    """Find the processes that have a mark in their environment."""
+    for folder in Path("/proc").iterdir():
+        with suppress(OSError):
+            if folder.name.isdigit() and f"MARK={mark}".encode() in (folder / "environ").read_bytes():
+                yield int(folder.name)
+
+
+def is_worker(process_id: int) -> bool:
+    """Tell whether a process is one of those in which Spark runs Python."""
+    return b"pyspark.daemon" in Path(f"/proc/{process_id}/cmdline").read_bytes()
 
 
 @pytest.mark.spark
