@@ -37,6 +37,18 @@ class Address:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     @property
+    def is_everywhere(self) -> bool:
+        """Whether it is every address of a machine, to listen at: 0.0.0.0 or [::]."""
+        try:
+            return ipaddress.ip_address(self.host).is_unspecified
+        except ValueError:
+            return False
+
+    def reached_by(self, host: str) -> Address:
+        """Where to connect to something that listens here, on the machine that `host` leads to."""
+        return Address(host, self.port) if self.is_everywhere else self
+
+    @property
     def is_loopback(self) -> bool:
         """Whether only this machine can connect to it. A name other than `localhost` is taken as public."""
         try:

@@ -13,9 +13,10 @@ from typing import Self
 import grpc
 from grpc import aio
 
+from gateway.addresses import parse_address
 from gateway.api import control_pb2, control_pb2_grpc
 from gateway.channels import ClientTls, open_channel
-from gateway.errors import NodeCallFailed
+from gateway.errors import AddressError, NodeCallFailed
 from gateway.failover import NodeStatus
 from gateway.limits import CONTROL_CALL_SECONDS
 from gateway.roles import Phase
@@ -83,11 +84,14 @@ class ControlClient:
             if error.code() is grpc.StatusCode.UNIMPLEMENTED:
                 reason = "something else answers there, expected the control address of a node"
             raise NodeCallFailed(self.address, reason) from error
-        return status_of(state)
+        return status_of(state, self.address)
 
 
-def status_of(state: control_pb2.NodeState) -> NodeStatus:
-    """Read a NodeState; a phase of a newer version counts as draining, which nothing is done to."""
+def status_of(state: control_pb2.NodeState, asked: str) -> NodeStatus:
+    """Read a NodeState; a phase of a newer version counts as draining, which nothing is done to.
+
+    `asked`: the address where it was asked, `host:port`.
+    """
     try:
         phase = Phase[control_pb2.Phase.Name(state.phase)]
     except (KeyError, ValueError):
@@ -96,9 +100,18 @@ def status_of(state: control_pb2.NodeState) -> NodeStatus:
         phase=phase,
         last_number=None if state.last_block_number == U64_MAX else state.last_block_number,
         last_root_hash=state.last_root_hash,
-        grpc_address=state.grpc_address,
+        grpc_address=_reached(state.grpc_address, asked),
+        subscriber_address=_reached(state.subscriber_address or state.grpc_address, asked),
         publisher_count=state.publisher_count,
         followed=state.followed,
         problems=tuple(state.problems),
         instance=state.instance,
     )
+
+
+def _reached(text: str, asked: str) -> str:
+    """Where to connect to what a node listens at; if it says everywhere, it is where it was asked."""
+    try:
+        return str(parse_address(text).reached_by(parse_address(asked).host))
+    except AddressError:  # of a newer version, or a Unix socket that it was asked at
+        return text

@@ -40,8 +40,9 @@ _Context = aio.ServicerContext[Any, Any]
 
 _PHASE = {phase: control_pb2.Phase.Value(phase.name) for phase in Phase}
 
-NodeFacts = Callable[[], tuple[str, int, str, list[str]]]
-"""Gives the node's gRPC address, its publishers, its verification mode and its problems, now."""
+NodeFacts = Callable[[], tuple[str, str, int, str, list[str]]]
+"""Gives the node's gRPC address, that for subscribers if it is another, its publishers, its verification mode
+and its problems, now."""
 
 IsItself = Callable[[str], Awaitable[bool]]
 """Finds out whether a gRPC address leads to the node itself."""
@@ -102,7 +103,7 @@ class ControlService(control_pb2_grpc.NodeControlServicer):
         return await self._change("stand by", self._keeper.stand_by(followed), context)
 
     async def _other_node(self, text: str, name: str, context: _Context) -> str:
-        """Read the gRPC address of another node; this one is refused, under whatever name."""
+        """Read an address of another node; this one is refused, under whatever name."""
         address = await _address(text, name, context)
         if await self._is_itself(address):
             reason = f"{name}: got {address}, which leads to this node itself, expected another node"
@@ -132,7 +133,7 @@ class ControlService(control_pb2_grpc.NodeControlServicer):
         return self._state()
 
     def _state(self) -> control_pb2.NodeState:
-        grpc_address, publisher_count, verification_mode, problems = self._facts()
+        grpc_address, subscriber_address, publisher_count, verification_mode, problems = self._facts()
         chain = self._ledger.chain
         return control_pb2.NodeState(
             phase=_PHASE[self._keeper.phase],
@@ -144,6 +145,7 @@ class ControlService(control_pb2_grpc.NodeControlServicer):
             verification_mode=verification_mode,
             problems=problems,
             instance=self._instance,
+            subscriber_address=subscriber_address,
         )
 
 

@@ -66,7 +66,9 @@ class NodeStatus:
     last_root_hash: bytes
     """That block's root hash, 48 bytes; empty for an empty node."""
     grpc_address: str
-    """Where publishers and subscribers connect."""
+    """Where publishers connect."""
+    subscriber_address: str
+    """Where subscribers connect, and nodes that follow it; mostly the same."""
     publisher_count: int = 0
     """Publishers connected."""
     followed: str = ""
@@ -245,7 +247,7 @@ class Failover:
             return  # done before
         if target.phase is not Phase.ACTIVE:
             await self._activate()
-        await self._retire(target.grpc_address)
+        await self._retire(target.subscriber_address)
 
     async def _prepare(self) -> NodeStatus | None:
         """Do all that goes before the target is active; give what it was. None: there is nothing to do."""
@@ -263,7 +265,7 @@ class Failover:
         self._drain_is_begun = True
         drained = await self._step(
             f"drain {self._source.address}",
-            self._source.drain(FAILOVER_HOLD_SECONDS, target.grpc_address),
+            self._source.drain(FAILOVER_HOLD_SECONDS, target.subscriber_address),
             lambda state: f"{state.last_text}, publishers sent elsewhere",
         )
         if drained.last_number is not None:
@@ -344,7 +346,10 @@ class Failover:
         elif target.problems:
             wrong = f"{self._target.address} is not ready: {'; '.join(target.problems)}"
         elif source.grpc_address == target.grpc_address:
-            wrong = f"both nodes have the gRPC address {source.grpc_address}"
+            wrong = (
+                f"both nodes have the gRPC address {source.grpc_address}; where others find a node is its "
+                "grpc.advertised_address"
+            )
         if wrong:
             raise FailoverFailed(wrong, "nothing has changed")
 

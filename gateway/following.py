@@ -335,7 +335,7 @@ class Following:
         conductor = self._conductor
 
         async def look(other: str) -> None:
-            said = await self._said_by(other)
+            said = await self.said_by(other)
             machine.noted(other, said.first, said.last, said.role)
             if stream.is_mute or machine.is_standby(address):
                 stream.known_active = machine.active_beside(
@@ -352,11 +352,11 @@ class Following:
 
     async def _highest_of(self, addresses: Sequence[str]) -> int | None:
         """Ask peers for their last blocks; None where nobody has one, or answers."""
-        answers = await asyncio.gather(*(self._said_by(address) for address in addresses))
+        answers = await asyncio.gather(*(self.said_by(address) for address in addresses))
         return max((said.last for said in answers if said.last is not None), default=None)
 
-    async def _said_by(self, address: str) -> Said:
-        """Ask a peer in passing; nothing where it does not answer, or is this node itself."""
+    async def said_by(self, address: str) -> Said:
+        """Ask a node in passing; nothing where it does not answer, or is this node itself."""
         try:
             said = await self._ask_at(address)
         except (aio.AioRpcError, GatewayError) as error:

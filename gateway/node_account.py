@@ -72,12 +72,13 @@ class NodeAccount:
         self._certificates = certificates
         self._addresses: tuple[tuple[str, str], ...] | None = None
         self._grpc_address = settings.grpc_address
+        self._subscriber_address = settings.subscriber_address or settings.grpc_address
         self._finding_book = FindingBook()
         self._made_at = time.monotonic()
 
     def has_started(self, grpc: Address, subscribers: Address, tcp: Address, http: Address) -> None:
         """Take note that the node listens for publishers, and where its servers are."""
-        self._grpc_address = grpc
+        self._grpc_address, self._subscriber_address = grpc, subscribers
         self._addresses = (
             ("gRPC", str(grpc)),
             ("subscribers", str(subscribers)),
@@ -126,13 +127,17 @@ class NodeAccount:
             "awaiting_standbys": self._conductor.acknowledging.awaiting_count,
         }
 
-    def control_facts(self) -> tuple[str, int, str, list[str]]:
+    def control_facts(self) -> tuple[str, str, int, str, list[str]]:
         """Say what those who operate the node ask: a `gateway.control_service.NodeFacts`."""
         advertised = self._settings.grpc_advertised_address
         if advertised == self._settings.grpc_address:
             advertised = self._grpc_address  # with the port that it has got
+        subscribers = ""
+        if self._settings.subscriber_address is not None:
+            subscribers = str(self._subscriber_address.reached_by(advertised.host))
         publishers = self._conductor.arbiter.publisher_count
-        return str(advertised), publishers, self._settings.verification_mode, self.readiness()
+        mode = self._settings.verification_mode
+        return str(advertised), subscribers, publishers, mode, self.readiness()
 
     async def watch(self, show_readiness: Callable[[bool], None]) -> None:
         """Show readiness, role and the bytes sent over TCP, now and then, until cancelled.

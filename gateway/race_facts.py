@@ -386,7 +386,8 @@ class RaceFacts:
             return None  # what it has sent since is not read
         if stream.state is StreamState.PROVEN:
             return stream.since_ns + self.rules.proof_idle_ns
-        if stream.state is StreamState.FRESH and self.rules.idle_timeout_ns:
+        # Nobody knows when there is a block for a peer to send; its subscription has time limits of its own.
+        if stream.state is StreamState.FRESH and self.rules.idle_timeout_ns and not stream.is_peer:
             return stream.since_ns + self.rules.idle_timeout_ns
         if stream.state is StreamState.FINISHED and stream.closes_at_ns:
             return stream.closes_at_ns

@@ -8,6 +8,10 @@ the old role or the new one on disk, and never two active nodes:
     activate    stop following, remember "active", then open the doors
     stand by    remember whom to follow, then follow
 
+A drained node that is told nothing more asks its successor: is that active, with all that this node has, the
+failover was done but for its last step, and the node stands by; else it resumes. What the disk would not take
+when a node resumed is remembered later.
+
 One change at a time; one that fails is undone before its error is raised. One that the end of the node comes
 upon is given up where it is, and the role stays what is remembered: a node that is stopped in the middle of a
 failover starts as one that is lost there.
@@ -18,14 +22,16 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
 from gateway.conductor import Conductor
 from gateway.errors import Fatal, RoleRefused
 from gateway.findings import unconfirmed
+from gateway.following import Said
 from gateway.ledger import Ledger
-from gateway.limits import LEVEL_LOOK_SECONDS
+from gateway.limits import DISK_PROBE_SECONDS, LEVEL_LOOK_SECONDS
 from gateway.logs import fields
 from gateway.page_facts import standby_facts
 from gateway.role_file import read_role, write_role
@@ -49,6 +55,9 @@ class Following(Protocol):
 
     async def stop(self) -> None:
         """Follow nobody; return when nothing of it is in flight any more."""
+
+    async def said_by(self, address: str) -> Said:
+        """Ask a node in passing; nothing where it does not answer, or is this node itself."""
 
 
 class RoleKeeper:
@@ -93,6 +102,7 @@ class RoleKeeper:
         """Set when a node that is draining is to be active again."""
         self._hold: asyncio.TimerHandle | None = None
         self._resuming: asyncio.Task[None] | None = None
+        self._remembering: asyncio.Task[None] | None = None
         self._closed = False
 
     @property
@@ -116,8 +126,9 @@ class RoleKeeper:
         """Follow nobody any more, and take no change; the role stays. A second time does nothing."""
         self._closed = True
         self._release_hold()
-        if self._resuming is not None:
-            self._resuming.cancel()
+        for task in (self._resuming, self._remembering):
+            if task is not None:
+                task.cancel()
         await self._following.stop()
 
     # --- changes -------------------------------------------------------------------------------------------
@@ -150,14 +161,14 @@ class RoleKeeper:
                 if not self._closed:
                     await self._open_doors(RoleEvent.RESUME)
                 raise
-            self._hold = asyncio.get_running_loop().call_later(hold_seconds, self._on_hold_ended)
+            self._hold_for(hold_seconds)
 
     async def resume(self) -> None:
         """Take publishers again; a drain that waits for blocks in flight waits no longer.
 
         Raises:
             RoleRefused: the node is a standby, or stops.
-            OSError: the disk refused; the node takes publishers, but does not remember it.
+            OSError: the disk refused; the node takes publishers, and remembers it when the disk lets it.
         """
         self._called_back.set()
         async with self._change:
@@ -176,17 +187,16 @@ class RoleKeeper:
             self._refuse_if_closed("activate")
             if self.phase is Phase.ACTIVE:
                 return
-            followed = self.followed
             if self.phase is Phase.STANDBY:
                 await self._following.stop()
                 self._refuse_if_closed("activate")
+                try:
+                    await self._remember(RoleRecord("active"))
+                except BaseException:
+                    self._follow()
+                    raise
+            # Only now: a failover that asks believes it, and it must be so after a crash, too.
             self._state.take(RoleEvent.ACTIVATE)
-            try:
-                await self._remember()
-            except BaseException:
-                self._state = RoleState(RoleRecord("standby", followed))
-                self._follow()
-                raise
             if self._closed:
                 return  # it is what it was told to be when it starts again
             self._conductor.reinstate()
@@ -202,17 +212,7 @@ class RoleKeeper:
         """
         async with self._change:
             self._refuse_if_closed("stand by")
-            phase, before = self.phase, self.followed
-            self._state.take(RoleEvent.STAND_BY, followed)
-            try:
-                await self._remember()
-            except BaseException:
-                self._state.phase, self._state.followed = phase, before
-                raise
-            self._release_hold()
-            await self._following.stop()
-            self._follow()
-            log.info("the node is a standby", extra=fields(followed=followed))
+            await self._stand_by(followed)
 
     async def await_block(self, number: int, root_hash: bytes, timeout_seconds: float) -> None:
         """Wait until the node holds a block with this root hash.
@@ -233,6 +233,19 @@ class RoleKeeper:
             raise RoleRefused("take over", got=got, expected=f"at root hash {root_hash.hex()[:16]}…")
 
     # --- small steps ---------------------------------------------------------------------------------------
+
+    async def _stand_by(self, followed: str | None) -> None:
+        phase, before = self.phase, self.followed
+        self._state.take(RoleEvent.STAND_BY, followed)
+        try:
+            await self._remember()
+        except BaseException:
+            self._state.phase, self._state.followed = phase, before
+            raise
+        self._release_hold()
+        await self._following.stop()
+        self._follow()
+        log.info("the node is a standby", extra=fields(followed=self.followed))
 
     async def _close_doors(self) -> None:
         await self._following.stop()
@@ -270,7 +283,27 @@ class RoleKeeper:
         await self._following.stop()  # it goes on where a drain could not even be remembered
         self._follow()
         log.info("the node is active again", extra=fields(because=event.value))
-        await self._remember()
+        try:
+            await self._remember()
+        except OSError:
+            if self._remembering is None or self._remembering.done():
+                self._remembering = asyncio.get_running_loop().create_task(self._remember_later())
+            raise
+
+    async def _remember_later(self) -> None:
+        """Try the disk until it takes what the node is: started again, it would be what it was before."""
+        while True:
+            await asyncio.sleep(DISK_PROBE_SECONDS)
+            async with self._change:
+                if self._closed:
+                    return
+                with suppress(OSError):
+                    await self._remember()
+                    log.info("the role is remembered", extra=fields(role=self.phase.value))
+                    return
+
+    def _hold_for(self, seconds: float) -> None:
+        self._hold = asyncio.get_running_loop().call_later(seconds, self._on_hold_ended)
 
     def _on_hold_ended(self) -> None:
         self._hold = None
@@ -280,11 +313,26 @@ class RoleKeeper:
         async with self._change:
             if self._closed or self._hold is not None or self.phase not in (Phase.DRAINED, Phase.DRAINING):
                 return  # the node stops; or another change came before, and the hold is a new one
-            log.warning("nobody finished the failover: publishers are taken again")
             try:
-                await self._open_doors(RoleEvent.HOLD_ENDED)
+                if self.phase is Phase.DRAINED and await self._successor_is_active():
+                    log.warning("nobody finished the failover: the node stands by, its successor is active")
+                    await self._stand_by(self.followed)
+                else:
+                    log.warning("nobody finished the failover: publishers are taken again")
+                    await self._open_doors(RoleEvent.HOLD_ENDED)
             except OSError as error:
                 log.error("the role cannot be remembered", extra=fields(got=str(error)))
+                if self.phase is Phase.DRAINED:
+                    self._hold_for(DISK_PROBE_SECONDS)
+
+    async def _successor_is_active(self) -> bool:
+        """Ask the node that was to take over whether it has, with all that this one has."""
+        if self.followed is None:
+            return False
+        said, last = await self._following.said_by(self.followed), self._ledger.last_number
+        return said.role == Phase.ACTIVE.value and (
+            last is None or (said.last is not None and said.last >= last)
+        )
 
     def _refuse_if_closed(self, change: str) -> None:
         if self._closed:
@@ -306,5 +354,6 @@ class RoleKeeper:
         told = () if self.followed is None else (self.followed,)
         self._following.follow(tuple(dict.fromkeys((*told, *self._peers))))
 
-    async def _remember(self) -> None:
-        await asyncio.to_thread(write_role, self._data_dir, self._state.record())
+    async def _remember(self, record: RoleRecord | None = None) -> None:
+        """Write down what the node is; or what it is about to be."""
+        await asyncio.to_thread(write_role, self._data_dir, record or self._state.record())

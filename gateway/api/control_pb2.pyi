@@ -70,18 +70,23 @@ class NodeState(_message.Message):
     VERIFICATION_MODE_FIELD_NUMBER: _builtins.int
     PROBLEMS_FIELD_NUMBER: _builtins.int
     INSTANCE_FIELD_NUMBER: _builtins.int
+    SUBSCRIBER_ADDRESS_FIELD_NUMBER: _builtins.int
     phase: Global___Phase.ValueType
     last_block_number: _builtins.int
     """2^64 - 1: the node holds no block."""
     last_root_hash: _builtins.bytes
     grpc_address: _builtins.str
-    """Where publishers and subscribers connect, host:port."""
+    """Where publishers connect, host:port; subscribers too, unless they have an address of their own. Of a host
+    that is 0.0.0.0 or [::] only the port counts: the node is where it was asked.
+    """
     publisher_count: _builtins.int
     followed: _builtins.str
     """The node that a standby follows, host:port; empty if none."""
     verification_mode: _builtins.str
     instance: _builtins.str
     """Another one for every process: two addresses that give the same lead to one node."""
+    subscriber_address: _builtins.str
+    """Where subscribers connect, other nodes among them; as above, and empty where that is grpc_address."""
     @_builtins.property
     def problems(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Why the node is not ready; empty if it is."""
@@ -98,10 +103,11 @@ class NodeState(_message.Message):
         verification_mode: _builtins.str = ...,
         problems: _abc.Iterable[_builtins.str] | None = ...,
         instance: _builtins.str = ...,
+        subscriber_address: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["followed", b"followed", "grpc_address", b"grpc_address", "instance", b"instance", "last_block_number", b"last_block_number", "last_root_hash", b"last_root_hash", "phase", b"phase", "problems", b"problems", "publisher_count", b"publisher_count", "verification_mode", b"verification_mode"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["followed", b"followed", "grpc_address", b"grpc_address", "instance", b"instance", "last_block_number", b"last_block_number", "last_root_hash", b"last_root_hash", "phase", b"phase", "problems", b"problems", "publisher_count", b"publisher_count", "subscriber_address", b"subscriber_address", "verification_mode", b"verification_mode"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -117,7 +123,9 @@ class DrainRequest(_message.Message):
     SUCCESSOR_FIELD_NUMBER: _builtins.int
     hold_seconds: _builtins.float
     successor: _builtins.str
-    """The gRPC address of the node that takes over: after a crash the drained node comes back as its standby."""
+    """Where subscribers of the node that takes over connect: after a crash the drained node comes back as its
+    standby.
+    """
     def __init__(
         self,
         *,
@@ -193,7 +201,7 @@ class StandByRequest(_message.Message):
 
     FOLLOWED_FIELD_NUMBER: _builtins.int
     followed: _builtins.str
-    """The gRPC address of the node to follow, host:port."""
+    """Where subscribers of the node to follow connect, host:port."""
     def __init__(
         self,
         *,

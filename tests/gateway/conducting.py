@@ -124,8 +124,8 @@ def logged(caplog: pytest.LogCaptureFixture, message: str) -> list[dict[str, Any
 
 
 @contextmanager
-def gate(monkeypatch: pytest.MonkeyPatch, owner: type, method: str) -> Iterator[Gate]:
-    """Hold calls of a method that come from other threads until the gate is opened."""
+def gate(monkeypatch: pytest.MonkeyPatch, owner: object, method: str) -> Iterator[Gate]:
+    """Hold calls of a method, or function, that come from other threads until the gate is opened."""
     made = Gate(getattr(owner, method))
     monkeypatch.setattr(owner, method, lambda *args, **kwargs: made(*args, **kwargs))
     try:

@@ -26,14 +26,32 @@ def test_each_phase_is_read(phase: Phase) -> None:
         followed="b:2",
         problems=["one"],
     )
-    assert status_of(state) == NodeStatus(phase, 7, b"root", "a:1", 3, "b:2", ("one",))
+    assert status_of(state, "c:3") == NodeStatus(phase, 7, b"root", "a:1", "a:1", 3, "b:2", ("one",))
 
 
 @pytest.mark.parametrize("number", [0, 99])
 def test_a_phase_that_is_not_known_is_one_that_nothing_is_done_to(number: int) -> None:
     state = control_pb2.NodeState(last_block_number=(1 << 64) - 1)
     state.phase = number  # type: ignore[assignment]
-    assert status_of(state) == NodeStatus(Phase.DRAINING, None, b"", "")
+    assert status_of(state, "c:3") == NodeStatus(Phase.DRAINING, None, b"", "", "")
+
+
+@pytest.mark.parametrize(
+    ("said", "asked", "reached"),
+    [
+        (("a:1", "a:2"), "c:3", ("a:1", "a:2")),
+        (("a:1", ""), "c:3", ("a:1", "a:1")),
+        (("0.0.0.0:1", "[::]:2"), "10.0.0.5:3", ("10.0.0.5:1", "10.0.0.5:2")),
+        (("0.0.0.0:1", ""), "[2001:db8::1]:3", ("[2001:db8::1]:1", "[2001:db8::1]:1")),
+        (("0.0.0.0:1", "a:2"), "unix:/run/control", ("0.0.0.0:1", "a:2")),
+    ],
+)
+def test_a_node_that_listens_everywhere_is_where_it_was_asked(
+    said: tuple[str, str], asked: str, reached: tuple[str, str]
+) -> None:
+    state = control_pb2.NodeState(grpc_address=said[0], subscriber_address=said[1])
+    status = status_of(state, asked)
+    assert (status.grpc_address, status.subscriber_address) == reached
 
 
 def test_a_node_that_is_not_there_is_named() -> None:

@@ -33,8 +33,8 @@ async def controlled(stage: Stage, keeper: RoleKeeper) -> AsyncIterator[ControlC
     async def is_itself(address: str) -> bool:
         return address == ITSELF
 
-    def facts() -> tuple[str, int, str, list[str]]:
-        return "127.0.0.1:40840", 2, "full", ["a problem"]
+    def facts() -> tuple[str, str, int, str, list[str]]:
+        return "127.0.0.1:40840", "127.0.0.1:40843", 2, "full", ["a problem"]
 
     service = ControlService(keeper, stage.ledger, facts, is_itself, "feed")
     control_pb2_grpc.add_NodeControlServicer_to_server(service, server)

@@ -47,6 +47,7 @@ class FakeNode:
             self.last_number,
             self.root_hash,
             f"grpc-of-{self.address}",
+            f"subscribers-of-{self.address}",
             followed=self.role.followed or "",
             problems=self.problems,
             instance=self.instance,
@@ -143,13 +144,13 @@ def pair() -> Pair:
 def test_as_planned_each_step_is_reported(pair: Pair) -> None:
     pair.run()
     assert pair.active == ["B"]
-    assert pair.a.role.record() == RoleRecord("standby", "grpc-of-B")
+    assert pair.a.role.record() == RoleRecord("standby", "subscribers-of-B")
     assert [(step.name, step.detail) for step in pair.steps] == [
         ("read both nodes", "active at block 41, standby at block 41"),
         ("drain A", "block 41, publishers sent elsewhere"),
         ("level B", "block 41, same root hash"),
         ("activate B", "block 41"),
-        ("A stands by", "follows grpc-of-B"),
+        ("A stands by", "follows subscribers-of-B"),
     ]
 
 
@@ -294,7 +295,7 @@ def test_the_old_node_may_be_lost_at_the_end(pair: Pair) -> None:
     pair.run()
     assert pair.active == ["B"]
     assert pair.steps[-1].detail == (
-        "no answer (UNAVAILABLE: no answer); if it died it comes back as a standby of grpc-of-B, "
+        "no answer (UNAVAILABLE: no answer); if it died it comes back as a standby of subscribers-of-B, "
         "if it lives it is active, too, after 30 s: then run the failover again"
     )
 
@@ -319,7 +320,7 @@ def test_an_old_node_that_is_active_again_meanwhile_is_said_to_be(pair: Pair) ->
 def test_an_old_node_whose_answer_is_lost_at_the_end_is_asked_what_it_is(pair: Pair) -> None:
     pair.a.lose.add("stand_by")
     pair.run()
-    assert (pair.steps[-1].name, pair.steps[-1].detail) == ("A stands by", "follows grpc-of-B")
+    assert (pair.steps[-1].name, pair.steps[-1].detail) == ("A stands by", "follows subscribers-of-B")
 
 
 def test_a_standby_that_is_not_level_does_not_take_over(pair: Pair) -> None:
@@ -403,6 +404,6 @@ def test_a_node_does_not_hand_over_to_itself_under_another_name(pair: Pair, role
 
 
 def test_by_force_after_a_node_that_answers_as_a_standby_the_other_one_must_answer(pair: Pair) -> None:
-    pair.a.role = RoleState(RoleRecord("standby", "grpc-of-B"))
+    pair.a.role = RoleState(RoleRecord("standby", "subscribers-of-B"))
     pair.b.is_dead = True
     assert pair.failure(force=True) == "failover: B: UNAVAILABLE: no answer; nothing has changed"

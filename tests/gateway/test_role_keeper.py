@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from gateway import role_keeper
 from gateway.errors import Fatal, RoleRefused
+from gateway.following import Said
 from gateway.ledger import Ledger
 from gateway.role_file import ROLE_FILE_NAME, read_role, write_role
 from gateway.role_keeper import RoleKeeper
@@ -30,6 +32,11 @@ class FakeFollowing:
         self.calls: list[tuple[str, ...]] = []
         """`catch up` or `follow` with the addresses, or `stop`."""
         self._runs = False
+        self.said: dict[str, Said] = {}
+        """What other nodes say."""
+
+    async def said_by(self, address: str) -> Said:
+        return self.said.get(address, Said())
 
     def catch_up(self, addresses: Sequence[str]) -> None:
         self._start("catch up", addresses)
@@ -114,6 +121,100 @@ def test_a_hold_that_runs_out_makes_the_node_active_again(tmp_path: Path) -> Non
         alice = stage.publisher("Alice")
         alice.block(BLOCKS[0])
         await alice.expect("ack 0")
+
+    play(tmp_path, scene)
+
+
+@pytest.mark.parametrize(
+    ("said", "phase"),
+    [
+        (Said(0, 0, "b", "active"), Phase.STANDBY),
+        (Said(0, 7, "b", "active"), Phase.STANDBY),
+        (Said(None, None, "b", "active"), Phase.ACTIVE),  # it has less than was handed over
+        (Said(0, 7, "b", "standby"), Phase.ACTIVE),
+        (Said(), Phase.ACTIVE),  # it does not answer
+    ],
+)
+def test_where_the_successor_is_active_a_hold_that_runs_out_makes_no_second_one(
+    tmp_path: Path, said: Said, phase: Phase
+) -> None:
+    async def scene(stage: Stage) -> None:
+        keeper, following = keep(stage)
+        following.said[PEER] = said
+        alice = stage.publisher("Alice")
+        alice.block(BLOCKS[0])
+        await alice.expect("ack 0")
+        await keeper.drain(0.01, PEER)
+        async with asyncio.timeout(10):
+            while keeper.phase is Phase.DRAINED:  # noqa: ASYNC110
+                await asyncio.sleep(0.005)
+        assert keeper._resuming is not None
+        await keeper._resuming
+        assert keeper.phase is phase
+        record = RoleRecord("active") if phase is Phase.ACTIVE else RoleRecord("standby", PEER)
+        assert read_role(tmp_path) == record
+        follows = ("catch up", OTHER) if phase is Phase.ACTIVE else ("follow", PEER, OTHER)
+        assert following.calls[-1] == follows
+
+    play(tmp_path, scene)
+
+
+def test_a_disk_that_refuses_as_the_hold_runs_out_is_asked_again(tmp_path: Path) -> None:
+    async def scene(stage: Stage) -> None:
+        keeper, following = keep(stage)
+        following.said[PEER] = Said(0, 7, "b", "active")
+        await keeper.drain(30, PEER)
+        (tmp_path / "role.new").mkdir()
+        keeper._release_hold()
+        keeper._on_hold_ended()
+        assert keeper._resuming is not None
+        await keeper._resuming
+        assert keeper.phase is Phase.DRAINED
+        (tmp_path / "role.new").rmdir()
+        async with asyncio.timeout(10):
+            while keeper.phase is Phase.DRAINED:  # noqa: ASYNC110
+                await asyncio.sleep(0.005)
+        assert (keeper.phase, read_role(tmp_path)) == (Phase.STANDBY, RoleRecord("standby", PEER))
+
+    play(tmp_path, scene)
+
+
+def test_a_resume_that_the_disk_refuses_is_remembered_when_it_can_be(tmp_path: Path) -> None:
+    async def scene(stage: Stage) -> None:
+        keeper, _ = keep(stage)
+        await keeper.drain(30, PEER)
+        (tmp_path / "role.new").mkdir()
+        with pytest.raises(IsADirectoryError):
+            await keeper.resume()
+        with pytest.raises(IsADirectoryError):
+            await keeper.drain(30, PEER)
+        assert (keeper.phase, read_role(tmp_path)) == (Phase.ACTIVE, RoleRecord("standby", PEER))
+        alice = stage.publisher("Alice")
+        alice.block(BLOCKS[0])
+        await alice.expect("ack 0")
+        (tmp_path / "role.new").rmdir()
+        async with asyncio.timeout(10):
+            while read_role(tmp_path) != RoleRecord("active"):  # noqa: ASYNC110
+                await asyncio.sleep(0.005)
+        assert keeper._remembering is not None
+        await keeper._remembering
+        await keeper.close()
+
+    play(tmp_path, scene)
+
+
+def test_a_standby_is_active_no_sooner_than_it_is_remembered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scene(stage: Stage) -> None:
+        keeper, _ = keep(stage, "standby")
+        await keeper.start()
+        with gate(monkeypatch, role_keeper, "write_role") as shut:
+            activating = asyncio.ensure_future(keeper.activate())
+            await shut.reached()
+            assert keeper.phase is Phase.STANDBY
+        await activating
+        assert (keeper.phase, read_role(tmp_path)) == (Phase.ACTIVE, RoleRecord("active"))
 
     play(tmp_path, scene)
 

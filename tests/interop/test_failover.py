@@ -13,6 +13,7 @@ from tenacity import wait_fixed
 
 from datastream.client import StreamClient
 from datastream.compare import compare_streams
+from gateway.addresses import Address
 from gateway.block import Block
 from gateway.control_client import ControlClient
 from gateway.errors import FailoverFailed
@@ -35,7 +36,7 @@ OPTIONS = ClientOptions(wait=wait_fixed(0.05), machine=MachineLimits(deadline_ns
 async def pair(tmp_path: Path, **changes: Any) -> AsyncIterator[tuple[Node, Node]]:
     """An active node, and its standby."""
     async with running_node(tmp_path / "a", **changes) as a:
-        standby = {"role": "standby", "peers": (a.grpc_address,), "catchup_rest_seconds": 0.05}
+        standby = {"role": "standby", "peers": (a.subscriber_address,), "catchup_rest_seconds": 0.05}
         async with running_node(tmp_path / "b", **(standby | changes)) as b:
             yield a, b
 
@@ -88,6 +89,19 @@ def test_a_standby_follows_and_sends_publishers_elsewhere(tmp_path: Path) -> Non
         comparison = compare_streams(tmp_path / "a" / "datastream.bin", tmp_path / "b" / "datastream.bin")
         assert comparison.is_equal
         assert comparison.headers[0].total_entries == comparison.headers[1].total_entries
+
+    asyncio.run(main())
+
+
+def test_after_a_failover_the_standby_follows_where_subscribers_connect(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with pair(tmp_path, subscriber_address=Address("127.0.0.1", 0)) as (a, b):
+            await publish((a, b), "alice", BLOCKS[:3])
+            await level(b, 2)
+            await fail_over(a, b)
+            assert read_role(tmp_path / "a") == RoleRecord("standby", str(b.subscriber_address))
+            await publish((a, b), "alice", BLOCKS[:6])
+            await level(a, 5)
 
     asyncio.run(main())
 
