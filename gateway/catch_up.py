@@ -193,6 +193,8 @@ class CatchUp:
     _reason: str = field(default="", init=False)
     _stalled_since_ns: int = field(default=0, init=False)
     """When `stalled_count` reached the limit."""
+    _unconfirmed_since_ns: int | None = field(default=None, init=False)
+    """Since when blocks have come by another way, and no peer has told of the next one."""
     _doubted_number: int = field(default=-1, init=False)
     """The node needed this block when it gave a target up."""
     _given_up: int | None = field(default=None, init=False)
@@ -242,10 +244,19 @@ class CatchUp:
 
     def _doubt_at_ns(self) -> int | None:
         """When the target is given up, if nothing comes between; None: it is not."""
-        is_stalled = self.stalled_count >= self.rules.stalled_attempts_max
-        if not is_stalled or not self.rules.unconfirmed_ns or not self._is_unconfirmed():
+        if not self.rules.unconfirmed_ns or not self._is_unconfirmed():
             return None
-        return self._stalled_since_ns + self.rules.unconfirmed_ns
+        since_ns = [] if self._unconfirmed_since_ns is None else [self._unconfirmed_since_ns]
+        if self.stalled_count >= self.rules.stalled_attempts_max:
+            since_ns.append(self._stalled_since_ns)
+        return min(since_ns) + self.rules.unconfirmed_ns if since_ns else None
+
+    def _note_unconfirmed(self, *, comes_forward: bool, now_ns: int) -> None:
+        """Take note of a target that no peer confirms while others bring blocks: no attempt stalls then."""
+        if not self._is_unconfirmed():
+            self._unconfirmed_since_ns = None
+        elif comes_forward and self._unconfirmed_since_ns is None:
+            self._unconfirmed_since_ns = now_ns
 
     def take_given_up(self) -> int | None:
         """The target that was given up since this was asked last; None: none was."""
@@ -302,18 +313,23 @@ class CatchUp:
 
     def aim(self, number: int) -> None:
         """Somebody has told of block `number`."""
+        if not self.distance(self._next_number):
+            self._unconfirmed_since_ns = None  # what it aimed at before is there
         if self.target is None or number > self.target:
             self.target = number
 
     def step(self, next_number: int, now_ns: int) -> Step:
         """Say what to do now; `next_number` is the block that this node needs next."""
+        comes_forward = next_number > self._next_number >= 0
         if next_number != self._next_number:  # by whatever way: a publisher may have brought it
             if self._next_number >= 0:
                 self.stalled_count, self.curious = 0, False
             self._next_number = next_number
+        self._note_unconfirmed(comes_forward=comes_forward, now_ns=now_ns)
         doubt_at_ns = self._doubt_at_ns()
         if doubt_at_ns is not None and now_ns >= doubt_at_ns:
             self._given_up, self.target, self._doubted_number = self.target, None, next_number
+            self._unconfirmed_since_ns = None
         if not self.live and not self.curious and not self.distance(next_number):
             self.stalled_count = 0
             return DONE

@@ -390,6 +390,47 @@ def test_it_is_given_up_in_time_though_every_peer_rests() -> None:
     assert machine.step(5, 4_500) is DONE
 
 
+def goes_on(machine: CatchUp, next_number: int, now_ns: int, last: int) -> object:
+    """A publisher has brought a block; give the step, and if it is an attempt, the peer ends with `last`."""
+    step = machine.step(next_number, now_ns)
+    if isinstance(step, Try):
+        machine.told(A, 0, last, next_number)
+        machine.ended(A, Outcome.NOTHING, "it ends before", next_number, now_ns)
+    return step
+
+
+def test_it_is_given_up_in_time_though_publishers_bring_blocks() -> None:
+    machine = CatchUp((A,), DOUBTING)
+    machine.aim(FAR)
+    steps = [goes_on(machine, 5 + count, count * 1_000, 4 + count) for count in range(7)]
+    assert steps == [Try(A)] * 6 + [DONE], "5,000 ns behind the first block that came"
+    assert machine.take_given_up() == FAR
+    machine.aim(FAR)
+    assert goes_on(machine, 12, 20_000, 11) == Try(A), "whoever is told anew looks anew"
+
+
+def test_it_is_not_given_up_when_a_peer_confirms_it_between() -> None:
+    machine = CatchUp((A,), DOUBTING)
+    machine.aim(FAR)
+    for count in range(20):
+        last = 100 if count % 4 == 2 else 4 + count
+        assert goes_on(machine, 5 + count, count * 1_000, last) == Try(A)
+    assert machine.take_given_up() is None
+
+
+def test_the_time_of_a_target_begins_where_the_one_before_was_reached() -> None:
+    machine = CatchUp((A,), DOUBTING)
+    machine.aim(6)
+    assert goes_on(machine, 5, 0, 4) == Try(A)
+    assert goes_on(machine, 6, 1_000, 5) == Try(A)
+    machine.came_to(7)
+    machine.aim(FAR)
+    assert goes_on(machine, 7, 6_500, 6) == Try(A)
+    assert machine.take_given_up() is None
+    assert goes_on(machine, 8, 8_000, 7) == Try(A)
+    assert goes_on(machine, 9, 13_000, 8) is DONE
+
+
 def test_given_up_once_it_is_no_problem_again_before_a_block_has_come() -> None:
     machine = CatchUp((A,), DOUBTING)
     machine.aim(FAR)
