@@ -12,7 +12,8 @@
     activate, answer lost, late   the standby is asked what it is, when its change is over; active: go on;
                                   else as above. One that died may come back as active: that is said
     stand by                      nothing: the load has moved. It is said what the old node is: one that lives
-                                  is active again after its hold, one that died comes back as a standby
+                                  asks the new one after its hold, and is active again only where that does
+                                  not say that it is; one that died comes back as a standby
 
     interrupted                   what is done
     before activate               the step is given up, and the drained node resumed at once
@@ -185,8 +186,9 @@ class Failover:
         addresses = " ".join(self._grpc_addresses) or "HOST:PORT HOST:PORT"
         return FailoverInterrupted(
             f"{_INTERRUPTED} twice and ended at once, in the step: {self._step_name}",
-            f"look at both nodes with: sluice status {addresses}; one that is drained is active again within "
-            f"{FAILOVER_HOLD_SECONDS:g} s; if both are active then, run the failover again",
+            f"look at both nodes with: sluice status {addresses}; one that is drained follows the other "
+            f"after {FAILOVER_HOLD_SECONDS:g} s, if that is active, or is active again; if both are active "
+            "then, run the failover again",
         )
 
     # --- ways to the end -----------------------------------------------------------------------------------
@@ -389,13 +391,16 @@ class Failover:
             except NodeCallFailed:
                 detail = (
                     f"no answer ({error.reason}); if it died it comes back as a standby of {followed}, if it "
-                    f"lives it is active, too, after {FAILOVER_HOLD_SECONDS:g} s: then run the failover again"
+                    f"lives it becomes one after {FAILOVER_HOLD_SECONDS:g} s; if both are active then, run "
+                    "the failover again"
                 )
                 self._report(Step(name, detail, 0.0))
                 return
             if source.phase is not Phase.STANDBY:
                 until = (
-                    "" if source.phase is Phase.ACTIVE else f", and active after {FAILOVER_HOLD_SECONDS:g} s"
+                    ""
+                    if source.phase is Phase.ACTIVE
+                    else f", and after {FAILOVER_HOLD_SECONDS:g} s its standby, or active"
                 )
                 raise FailoverFailed(
                     str(error),

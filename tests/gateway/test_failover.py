@@ -174,7 +174,7 @@ AND_B = (
     ", and B may be, too, when it comes back: see with sluice status grpc-of-A grpc-of-B, and run a failover "
     "to the one that is ahead"
 )
-HOLD = ", and active after 30 s: run the failover again"
+HOLD = ", and after 30 s its standby, or active: run the failover again"
 FAULTS: list[tuple[str, str, str | None, list[str]]] = [
     # step, what happens to it, error, nodes that are active afterwards (dead ones: if they come back)
     ("drain", "refused", "A: INTERNAL: drain refused; A is active again", ["A"]),
@@ -296,7 +296,7 @@ def test_the_old_node_may_be_lost_at_the_end(pair: Pair) -> None:
     assert pair.active == ["B"]
     assert pair.steps[-1].detail == (
         "no answer (UNAVAILABLE: no answer); if it died it comes back as a standby of subscribers-of-B, "
-        "if it lives it is active, too, after 30 s: then run the failover again"
+        "if it lives it becomes one after 30 s; if both are active then, run the failover again"
     )
 
 

@@ -244,8 +244,9 @@ def test_a_second_interruption_ends_it_at_once_and_says_what_to_look_at(
             assert await play.end() == 130  # the gate is closed: nobody has answered
             assert play.errors == (
                 f"sluice: failover: interrupted twice and ended at once, in the step: {step}; look at both "
-                "nodes with: sluice status grpc-of-A grpc-of-B; one that is drained is active again within "
-                "30 s; if both are active then, run the failover again\n"
+                "nodes with: sluice status grpc-of-A grpc-of-B; one that is drained follows the other "
+                "after 30 s, if that is active, or is active again; if both are active then, run the "
+                "failover again\n"
             )
 
     asyncio.run(main())
