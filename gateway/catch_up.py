@@ -69,7 +69,7 @@ class Outcome(Enum):
     NOTHING = "the peer does not have the next block"
     UNREACHABLE = "the peer does not answer"
     BROKE_OFF = "the peer ended the stream too early"
-    STALLED = "the peer sends nothing, though it has more"
+    STALLED = "the peer sends nothing, or too little, though it has more"
     OUTRUN = "the peer has nothing more, though another one has"
     STANDBY = "the peer is a standby, and another one is active"
     LIED = "the peer sent what cannot be"

@@ -31,6 +31,8 @@ from gateway.errors import GatewayError, PeerError
 from gateway.limits import (
     FOLLOW_SETTLE_SECONDS,
     KEEPALIVE_PEER_SECONDS,
+    PEER_BLOCK_DOUBLINGS_MAX,
+    PEER_BLOCK_STALLS,
     PEER_POLL_SECONDS,
     PEER_STATUS_SECONDS_MAX,
 )
@@ -92,6 +94,8 @@ class Following:
         """The target that was given up last, and the block that was needed then."""
         self._failure: str | None = None
         """Why the loop has ended, which would be our bug."""
+        self._stream: PeerStream | None = None
+        """The subscription to the peer in use."""
         self._offered_next = 0
         """One above the last block that peers have sent whole."""
         conductor.on_catch_up_target(self._on_target)
@@ -156,7 +160,11 @@ class Following:
         if self._failure is not None or machine is None:
             return self._failure
         machine.came_to(self._conductor.next_to_store)  # a stream that goes well is no attempt's end
-        return machine.problem if machine.live or self.distance else None
+        if not machine.live and not self.distance:
+            return None
+        if machine.problem is None and self._stream is not None and (slowness := self._stream.slowness):
+            return f"the node does not come closer to its peers: {self.followed}: {slowness}"
+        return machine.problem
 
     # --- the loop ------------------------------------------------------------------------------------------
 
@@ -275,14 +283,14 @@ class Following:
 
     async def _attempt(self, machine: CatchUp, address: str) -> tuple[Outcome, str]:
         """Ask a peer what it has, and take what is wanted."""
-        arbiter = self._conductor.arbiter
+        conductor = self._conductor
         channel = open_channel(address, self._tls, self._channel_options())
         try:
             status = node_pb2_grpc.BlockNodeServiceStub(channel)
             said = await ask(status, self._status_seconds())
             if self._is_own(said):
                 return Outcome.ITSELF, "its address leads to this node itself"
-            next_number = None if arbiter.is_unbegun() else self._conductor.next_to_store
+            next_number = None if conductor.arbiter.is_unbegun() else conductor.next_to_store
             plan = machine.told(address, said.first, said.last, next_number, said.role)
             if not isinstance(plan, Range):
                 return Outcome.NOTHING, plan
@@ -290,14 +298,22 @@ class Following:
                 "subscribing to a peer",
                 extra=fields(peer=address, start=plan.start_number, end=plan.end_number),
             )
-            stream = PeerStream(self._conductor, address, plan, self._stall_seconds)
+            stream = PeerStream(
+                self._conductor,
+                address,
+                plan,
+                self._stall_seconds,
+                block_seconds=_block_seconds(self._stall_seconds, machine.stalled_count),
+                ask_others=lambda: self._highest_of(machine.others(address, conductor.now_ns())),
+            )
             stream.known_last = said.last
+            self._stream = stream
             try:
                 ending = await stream.run(
                     channel, (lambda: self._poll(machine, stream, status, address)) if machine.live else None
                 )
             finally:
-                self._offered_next = stream.offered_next
+                self._stream, self._offered_next = None, stream.offered_next
             await self._settle()  # so that the next attempt begins behind them
             return ending
         finally:
@@ -401,6 +417,14 @@ class Following:
             # A connection of its own for each attempt: one that hangs is not to be used again.
             ("grpc.use_local_subchannel_pool", 1),
         ]
+
+
+def _block_seconds(stall_seconds: float, stalled_count: int) -> float:
+    """How long one block of a peer is waited for, if another has it, after so many attempts in vain.
+
+    Longer each time: a block that is large, by a line that is slow, is to come in the end.
+    """
+    return stall_seconds * PEER_BLOCK_STALLS * 2.0 ** min(stalled_count, PEER_BLOCK_DOUBLINGS_MAX)
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,6 +70,8 @@ __all__ = [
     "METRIC_PUBLISHERS_MAX",
     "OWN_MAPPING_BYTES_MIN",
     "OWN_ROOTS_KEPT",
+    "PEER_BLOCK_DOUBLINGS_MAX",
+    "PEER_BLOCK_STALLS",
     "PEER_POLL_FAILURES_MAX",
     "PEER_POLL_SECONDS",
     "PEER_STATUS_SECONDS_MAX",
@@ -481,6 +483,13 @@ PEER_STATUS_SECONDS_MAX: Final = 5.0
 
 RESOLVE_SECONDS_MAX: Final = 2.0
 """How long a start waits for the addresses of a peer's name, to see whether the peer is the node itself."""
+
+PEER_BLOCK_STALLS: Final = 3.0
+"""How many times `catchup.stall_seconds` one block of a peer is waited for before the node looks whether
+another peer has it; twice that with each attempt in vain."""
+
+PEER_BLOCK_DOUBLINGS_MAX: Final = 8
+"""So often at most: two hours then, at 10 s."""
 
 PEER_POLL_SECONDS: Final = 1.0
 """Time between two questions to a peer that is followed live for its last block."""

@@ -5,7 +5,7 @@ by side, and the first that comes to an end says how the attempt ended:
 
     read     the peer's messages, checked and offered to the race
     hear     what the race answers
-    watch    whether the peer is silent though it has more
+    watch    whether the peer is silent though it has more, or takes too long for a block that others have
     poll     (when followed live) the peer's status, which says whether it has more; and that of others, where
              it is silent, does not answer, or is a standby
 
@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final
 
@@ -60,9 +61,20 @@ class PeerStream:
         address: the peer.
         plan: what to subscribe to.
         stall_seconds: how long the peer may be silent when it has more.
+        block_seconds: how long the node may wait for the messages of one block, if another peer has it.
+        ask_others: the highest last block of other peers that may be tried; None where no other has any.
     """
 
-    def __init__(self, conductor: Conductor, address: str, plan: Range, stall_seconds: float) -> None:
+    def __init__(
+        self,
+        conductor: Conductor,
+        address: str,
+        plan: Range,
+        stall_seconds: float,
+        *,
+        block_seconds: float = math.inf,
+        ask_others: Callable[[], Awaitable[int | None]] | None = None,
+    ) -> None:
         self.known_last: int | None = None
         """The peer's last block, as it said."""
         self.known_elsewhere: int | None = None
@@ -75,10 +87,14 @@ class PeerStream:
         self._address = address
         self._plan = plan
         self._stall_seconds = stall_seconds
+        self._block_seconds = block_seconds
+        self._ask_others = ask_others
         self._looking = Looking(conductor.turns)
         self._order = SubscriptionOrder(plan.start_number, plan.end_number)
         self._heard_at: float | None = None
         """Since when a message is waited for; None while none is."""
+        self._waited_seconds = 0.0
+        """What the block that is being received was waited for until its last message."""
         self._settled = asyncio.Event()
 
     @property
@@ -91,11 +107,24 @@ class PeerStream:
         """Whether the peer has sent nothing for long, and nothing is missing of what it has."""
         return not self._order.in_block and not self._has(self.known_last) and self._is_silent(1 / 4)
 
+    @property
+    def slowness(self) -> str | None:
+        """That the block that is being received takes too long, in words; None: it does not.
+
+        Only what the peer was waited for counts: the time of the node's own disk is not the peer's.
+        """
+        waited_seconds = self._waited_seconds + self._silent_seconds()
+        if not self._order.in_block or waited_seconds < self._block_seconds:
+            return None
+        return f"block {self._order.next_number} was waited for {waited_seconds:.0f} s and has not ended"
+
+    def _silent_seconds(self) -> float:
+        """How long a message has been waited for; 0 while none is."""
+        return 0.0 if self._heard_at is None else asyncio.get_running_loop().time() - self._heard_at
+
     def _is_silent(self, share: float) -> bool:
         """Whether it has sent nothing for this share of `stall_seconds`."""
-        if self._heard_at is None:
-            return False
-        return asyncio.get_running_loop().time() - self._heard_at >= share * self._stall_seconds
+        return self._heard_at is not None and self._silent_seconds() >= share * self._stall_seconds
 
     def _has(self, last: int | None) -> bool:
         """Whether somebody with this last block has the one that comes next."""
@@ -152,6 +181,10 @@ class PeerStream:
             while order.status is None:
                 self._heard_at = loop.time()
                 response = await reading
+                # A header may be long in coming: the block before it was the last one.
+                self._waited_seconds = (
+                    self._waited_seconds + self._silent_seconds() if order.in_block else 0.0
+                )
                 self._heard_at = None
                 if response is aio.EOF:
                     return Outcome.BROKE_OFF, "the stream ended without a status"
@@ -236,12 +269,24 @@ class PeerStream:
             )
         return None
 
+    async def _left_as_slow(self) -> Ending | None:
+        """Leave the peer in mid-block, if the block takes too long and another peer has it; None: go on.
+
+        A peer that sends a little, again and again, would hold the node for ever.
+        """
+        if self.slowness is None or self._ask_others is None:
+            return None
+        last = await self._ask_others()
+        if (slowness := self.slowness) is None or not self._has(last):
+            return None
+        return Outcome.STALLED, f"{slowness}, and another peer has block {last}"
+
     async def _watch(self) -> Ending:
-        """Wait until the peer has been silent for too long, though it, or another one, has more."""
+        """Wait until the peer has been silent for too long, though it, or another one, has more; or slow."""
         while True:
             await asyncio.sleep(min(self._stall_seconds / 4, PEER_POLL_SECONDS))
             order = self._order
-            ending = self._left_as_mute() or self._left_for_an_active_peer()
+            ending = self._left_as_mute() or self._left_for_an_active_peer() or await self._left_as_slow()
             if ending is not None:
                 return ending
             if self._is_silent(1) and (

@@ -383,7 +383,8 @@ class Settings:
         Seconds(3600, none_allowed=False),
         10.0,
         "A peer that has more blocks and sends nothing for this long is left for another; "
-        "one that has no more, while another has, after half as long.",
+        "one that has no more, while another has, after half as long; one whose block was waited for three "
+        "times as long, while another has it, too, twice that with each attempt in vain.",
         unit="seconds",
     )
     catchup_rest_seconds: float = row(

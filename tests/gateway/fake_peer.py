@@ -168,7 +168,10 @@ async def fake_peer(blocks: Sequence[Block], script: Script = honest) -> AsyncIt
 def give_up_soon(monkeypatch: pytest.MonkeyPatch, peer: FakePeer) -> None:
     """Have this peer given up that is silent for 0.2 s; others have the time that the settings give."""
 
-    def opened(conductor: Conductor, address: str, plan: Range, stall_seconds: float) -> PeerStream:
-        return PeerStream(conductor, address, plan, 0.2 if address == peer.address else stall_seconds)
+    def opened(
+        conductor: Conductor, address: str, plan: Range, stall_seconds: float, **more: Any
+    ) -> PeerStream:
+        seconds = 0.2 if address == peer.address else stall_seconds
+        return PeerStream(conductor, address, plan, seconds, **more)
 
     monkeypatch.setattr(following, "PeerStream", opened)

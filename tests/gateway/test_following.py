@@ -211,8 +211,8 @@ def fails_with(code: Code.ValueType) -> Any:
     ("script", "outcome", "reason"),
     [
         (cut_off, "the peer ended the stream too early", "the stream ended without a status"),
-        (stalls, "the peer sends nothing, though it has more", "no message in 0.2 s"),
-        (silent, "the peer sends nothing, though it has more", "no message in 0.2 s"),
+        (stalls, "the peer sends nothing, or too little, though it has more", "no message in 0.2 s"),
+        (silent, "the peer sends nothing, or too little, though it has more", "no message in 0.2 s"),
         (fails_with(Code.ERROR), "the peer ended the stream too early", "it ended the stream with ERROR"),
         (fails_with(Code.SUCCESS), "the peer ended the stream too early", "it ended the stream with SUCCESS"),
         (says(Response(status=77)), "the peer ended the stream too early", "it ended the stream with 77"),  # type: ignore[arg-type]
