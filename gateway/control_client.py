@@ -83,7 +83,8 @@ class ControlClient:
             reason = f"{error.code().name}: {error.details() or 'no details'}"
             if error.code() is grpc.StatusCode.UNIMPLEMENTED:
                 reason = "something else answers there, expected the control address of a node"
-            raise NodeCallFailed(self.address, reason) from error
+            refused = error.code() is grpc.StatusCode.FAILED_PRECONDITION
+            raise NodeCallFailed(self.address, reason, is_refused=refused) from error
         return status_of(state, self.address)
 
 

@@ -8,6 +8,7 @@
     stand by        the node that was active follows the new one
 
     a step fails                  what is done
+    drain, refused                nothing: perhaps another failover has drained the node
     before activate               the drained node is resumed: it is active again
     activate, answer lost, late   the standby is asked what it is, when its change is over; active: go on;
                                   else as above. One that died may come back as active: that is said
@@ -151,6 +152,8 @@ class Failover:
         """What an interruption ends at once."""
         self._drain_is_begun = False
         """The source was asked to drain."""
+        self._drained_at: float | None = None
+        """When it was drained, by `clock`."""
         self._step_name = ""
         """The step that was begun last."""
         self._grpc_addresses: tuple[str, ...] = ()
@@ -248,6 +251,7 @@ class Failover:
         if target is None:
             return  # done before
         if target.phase is not Phase.ACTIVE:
+            await self._refuse_if_late()
             await self._activate()
         await self._retire(target.subscriber_address)
 
@@ -264,12 +268,7 @@ class Failover:
                 lambda state: "not ready" if state.problems else "ready",
             )
         self._check(source, target)
-        self._drain_is_begun = True
-        drained = await self._step(
-            f"drain {self._source.address}",
-            self._source.drain(FAILOVER_HOLD_SECONDS, target.subscriber_address),
-            lambda state: f"{state.last_text}, publishers sent elsewhere",
-        )
+        drained = await self._drain(target.subscriber_address)
         if drained.last_number is not None:
             await self._step(
                 f"level {self._target.address}",
@@ -355,6 +354,35 @@ class Failover:
         if wrong:
             raise FailoverFailed(wrong, "nothing has changed")
 
+    async def _drain(self, successor: str) -> NodeStatus:
+        """Drain the source; one that refuses is not resumed, since another failover may have drained it."""
+        self._drain_is_begun = True
+        try:
+            drained = await self._step(
+                f"drain {self._source.address}",
+                self._source.drain(FAILOVER_HOLD_SECONDS, successor),
+                lambda state: f"{state.last_text}, publishers sent elsewhere",
+            )
+        except NodeCallFailed as error:
+            if not error.is_refused:
+                raise
+            self._drain_is_begun = False
+            raise FailoverFailed(str(error), await self._phase_text(self._source)) from error
+        self._drained_at = self._clock()
+        return drained
+
+    async def _refuse_if_late(self) -> None:
+        """Refuse to go on where the source waits no longer: this command was stopped for a while."""
+        if (lateness := self._lateness()) is not None:
+            raise FailoverFailed(lateness, await self._phase_text(self._source))
+
+    def _lateness(self) -> str | None:
+        """That the drained node has given up waiting, in words; None: it waits."""
+        seconds = 0.0 if self._drained_at is None else self._clock() - self._drained_at
+        if seconds < FAILOVER_HOLD_SECONDS:
+            return None
+        return f"the drain is {seconds:.0f} s ago, expected less than {FAILOVER_HOLD_SECONDS:g} s"
+
     async def _activate(self) -> None:
         try:
             await self._step(
@@ -415,6 +443,9 @@ class Failover:
         Raises:
             FailoverFailed: always; it says how far that went.
         """
+        if (lateness := self._lateness()) is not None:  # it is active by itself, or drained for another
+            phase = await self._phase_text(self._source)
+            raise FailoverFailed(f"{reason}; {lateness}", f"{phase}{note}") from error
         try:
             await self._step(
                 f"undo: resume {self._source.address}", self._source.resume(), lambda state: state.phase.value

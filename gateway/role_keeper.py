@@ -148,15 +148,13 @@ class RoleKeeper:
         async with self._change:
             self._refuse_if_closed("drain")
             self._called_back.clear()
-            self._release_hold()
-            before = self.phase
             self._state.take(RoleEvent.DRAIN, successor)
+            self._release_hold()
             try:
                 await self._remember()
                 self._refuse_if_closed("drain")
-                if before is Phase.ACTIVE:
-                    await self._close_doors()
-                    self._refuse_if_closed("drain")
+                await self._close_doors()
+                self._refuse_if_closed("drain")
             except BaseException:
                 if not self._closed:
                     await self._open_doors(RoleEvent.RESUME)

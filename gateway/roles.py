@@ -13,6 +13,7 @@ Invariants
   - A drained node is remembered as a standby of its successor: if it is lost in the middle of a failover it
     does not come back as a second active node. One that is resumed is remembered as active.
   - A hold that runs out is a resume: a failover command that dies leaves no network without an active node.
+  - A node is drained for one failover at a time: two successors would be two active nodes.
 Source: design.md "The node".
 """
 
@@ -52,12 +53,7 @@ _P, _E = Phase, RoleEvent
 ROLE_TABLE: Final[dict[Phase, dict[RoleEvent, Phase]]] = {
     _P.ACTIVE: {_E.DRAIN: _P.DRAINING, _E.RESUME: _P.ACTIVE, _E.ACTIVATE: _P.ACTIVE},
     _P.DRAINING: {_E.IDLE: _P.DRAINED, _E.RESUME: _P.ACTIVE, _E.HOLD_ENDED: _P.ACTIVE},
-    _P.DRAINED: {
-        _E.DRAIN: _P.DRAINED,
-        _E.RESUME: _P.ACTIVE,
-        _E.HOLD_ENDED: _P.ACTIVE,
-        _E.STAND_BY: _P.STANDBY,
-    },
+    _P.DRAINED: {_E.RESUME: _P.ACTIVE, _E.HOLD_ENDED: _P.ACTIVE, _E.STAND_BY: _P.STANDBY},
     _P.STANDBY: {_E.ACTIVATE: _P.ACTIVE, _E.STAND_BY: _P.STANDBY},
 }
 """What is not in the table is refused, with what would have been possible."""

@@ -10,7 +10,7 @@ import pytest
 
 from gateway.errors import FailoverFailed, FailoverInterrupted, NodeCallFailed, RoleRefused
 from gateway.failover import Failover, NodeStatus, Step
-from gateway.limits import FAILOVER_READY_POLL_SECONDS, FAILOVER_READY_SECONDS
+from gateway.limits import FAILOVER_HOLD_SECONDS, FAILOVER_READY_POLL_SECONDS, FAILOVER_READY_SECONDS
 from gateway.roles import Phase, RoleEvent, RoleRecord, RoleState
 
 ROOT = b"\x11" * 48
@@ -37,6 +37,12 @@ class FakeNode:
     interrupted_at: str = ""
     """At this call the failover is interrupted."""
     interrupt: Callable[[], object] = str
+    takes: dict[str, float] = field(default_factory=dict)
+    """Seconds that a call takes, if it takes any."""
+    seconds: float = 0.0
+    """What all calls have taken."""
+    drained_first: str = ""
+    """Another failover has drained it for this node, just before this one does."""
     calls: list[str] = field(default_factory=list)
     is_dead: bool = False
     under_way: list[RoleEvent] = field(default_factory=list)
@@ -57,6 +63,7 @@ class FakeNode:
         if self.is_dead:
             raise NodeCallFailed(self.address, "UNAVAILABLE: no answer")
         self.calls.append(name)
+        self.seconds += self.takes.get(name, 0.0)
         if name == self.interrupted_at:
             self.interrupt()
         if name in self.refuse:
@@ -70,7 +77,7 @@ class FakeNode:
             for event in events:
                 self.role.take(event, followed)
         except RoleRefused as error:
-            raise NodeCallFailed(self.address, f"FAILED_PRECONDITION: {error}") from error
+            raise NodeCallFailed(self.address, f"FAILED_PRECONDITION: {error}", is_refused=True) from error
         self.is_dead = name == self.dies_after
         if name in self.lose:
             raise NodeCallFailed(self.address, "UNAVAILABLE: connection reset")
@@ -87,6 +94,9 @@ class FakeNode:
 
     async def drain(self, hold_seconds: float, successor: str) -> NodeStatus:
         assert hold_seconds > 0
+        if self.drained_first:
+            self.role.take(RoleEvent.DRAIN, self.drained_first)
+            self.role.take(RoleEvent.IDLE)
         return self._call("drain", RoleEvent.DRAIN, RoleEvent.IDLE, followed=successor)
 
     async def resume(self) -> NodeStatus:
@@ -116,7 +126,7 @@ class Pair:
 
     def run(self, *, force: bool = False) -> None:
         """Run the failover from A to B."""
-        failover = Failover(self.a, self.b, self.steps.append, clock=lambda: 0.0)
+        failover = Failover(self.a, self.b, self.steps.append, clock=lambda: self.a.seconds + self.b.seconds)
         self.a.interrupt = self.b.interrupt = failover.interrupt
         asyncio.run(failover.force() if force else failover.run())
 
@@ -407,3 +417,35 @@ def test_by_force_after_a_node_that_answers_as_a_standby_the_other_one_must_answ
     pair.a.role = RoleState(RoleRecord("standby", "subscribers-of-B"))
     pair.b.is_dead = True
     assert pair.failure(force=True) == "failover: B: UNAVAILABLE: no answer; nothing has changed"
+
+
+def test_a_node_that_another_failover_has_drained_is_left_to_that(pair: Pair) -> None:
+    """Two commands at once, from A to B and from A to C: both were done, and B and C active."""
+    pair.a.drained_first = "subscribers-of-C"
+    assert pair.failure() == (
+        "failover: A: FAILED_PRECONDITION: drain: got a node that is drained, expected one that is active; "
+        "A is drained"
+    )
+    assert "resume" not in pair.a.calls
+    assert pair.a.role.record() == RoleRecord("standby", "subscribers-of-C")
+    assert pair.b.role.phase is Phase.STANDBY
+
+
+@pytest.mark.parametrize("is_level", [True, False])
+def test_one_that_was_stopped_for_longer_than_the_drained_node_waits_does_no_more(
+    pair: Pair, is_level: bool
+) -> None:
+    """Stopped by Ctrl-Z, say: the drained node is active again, or drained for another failover by then."""
+    pair.b.takes["await_block"] = FAILOVER_HOLD_SECONDS
+    pair.b.last_number = 41 if is_level else 40
+    late = "the drain is 30 s ago, expected less than 30 s; A is drained"
+    why = "" if is_level else "B: FAILED_PRECONDITION: another chain; "
+    assert pair.failure() == f"failover: {why}{late}"
+    assert "activate" not in pair.b.calls
+    assert "resume" not in pair.a.calls
+
+
+def test_one_that_took_almost_as_long_as_the_drained_node_waits_goes_on(pair: Pair) -> None:
+    pair.b.takes["await_block"] = FAILOVER_HOLD_SECONDS - 0.1
+    pair.run()
+    assert pair.active == ["B"]

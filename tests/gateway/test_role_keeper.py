@@ -219,12 +219,31 @@ def test_a_standby_is_active_no_sooner_than_it_is_remembered(
     play(tmp_path, scene)
 
 
-def test_a_hold_that_was_renewed_as_it_ran_out_goes_on(tmp_path: Path) -> None:
+def test_a_drained_node_is_not_drained_for_another_successor(tmp_path: Path) -> None:
+    """It would have two, and both active."""
+
+    async def scene(stage: Stage) -> None:
+        keeper, _ = keep(stage)
+        both = [asyncio.ensure_future(keeper.drain(30, address)) for address in (PEER, OTHER)]
+        first, second = await asyncio.gather(*both, return_exceptions=True)
+        assert first is None
+        assert isinstance(second, RoleRefused)
+        assert (keeper.phase, read_role(tmp_path)) == (Phase.DRAINED, RoleRecord("standby", PEER))
+        assert keeper._hold is not None, "its hold goes on"
+        await keeper.close()
+
+    play(tmp_path, scene)
+
+
+def test_one_that_is_drained_anew_as_its_hold_runs_out_stays_so(tmp_path: Path) -> None:
     async def scene(stage: Stage) -> None:
         keeper, _ = keep(stage)
         await keeper.drain(30, PEER)
+        resuming = asyncio.ensure_future(keeper.resume())
+        draining = asyncio.ensure_future(keeper.drain(30, OTHER))
+        await asyncio.sleep(0)  # both are before what the end of the hold does, in the same round
         keeper._on_hold_ended()
-        await keeper.drain(30, OTHER)  # in the same round of the loop
+        await asyncio.gather(resuming, draining)
         assert keeper._resuming is not None
         await keeper._resuming
         assert (keeper.phase, read_role(tmp_path)) == (Phase.DRAINED, RoleRecord("standby", OTHER))

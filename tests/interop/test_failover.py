@@ -106,6 +106,29 @@ def test_after_a_failover_the_standby_follows_where_subscribers_connect(tmp_path
     asyncio.run(main())
 
 
+def test_of_two_failovers_at_once_to_two_nodes_one_is_done(tmp_path: Path) -> None:
+    """Both were, and two nodes active."""
+
+    async def main() -> None:
+        async with pair(tmp_path) as (a, b), AsyncExitStack() as stack:
+            standby = {"role": "standby", "peers": (a.subscriber_address,), "catchup_rest_seconds": 0.05}
+            c = await stack.enter_async_context(running_node(tmp_path / "c", **standby))
+            await publish((a,), "alice", BLOCKS[:3])
+            await level(b, 2)
+            await level(c, 2)
+            results = await asyncio.gather(fail_over(a, b), fail_over(a, c), return_exceptions=True)
+            failures = [error for error in results if isinstance(error, FailoverFailed)]
+            assert [failure.outcome for failure in failures] in (
+                [f"{a.control_address} is drained"],
+                [f"{a.control_address} is standby"],
+                ["nothing has changed"],  # it came late, and saw the other
+            )
+            assert [node.keeper.phase for node in (b, c)].count(Phase.ACTIVE) == 1
+            assert a.keeper.phase is Phase.STANDBY
+
+    asyncio.run(main())
+
+
 def test_a_planned_failover_under_publishers_and_a_reader_that_carries_its_entry_number(
     tmp_path: Path,
 ) -> None:
