@@ -143,14 +143,14 @@ where it is many fields of later versions."""
 
 QUICK_SIGNATURES_MAX: Final = 8
 """Proofs of a block, times Ed25519 keys that may have signed it, up to which they are checked in the event
-loop: each takes 0.1 ms, and that twice where the root of the other layout is tried too."""
+loop: each takes 0.05 ms, and that twice where the root of the other layout is tried too."""
 
 QUICK_PROOFS_BYTES_MAX: Final = 16 * 1024
 """Bytes of a block's proofs up to which they are looked at there: to parse so much that is fields of later
 versions takes 0.03 ms. An Ed25519 proof has 75."""
 
 LEDGER_KEYS_MAX: Final = 64
-"""Ledger keys that may be configured. A proof is tried against each key of its kind, some 0.1 ms each."""
+"""Ledger keys that may be configured. A proof is tried against each key of its kind, 0.1 ms each at most."""
 
 KEY_FILE_BYTES_MAX: Final = 65_536
 """Bytes of a file with a private key. One has some 120; more is a wrong path."""

@@ -1,6 +1,6 @@
 """Checks of proofs as the event loop asks for them: at once where they are quick, else in a process apart.
 
-A shell. Ed25519 proofs take 0.1 ms and are checked where they are, unless there are many, or many keys; all
+A shell. Ed25519 proofs take 0.05 ms and are checked where they are, unless there are many, or many keys; all
 others go to `gateway.proof_process`, in the order in which blocks end. While the ledger data of a TSS network
 are still to come from block 0, later blocks wait here until it is committed: their proofs cannot be told from
 bad ones before.

@@ -104,6 +104,21 @@ def test_another_size_is_refused(size: int) -> None:
     assert refusal.kind is RefusalKind.BAD_PROOF
 
 
+@pytest.mark.parametrize("moved", [1, 47])
+def test_what_was_signed_in_another_division_is_refused(moved: int) -> None:
+    """A valid signature, and the beginning of what it signs, in the place of a signature; or a part of it."""
+    signed = KEY.sign(ROOT_HASH) + ROOT_HASH
+    check = Ed25519Check([PUBLIC_KEY])
+    assert check.check(signed[: 64 + moved], signed[64 + moved :]) is not None
+    assert check.check(signed[: 64 - moved], signed[64 - moved :]) is not None
+
+
+def test_a_key_of_small_order_signs_nothing() -> None:
+    """With the neutral element as key, and as R, any message verifies by the equation alone."""
+    neutral = (1).to_bytes(32, "little")
+    assert Ed25519Check([neutral]).check(neutral + bytes(32), ROOT_HASH) is not None
+
+
 def test_without_a_key_nothing_can_be_verified() -> None:
     assert Ed25519Check([]).check(KEY.sign(ROOT_HASH), ROOT_HASH) == Refusal(
         RefusalKind.MISSING_VERIFICATION_DATA,
