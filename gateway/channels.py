@@ -27,7 +27,12 @@ from gateway.pem import certificates_in, check_key
 __all__ = ["WHOLE_BLOCKS", "ClientTls", "open_blocking_channel", "open_channel"]
 
 _Options = Sequence[tuple[str, str | int]]
-_ALWAYS: _Options = (("grpc.enable_http_proxy", 0),)
+_ALWAYS: _Options = (
+    ("grpc.enable_http_proxy", 0),
+    # gRPC begins a call anew by itself, and without a pause, where a server that says GOAWAY has not looked
+    # at it. With one that says so at once that never ends: the thread stands still, and memory is filled.
+    ("grpc.enable_retries", 0),
+)
 WHOLE_BLOCKS: _Options = (("grpc.max_receive_message_length", BLOCK_ANSWER_BYTES_MAX),)
 """Of a channel on which blocks come in one message each, as `getBlock` sends them."""
 

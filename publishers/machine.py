@@ -386,12 +386,12 @@ class PublisherMachine:
     def _behind(self, event: Event) -> list[Action]:
         assert isinstance(event, NodeBehind)
         wanted = 0 if event.last is None else event.last + 1
-        is_late = self._window.hear_behind(wanted)  # before what is safe, and its header, is forgotten
-        if event.last is not None:
+        answered = self._window.hear_behind(wanted)  # before what is safe, and its header, is forgotten
+        if event.last is not None and answered is not None:  # else no header is ahead of it: it cannot be
             self._mark_safe(event.last, acknowledged=False)
         if self._window.is_empty:
             return self._close_if_all_safe()
-        is_there = self._window.go_on_from(wanted, is_late=is_late)
+        is_there = self._window.go_on_from(wanted, is_late=answered is False)
         return [] if is_there else self._leave_too_far_behind(wanted)
 
     def _leave_too_far_behind(self, wanted: int) -> list[Action]:
@@ -443,8 +443,9 @@ class PublisherMachine:
     def _count_bad_proof(self, event: StreamEnded, departure: _Departure) -> _Departure:
         last = -1 if event.last is None else event.last
         # Gateways that do not know the field leave 0 in it; they verify in order, so it is the one after
-        # `last`.
-        number = event.proximate if event.proximate > last else last + 1
+        # `last`, and the first that is held here where they have none.
+        known = event.proximate > max(last, 0)
+        number = event.proximate if known else max(last + 1, self._window.first or 0)
         reason = self._refusals.bad_proof(number) if self._window.holds(number) else None
         return departure if reason is None else replace(departure, reason=reason, outcome=Outcome.FAILED)
 

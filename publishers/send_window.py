@@ -244,16 +244,16 @@ class SendWindow:
         self._go_back_to(number)
         return True
 
-    def hear_behind(self, wanted: int) -> bool:
+    def hear_behind(self, wanted: int) -> bool | None:
         """Match an answer "behind" to the header that it is about; call `go_on_from` then.
 
         Args:
             wanted: the block that the gateway is to be sent first.
 
         Returns:
-            Whether that header is from before the stream went back.
+            False: that header is from before the stream went back; None: there is no such header.
         """
-        return self._offers.answered(lambda offered: offered > wanted) is False
+        return self._offers.answered(lambda offered: offered > wanted)
 
     def go_on_from(self, wanted: int, *, is_late: bool) -> bool:
         """Go back to the block that a gateway needs which is behind.

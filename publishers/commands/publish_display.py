@@ -94,7 +94,9 @@ def progress_text(progress: JobProgress) -> str:
 def _doing(progress: JobProgress) -> str:
     if progress.is_stopping:
         return "Finishing the block in flight (Ctrl-C again ends at once)"
-    if not progress.is_reachable:
+    # A gateway may take blocks and not say how far it is.
+    is_heard = any(row.offered and row.trouble is None for row in progress.publishers)
+    if not progress.is_reachable and not is_heard:
         return "No gateway answers"
     if not progress.publishers:
         return "Starting publishers"

@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import pickle
+import socket
+import subprocess
+import sys
+import threading
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -10,6 +15,7 @@ import pytest
 from gateway.channels import ClientTls, open_blocking_channel, open_channel
 from gateway.errors import TlsError
 from tests.certificates import Authority
+from tests.nodes import ANSWER_SECONDS
 
 
 @pytest.mark.parametrize(
@@ -91,3 +97,61 @@ def test_a_certificate_in_openssls_own_form_is_left_to_grpc(tmp_path: Path) -> N
     pem = authority.path.read_text().replace("CERTIFICATE", "TRUSTED CERTIFICATE")
     authority.path.write_text(pem)
     open_blocking_channel("127.0.0.1:1", authority.client()).close()
+
+
+CALLS = {
+    "aio": """
+import asyncio, sys, grpc
+from gateway.channels import open_channel
+
+async def main():
+    async with open_channel(sys.argv[1]) as channel:
+        try:
+            await channel.unary_unary("/service/method")(b"", timeout=5)
+        except grpc.RpcError as error:
+            print(error.code().name)
+
+asyncio.run(main())
+""",
+    "blocking": """
+import sys, grpc
+from gateway.channels import open_blocking_channel
+
+with open_blocking_channel(sys.argv[1]) as channel:
+    try:
+        channel.unary_unary("/service/method")(b"", timeout=5)
+    except grpc.RpcError as error:
+        print(error.code().name)
+""",
+}
+SETTINGS, GOAWAY = b"\x00\x00\x00\x04" + bytes(5), b"\x00\x00\x08\x07" + bytes(5 + 8)
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_a_server_that_says_at_once_that_it_goes_away_costs_one_call(call: str) -> None:
+    """As one that is drained may do: the process stood still, for good, and took a GB every few seconds."""
+
+    def say_goodbye(connection: socket.socket) -> None:
+        with connection, suppress(OSError):
+            connection.recv(24, socket.MSG_WAITALL)  # the preface: sooner it would not count as connected
+            connection.sendall(SETTINGS)
+            connection.sendall(GOAWAY)
+            while connection.recv(1 << 16):  # it stays open
+                pass
+
+    def serve() -> None:
+        with suppress(OSError):  # it is closed
+            while True:
+                threading.Thread(target=say_goodbye, args=(server.accept()[0],), daemon=True).start()
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        threading.Thread(target=serve, daemon=True).start()
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        done = subprocess.run(
+            [sys.executable, "-c", CALLS[call], address],
+            capture_output=True,
+            text=True,
+            timeout=ANSWER_SECONDS,
+        )
+        server.shutdown(socket.SHUT_RDWR)
+    assert done.stdout == "UNAVAILABLE\n", done.stderr

@@ -430,13 +430,12 @@ def test_behind_below_what_is_held_says_what_is_held_and_tries_the_next_gateway(
     assert publisher.lose() == [Connect(1, attempt=0)]
 
 
-def test_behind_with_everything_held_stored_waits_for_the_source() -> None:
+def test_behind_a_block_that_no_header_was_ahead_of_is_not_believed() -> None:
     publisher = Publisher().streaming([5, 6])
     publisher.write_all()
     assert publisher.behind(6) == []
-    assert publisher.report.duplicate == 2
-    publisher.take([7])
-    assert publisher.write_all() == ["7", "7."]
+    assert publisher.behind(100) == []
+    assert (publisher.machine.safe_through, publisher.report.duplicate) == (None, 0)
 
 
 def test_publishing_again_what_is_stored_takes_one_stream() -> None:

@@ -80,8 +80,9 @@ def test_the_last_block_of_other_ends_is_not_believed() -> None:
     assert publisher.write_all() == ["0", "0.", "1", "1."]
 
 
-@pytest.mark.parametrize(("last", "proximate"), [(4, 5), (4, 0)])
-def test_a_bad_proof_is_offered_again_a_bounded_number_of_times(last: int, proximate: int) -> None:
+@pytest.mark.parametrize(("last", "proximate"), [(4, 5), (4, 0), (None, 5), (None, 0)])
+def test_a_bad_proof_is_offered_again_a_bounded_number_of_times(last: int | None, proximate: int) -> None:
+    """An empty gateway that does not know the field was offered its first block for ever."""
     publisher = Publisher().streaming([5, 6])
     for _ in range(limits.BAD_PROOF_RETRIES_MAX):
         publisher.write_all()

@@ -40,7 +40,7 @@ class Window:
         return self.edges.stored(number, self.now_ns, acknowledged=True)
 
     def behind(self, wanted: int) -> bool:
-        return self.edges.go_on_from(wanted, is_late=self.edges.hear_behind(wanted))
+        return self.edges.go_on_from(wanted, is_late=self.edges.hear_behind(wanted) is False)
 
 
 # --- what is held -------------------------------------------------------------------------------------------

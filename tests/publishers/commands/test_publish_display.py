@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -105,6 +106,11 @@ def test_the_figures_of_bar_and_table_are_in_json_under_their_names() -> None:
 
 def test_progress_says_what_is_done() -> None:
     assert progress_text(progress(reachable=False)) == "No gateway answers"
+    lost = PublishReport("publisher-1", offered=3, trouble="UNAVAILABLE: connection refused")
+    silent = PublishReport("publisher-2")
+    assert progress_text(progress(lost, silent, reachable=False)).startswith("No gateway answers, ")
+    heard = progress_text(progress(lost, replace(PUBLISHED, offered=2), reachable=False))
+    assert heard.startswith("Publishing (2 running), "), "one takes blocks and has no serverStatus"
     assert progress_text(progress()) == "Starting publishers"
     other = PublishReport("publisher-2", won=5)
     assert progress_text(progress(PUBLISHED, other)) == (
