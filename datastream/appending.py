@@ -55,8 +55,8 @@ class CommitStep(Enum):
     FLUSH_ENTRIES = "2 flush"
     HEADER = "3 header"
     FLUSH_HEADER = "4 flush"
-    BOOKMARKS = "5 bookmarks"
-    PUBLISH = "6 publish"
+    PUBLISH = "5 publish"
+    BOOKMARKS = "6 bookmarks"
 
 
 # Every commit takes these three steps; to find a member in its class takes longer than to find a name.
@@ -81,11 +81,14 @@ COMMIT_STEPS: dict[CommitStep, tuple[str, str]] = {
         "`fdatasync`",
         "the new stream, index behind: opening adds its bookmarks",
     ),
+    CommitStep.PUBLISH: (
+        "Swap the committed view, its bookmarks with it; from here on it stands, whatever happens",
+        "the same",
+    ),
     CommitStep.BOOKMARKS: (
-        "One LevelDB batch: the bookmarks and how many entries are covered",
+        "One LevelDB batch: the bookmarks and how many entries are covered; wake readers, return",
         "the new stream",
     ),
-    CommitStep.PUBLISH: ("Swap the committed view, wake readers, return", "the new stream"),
 }
 """step -> (what is done, what opening finds when the machine stops just after it)."""
 

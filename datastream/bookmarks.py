@@ -35,7 +35,15 @@ from datastream.folder_lock import FolderLock, SharedFolderLock
 from datastream.limits import BOOKMARK_SIZE_MAX, REBUILD_BATCH_BOOKMARKS, REOPEN_ROOM_BYTES
 from datastream.page_tables import PageTable, decode_table, encode_table
 
-__all__ = ["COVERED_KEY", "TABLE_KEY", "UPDATE_KEY", "BookmarkIndex", "OpenDatabase", "bookmarks_folder"]
+__all__ = [
+    "COVERED_KEY",
+    "TABLE_KEY",
+    "UPDATE_KEY",
+    "BookmarkIndex",
+    "OpenDatabase",
+    "Undo",
+    "bookmarks_folder",
+]
 
 _logger = logging.getLogger(__name__)
 COVERED_KEY = b"sluice/entries-covered"
@@ -47,6 +55,9 @@ _U64 = struct.Struct(">Q")
 _DATABASE_FILES = ("CURRENT", "LOG", "LOG.old", "MANIFEST-*", "*.ldb", "*.sst", "*.log", "*.dbtmp")
 _GONE = -1
 """Stands for the number of a bookmark that is to be deleted."""
+
+Undo = tuple[dict[bytes, int], dict[bytes, int], int | None]
+"""Bookmarks about to be recorded; those of them that wait to be written; what all that wait cover."""
 
 OpenDatabase = Callable[[str], Any]
 """Opens the LevelDB in a folder; a test gives one that fails."""
@@ -175,12 +186,19 @@ class BookmarkIndex:
         Raises:
             BookmarksUnavailable: the DB cannot be read.
         """
-        number = self._pending.get(bookmark)
-        if number is None:
-            number = self._writing.get(bookmark)
+        number = self._recorded(bookmark)
         if number is None:
             return self._get_number(bookmark)
         return None if number == _GONE else number
+
+    def get_recorded(self, bookmark: bytes) -> int | None:
+        """Return the same, if it was recorded and is perhaps not in the DB yet; else None. Quick."""
+        number = self._recorded(bookmark)
+        return None if number == _GONE else number
+
+    def _recorded(self, bookmark: bytes) -> int | None:
+        number = self._pending.get(bookmark)
+        return self._writing.get(bookmark) if number is None else number
 
     @property
     def covered(self) -> int | None:
@@ -261,6 +279,21 @@ class BookmarkIndex:
         pending |= bookmarks
         self._pending_covered = covered
         return len(pending)
+
+    def before(self, bookmarks: dict[bytes, int]) -> Undo:
+        """Return what to give to `take_back` after `record` of these; nothing changes yet."""
+        pending = self._pending
+        if pending.keys().isdisjoint(bookmarks):  # as nearly always, and this is quick
+            return bookmarks, {}, self._pending_covered
+        numbers = {bookmark: pending[bookmark] for bookmark in bookmarks if bookmark in pending}
+        return bookmarks, numbers, self._pending_covered
+
+    def take_back(self, undo: Undo) -> None:
+        """Forget what was recorded since `before` gave this, all of it or a part."""
+        bookmarks, numbers, self._pending_covered = undo
+        for bookmark in bookmarks:
+            self._pending.pop(bookmark, None)
+        self._pending.update(numbers)
 
     def correct(self, bookmarks: dict[bytes, int | None], covered: int, page_count: int) -> None:
         """Take in what a truncation or an update makes of bookmarks.

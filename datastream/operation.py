@@ -151,6 +151,11 @@ class OperationGroup:
         """What will be committed once this group is."""
         return Committed(self.base[0] + len(self.buffer), self.number_next)
 
+    @property
+    def all_bookmarks(self) -> dict[bytes, int]:
+        """The bookmarks of all operations, each with the number of its newest entry; not to be changed."""
+        return self.sealed_bookmarks | self.bookmarks if self.sealed_bookmarks else self.bookmarks
+
     # --- the state ---------------------------------------------------------------------------------------
 
     def move(self, call: Call) -> None:
@@ -196,7 +201,6 @@ class OperationGroup:
     def end_commit(self, committed: tuple[int, int]) -> None:
         """Begin anew after what was committed, which is this group."""
         assert self.state is _COMMITTING
-        self.state = _IDLE
         # `_room_kept` is right already: the page goes on where the group ended.
         self.base = committed
         self.buffer.clear()
@@ -209,6 +213,7 @@ class OperationGroup:
         if self.page_starts:
             self.page_starts.clear()
             self.page_ends.clear()
+        self.state = _IDLE  # last: interrupted before, nothing is taken for the next group
 
     def rollback(self) -> None:
         """Drop the open operation's entries; sealed ones stay."""

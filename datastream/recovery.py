@@ -169,7 +169,9 @@ def index_state_of(covered: int | None, highest_number: int | None, total_entrie
     """
     if covered is None:
         return IndexState.MISSING
-    if covered > total_entries or (highest_number is not None and highest_number >= total_entries):
+    # A bookmark past the count is of another program, since ours are written together with it; that one also
+    # leaves those of entries that it rolled back or truncated.
+    if covered > total_entries or (highest_number is not None and highest_number >= covered):
         return IndexState.AHEAD
     return IndexState.LEVEL if covered == total_entries else IndexState.BEHIND
 

@@ -17,11 +17,12 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from datastream.appending import Appender, CommitStep
-from datastream.bookmarks import BookmarkIndex, OpenDatabase
+from datastream.bookmarks import BookmarkIndex, OpenDatabase, Undo
 from datastream.changes import RangeSender
 from datastream.disk import Disk
 from datastream.errors import (
@@ -31,6 +32,7 @@ from datastream.errors import (
     BookmarksUnavailable,
     CommitFailed,
     EntryNotFound,
+    MisuseError,
     RangeTooLarge,
     StreamClosed,
     StreamReadOnly,
@@ -71,6 +73,8 @@ class DataStreamer:
             file.committed, state=State.READ_ONLY if access is Access.READ else State.IDLE
         )
         self._callbacks: tuple[Callable[[Committed], None], ...] = ()
+        self._publishing = threading.Lock()
+        """Held while a commit is published, together with its bookmarks."""
         # Called once an entry: without the step through the methods below, which document them.
         self.add_stream_entry = self._group.add_entry  # type: ignore[method-assign]
         self.add_stream_bookmark = self._group.add_bookmark  # type: ignore[method-assign]
@@ -219,28 +223,45 @@ class DataStreamer:
             CommitFailed: the disk or the bookmark DB refused. The committed view is as it was, the open and
                 all sealed operations were dropped, and another operation may be started.
         """
-        group, committed = self._group, None
-        group.begin_commit()
+        group, committed, undo = self._group, None, None
         try:
+            group.begin_commit()
             if self._bookmarks.failed or self._changer.overdue:
                 self._finish_what_is_overdue()  # step 0a
             committed = self._appender.write(group, flush=flush)  # steps 0 to 4; 3 is the commit point
-            if group.sealed_bookmarks:
-                self._bookmarks.record(group.sealed_bookmarks, committed[1])
-            if self._bookmarks.record(group.bookmarks, committed[1]) >= PENDING_BOOKMARKS_MAX or flush:
-                self._write_bookmarks(flush=flush)  # step 5
             if group.checkpoints or group.page_starts:
                 self._appender.adopt(group)
-            self._file.totals = committed  # step 6: from here on, readers see it
+            bookmarks = group.all_bookmarks
+            undo = self._bookmarks.before(bookmarks)
+            # Together: a bookmark that is added again must not lead to an entry that is not to be seen yet.
+            with self._publishing:
+                pending_count = self._bookmarks.record(bookmarks, committed[1])
+                self._file.totals = committed  # step 5: from here on, readers see it
+            # Only now: one that is taken back must leave no bookmarks in the DB.
+            if pending_count >= PENDING_BOOKMARKS_MAX or flush:
+                self._write_bookmarks(flush=flush)  # step 6
+            group.end_commit(committed)
+        except MisuseError:
+            raise  # nothing has begun; another thread's commit may go on
         except BaseException:
-            group.move(_COMMIT_DONE)
-            if committed is not None and self._file.totals is not committed:
-                self._take_back(committed)
-            group.restart(self._file.committed)
+            if group.state is State.COMMITTING:
+                self._end_failed_commit(committed, undo)
             raise
-        group.end_commit(committed)
         if self._callbacks:
             self._tell(Committed(*committed))
+
+    def _end_failed_commit(self, written: tuple[int, int] | None, undo: Undo | None) -> None:
+        """Leave nothing of a commit, or all of it, where it was interrupted behind its publication."""
+        group = self._group
+        try:
+            if written is not None and self._file.totals is not written:
+                if undo is not None:
+                    self._bookmarks.take_back(undo)
+                self._take_back(written)
+        finally:
+            group.restart(self._file.committed)
+            if group.state is State.COMMITTING:
+                group.move(_COMMIT_DONE)
 
     @property
     def room_is_low(self) -> bool:
@@ -319,9 +340,11 @@ class DataStreamer:
                 self._bookmarks.write_pending()
             else:
                 self._bookmarks.write_pending_behind()
-        except BookmarksUnavailable as error:
+        except (BookmarksUnavailable, MemoryError) as error:
+            self._bookmarks.failed = True
             _logger.error(
-                "%s; the operation is committed, its bookmarks are written before the next one", error
+                "%s; the operation is committed, its bookmarks are written before the next one",
+                error if isinstance(error, BookmarksUnavailable) else f"{self.path}: no memory",
             )
 
     # --- changing what is committed ----------------------------------------------------------------------
@@ -446,7 +469,10 @@ class DataStreamer:
         """Return where the index says that a bookmark is; `_confirm` has to follow."""
         if not BOOKMARK_SIZE_MIN <= len(bookmark) <= BOOKMARK_SIZE_MAX:
             raise BookmarkSizeWrong(len(bookmark), BOOKMARK_SIZE_MAX)
-        number = self._bookmarks.get(bookmark)
+        with self._publishing:  # or the bookmark of an entry that can be seen would not be found yet
+            number = self._bookmarks.get_recorded(bookmark)
+        if number is None:
+            number = self._bookmarks.get(bookmark)
         if number is None:
             raise BookmarkNotFound(bookmark)
         return number

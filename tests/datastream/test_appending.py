@@ -135,8 +135,8 @@ def test_a_failed_commit_drops_sealed_operations_too(tmp_path: Path) -> None:
 
 
 INTERRUPTED = [
+    "BookmarkIndex.before",
     "BookmarkIndex.record",
-    "BookmarkIndex.write_pending",
     "Appender.adopt",
     "Appender._store_table",
 ]

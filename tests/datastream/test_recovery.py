@@ -66,6 +66,8 @@ def test_labels_are_unique() -> None:
         (6, 3, 5, IndexState.AHEAD),
         (5, 5, 5, IndexState.AHEAD),
         (4, 9, 5, IndexState.AHEAD),
+        (4, 4, 5, IndexState.AHEAD),
+        (0, 0, 5, IndexState.AHEAD),
     ],
 )
 def test_index_state(
