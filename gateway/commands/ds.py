@@ -31,6 +31,11 @@ _REPORT_OPERATIONS = 100_000
 """Operations between two lines of the log."""
 
 
+def _stream_file(ctx: click.Context, param: click.Parameter, path: Path) -> Path:
+    """Add `.bin` to a name without a `.`, as the original does; a file that has just that name is taken."""
+    return path if "." in path.name or path.exists() else path.with_name(f"{path.name}.bin")
+
+
 @click.group("ds", short_help="Data streamer: serve a stream file, read one, relay one.")
 def command() -> None:
     """Data streamer: serve a stream file, read from a server, relay one.
@@ -49,7 +54,9 @@ command.add_command(client)
     type=NamedPath(path_type=Path, dir_okay=False),
     default=Path("datastream.bin"),
     show_default=True,
-    help="Stream file; its bookmarks are in the folder beside it, with .db for .bin. Made when not there.",
+    callback=_stream_file,
+    help="Stream file; its bookmarks are in the folder beside it, with .db for .bin. Made when not there. "
+    "A name without a dot gets .bin.",
 )
 @serving_options(6900)
 @click.option(
@@ -162,6 +169,7 @@ def _add_operations(streamer: DataStreamer, count: int, sleep_seconds: float, st
     type=NamedPath(path_type=Path, dir_okay=False),
     default=Path("datarelay.bin"),
     show_default=True,
+    callback=_stream_file,
     help="The relay's stream file. Made, with the master's version and system id, when not there.",
 )
 @serving_options(7900)

@@ -57,3 +57,23 @@ def test_refusals(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with DataStreamer.open(tmp_path / "e.bin"):
         assert cli.main([*SERVER, "--port", "0", "--file", str(tmp_path / "e.bin")]) == 1
         assert "is in use by another program or opener" in capsys.readouterr().err
+
+
+def test_a_name_without_a_dot_is_that_of_the_original_with_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It made a new file beside the original's, and the bookmarks of both are in one folder."""
+    with DataStreamer.open(tmp_path / "stream.bin") as streamer:
+        streamer.start_atomic_op()
+        streamer.add_stream_bookmark(b"mine")
+        streamer.commit_atomic_op()
+    assert cli.main([*SERVER, "--port", "0", "--file", str(tmp_path / "stream"), "--opers", "0"]) == 0
+    assert [path.name for path in tmp_path.iterdir() if path.is_file()] == ["stream.bin"]
+    with DataStreamer.open(tmp_path / "stream.bin") as streamer:
+        assert streamer.get_bookmark(b"mine") == 0
+        relay = ["ds", "relay", "--host", "127.0.0.1", "--port", "0", "--file", str(tmp_path / "stream")]
+        assert cli.main(relay) == 1
+        assert f"{tmp_path / 'stream.bin'}: the stream is in use" in capsys.readouterr().err
+    (tmp_path / "stream.bin").rename(tmp_path / "stream")
+    assert cli.main([*SERVER, "--port", "0", "--file", str(tmp_path / "stream"), "--opers", "0"]) == 0
+    assert [path.name for path in tmp_path.iterdir() if path.is_file()] == ["stream"]
