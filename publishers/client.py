@@ -74,6 +74,7 @@ _WHY_SECONDS_MAX: Final = 0.2  # a connection that has failed says so at once
 _GRPC_PROSE: Final = re.compile(r"^failed to connect to all addresses; last error: \w+: (ipv[46]:\S+: )?")
 
 _REFUSAL_SECONDS_MAX: Final = 1.0  # as long as the first of our retries waits anyway
+_STATUS_SECONDS_MAX: Final = 0.1  # a refusal comes as an empty answer, and its status right behind it
 # What grpcio says in the place of a call's status where a write was the first to find the call over.
 _STATUS_LOST: Final = "Internal error from Core"
 _STATUS_LOST_REASON: Final = "ended while it was written to; gRPC does not say why"
@@ -475,6 +476,8 @@ async def _answered(call: _Call) -> None:
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(_REFUSAL_SECONDS_MAX):
             await call.initial_metadata()
+        async with asyncio.timeout(_STATUS_SECONDS_MAX):
+            await call.code()
 
 
 def _cancel_if_broken(task: asyncio.Task[None], call: _Call) -> None:

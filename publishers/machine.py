@@ -123,6 +123,7 @@ class PublisherMachine:
         self._heard_at_ns = 0  # when the gateway last said something new, or took a message
         self._is_writing = False  # a message was given, and the stream has not asked for another
         self._began_at_ns = 0  # the present stream
+        self._has_gained = True  # a block has become safe since the last routine reset, if there was one
         self._close_by_ns = 0  # when a stream that is ending is ended by force
         self._started_at_ns: int | None = None
         self._now_ns = 0
@@ -334,6 +335,7 @@ class PublisherMachine:
                 self._leave(EndStreamCode.RESET, _Departure("stopped", outcome=Outcome.STOPPED))
                 return self._send_parting(event)
             if self._is_reset_due():
+                self._has_gained = False
                 self._leave(EndStreamCode.RESET, _Departure("routine reset", Gateway.NEXT, Pace.AT_ONCE))
                 return self._send_parting(event)
         message = self._window.next_message(self._now_ns)
@@ -370,6 +372,7 @@ class PublisherMachine:
         if not self._window.stored(number, self._now_ns, acknowledged=acknowledged):
             return False
         self._progress_at_ns, self._tally.trouble = self._now_ns, None
+        self._has_gained = True
         self._route.progress()
         self._refusals.progress()
         return True
@@ -495,6 +498,8 @@ class PublisherMachine:
 
     def _is_reset_due(self) -> bool:
         interval = self._limits.reset_interval_ns
-        if not self._window.has_offered:  # a stream that brings no block leads nowhere, however short it is
+        # Streams that bring no block lead nowhere, however short they are; those to a gateway that reads
+        # slowly would be left too early, one after the other.
+        if not (self._window.has_offered and self._has_gained):
             return False
         return interval is not None and self._now_ns >= self._began_at_ns + interval

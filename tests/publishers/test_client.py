@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Iterable
 from dataclasses import replace
 
 import pytest
-from tenacity import wait_none
+from tenacity import wait_fixed, wait_none
 
 from gateway.block import Block
 from gateway.items import field_item
@@ -253,6 +253,27 @@ def test_the_next_gateway_takes_over() -> None:
     assert report.acknowledged == 20
 
 
+def test_gateways_that_go_away_together_are_asked_again_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a wait that is short, but is one: they do not come back at once."""
+    monkeypatch.setattr(limits, "SOON_SECONDS", 0.5)
+    went_at: list[float] = []
+
+    async def go(stream: FakeStream) -> None:
+        await stream.header()
+        went_at.append(asyncio.get_running_loop().time())
+        await stream.end("SUCCESS", 0)
+        await stream.drain()
+
+    async def run() -> PublishReport:
+        options = replace(QUICK, wait=wait_fixed(60))
+        async with FakeNode([go, go]) as one, FakeNode([go]) as two:
+            return await publish_blocks(source_of(BLOCKS), [one.address, two.address], "alice", options)
+
+    assert asyncio.run(run()).acknowledged == 20
+    _, second, third = went_at
+    assert third - second >= 0.5
+
+
 def test_an_unreachable_gateway_fails_at_the_deadline() -> None:
     """Which comes once there was an answer to why, in the 0.2 s that it may take."""
     options = replace(QUICK, machine=MachineLimits(deadline_ns=5 * SECOND_NS), connect_timeout_seconds=0.8)
@@ -285,6 +306,21 @@ def test_a_node_that_comes_up_later_is_found() -> None:
         client = PublishClient([address], "alice", replace(QUICK, connect_timeout_seconds=0.1))
         publishing = asyncio.create_task(client.publish(source_of(BLOCKS)))
         await asyncio.sleep(0)
+        async with FakeNode().at(int(address.rpartition(":")[2])):
+            return await publishing
+
+    assert asyncio.run(run()).acknowledged == 20
+
+
+def test_the_only_gateway_is_waited_for_and_not_left() -> None:
+    """There is no other to go to, and gRPC tries again sooner than we should."""
+
+    async def run() -> PublishReport:
+        async with FakeNode() as first:
+            address = first.address
+        options = replace(QUICK, wait=wait_fixed(60), connect_timeout_seconds=20)
+        publishing = asyncio.create_task(publish_blocks(source_of(BLOCKS), [address], "alice", options))
+        await asyncio.sleep(0.5)  # while it is refused
         async with FakeNode().at(int(address.rpartition(":")[2])):
             return await publishing
 
@@ -492,3 +528,5 @@ def test_the_retry_policy_doubles_up_to_its_limit() -> None:
     for attempt, least in ((1, 1), (2, 2), (3, 4), (4, 8), (5, 16), (6, 30), (60, 30)):
         seconds = client._wait_seconds(attempt)
         assert least <= seconds <= min(least + limits.RETRY_JITTER_SECONDS, limits.RETRY_SECONDS_MAX)
+    # Publishers that lost their node together do not all come back in the same moment.
+    assert len({client._wait_seconds(1) for _ in range(20)}) > 1

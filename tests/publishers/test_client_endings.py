@@ -65,6 +65,7 @@ LOST = "ended while it was written to; gRPC does not say why"
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Wait for a refusal as long as it takes, where the machine stands still meanwhile."""
     monkeypatch.setattr(publishers.client, "_REFUSAL_SECONDS_MAX", 20.0)
+    monkeypatch.setattr(publishers.client, "_STATUS_SECONDS_MAX", 20.0)
 
 
 def test_a_gateway_that_refuses_while_it_is_written_to_is_heard_the_next_time(patient: None) -> None:

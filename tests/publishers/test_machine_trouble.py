@@ -407,6 +407,20 @@ def test_a_stream_that_is_to_be_reset_at_once_brings_a_block_first() -> None:
     assert publisher.write_all() == ["6", "6.", "RESET(6, 6)", "HalfClose"]
 
 
+def test_a_stream_is_not_reset_again_before_a_block_is_safe() -> None:
+    """A gateway may read more slowly than that: it was left again and again, and nothing was ever stored."""
+    options = MachineLimits(reset_interval_ns=SECOND_NS)
+    publisher = Publisher(gateway_count=2, options=options).streaming([5, 6])
+    publisher.now_ns += SECOND_NS
+    assert publisher.write_all() == ["5", "5.", "RESET(5, 6)", "HalfClose"]
+    assert publisher.lose() == [Connect(1, attempt=0)]
+    publisher.connect()
+    publisher.now_ns += SECOND_NS
+    assert publisher.write_all() == ["5", "5.", "6", "6."]
+    publisher.ack(5)
+    assert publisher.write_all() == ["RESET(6, 6)", "HalfClose"]
+
+
 def test_after_a_reset_with_nothing_to_offer_the_next_block_goes_to_the_next_gateway() -> None:
     options = MachineLimits(reset_interval_ns=SECOND_NS)
     publisher = Publisher(gateway_count=2, options=options).streaming([5])
@@ -466,3 +480,14 @@ def test_stopping_while_skipped_does_not_send_the_rest() -> None:
     publisher.stop()
     publisher.skip(5)
     assert publisher.write() == SendEndStream(EndStreamCode.RESET, 5, 5)
+
+
+def test_who_stops_in_mid_block_stops_also_where_a_gateway_wants_what_is_gone() -> None:
+    publisher = Publisher().streaming([9, 10], set_count=2)
+    publisher.write()
+    publisher.stop()
+    publisher.behind(5)
+    assert publisher.write() == SendEndStream(EndStreamCode.TOO_FAR_BEHIND, 9, 10)
+    publisher.write()
+    publisher.lose("")
+    assert publisher.state == "stopped"

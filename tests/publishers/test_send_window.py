@@ -135,6 +135,19 @@ def test_a_new_stream_begins_with_the_oldest_block_and_has_heard_of_nothing() ->
     assert window.report.won == 2  # the skip was of the stream before
 
 
+def test_what_the_stream_before_has_not_heard_of_is_not_waited_for() -> None:
+    """It was sent back, and broke: no answer on the next stream is about a header from before that."""
+    window = Window().take(9, 10, 11, set_count=2)
+    window.send()
+    assert window.edges.resend(9)
+    window.edges.begin_stream()
+    window.send()
+    assert window.behind(9)
+    assert window.send(1) == ["9"]
+    window.edges.skip(9)
+    assert window.send(1) == ["10"]
+
+
 def test_a_refusal_is_about_the_block_named_or_sent_last() -> None:
     window = Window().take(5, 6, 7, set_count=2)
     window.send(4)  # in mid-block 6
@@ -174,6 +187,13 @@ def test_a_skipped_block_is_left_but_held() -> None:
     assert window.send() == ["6", "6", "6."]
     window.ack(6)
     assert (window.report.won, window.report.skipped, window.report.acknowledged) == (1, 1, 2)
+
+
+def test_a_skip_of_an_earlier_block_does_not_leave_the_one_that_is_being_sent() -> None:
+    window = Window().take(9, 10, 11, set_count=2)
+    window.send(7)
+    window.edges.skip(9)
+    assert window.send() == ["11", "11."]
 
 
 def test_a_skip_of_a_block_that_was_not_offered_changes_nothing() -> None:
@@ -228,6 +248,17 @@ def test_behind_goes_back_once_for_all_headers_from_before() -> None:
     assert window.behind(5)  # about the header of 7, sent before going back
     assert window.send() == ["5.", "6", "6.", "7", "7."]
     assert window.report.behind == 2
+
+
+def test_behind_about_a_header_from_before_a_resend_moves_nothing() -> None:
+    """Not even to a lower block: the next header may be accepted, and is answered if it is not."""
+    window = Window().take(0, 1, 2)
+    window.send(5)
+    window.edges.skip(0)
+    window.edges.skip(1)
+    assert window.edges.resend(1)
+    assert window.behind(0)
+    assert window.send(1) == ["1"]
 
 
 def test_behind_is_obeyed_a_bounded_number_of_times_until_a_block_is_stored() -> None:
