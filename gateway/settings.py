@@ -208,7 +208,7 @@ class Settings:
     )
     publish_send_queue_max: int = row(
         "publish.send_queue_max",
-        WholeNumber(1, 1_000_000),
+        WholeNumber(1024, 1_000_000),
         4096,
         "Responses waiting for one publisher that does not read; beyond it the publisher is closed.",
         unit="responses",
@@ -490,10 +490,7 @@ class Settings:
     commit_max_blocks_per_group: int = row(
         "commit.max_blocks_per_group",
         WholeNumber(1, 10_000),
-        Derived(
-            "64, or publish.send_queue_max if that is less",
-            lambda settings: min(64, settings.publish_send_queue_max),
-        ),
+        64,
         "Most blocks that share one pair of flushes.",
         unit="blocks",
     )

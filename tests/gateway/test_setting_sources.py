@@ -177,10 +177,10 @@ BROKEN_RULES: list[tuple[str, dict[str, object], str]] = [
     ),
     (
         "publish.send_queue_max",
-        {"publish.send_queue_max": "63", "commit.max_blocks_per_group": "64"},
+        {"publish.send_queue_max": "1039", "commit.max_blocks_per_group": "65"},
         (
-            "publish.send_queue_max: got 63, expected at least 64, which is commit.max_blocks_per_group "
-            "(flag --publish-send-queue-max)"
+            "publish.send_queue_max: got 1039, expected at least 1040, which is "
+            "16 x commit.max_blocks_per_group (flag --publish-send-queue-max)"
         ),
     ),
     (
@@ -294,8 +294,8 @@ def test_rules_allow_what_is_just_right() -> None:
         assert settings.publish_block_timeout_seconds == float(text)
     settings = resolve({"publish.max_inflight_bytes": "1MiB"}, {}).settings
     assert settings.publish_max_inflight_bytes < settings.publish_max_block_bytes
-    settings = resolve({"publish.send_queue_max": "4"}, {}).settings
-    assert settings.commit_max_blocks_per_group == 4
+    settings = resolve({"publish.send_queue_max": "1024"}, {}).settings
+    assert settings.commit_max_blocks_per_group == 64
 
 
 def test_a_name_may_be_written_without_its_unit(config: Path) -> None:

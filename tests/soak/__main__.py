@@ -59,7 +59,7 @@ async def soak(
 ) -> Outcome:
     """Run a node and the publishers for `seconds`, or until the data folder is full."""
     count = int(seconds * blocks_per_second)
-    arguments = ["--ledger-key", ledger_key(), "--block-time", "1", "--publish-send-queue-max", "512"]
+    arguments = ["--ledger-key", ledger_key(), "--block-time", "1", "--publish-send-queue-max", "1024"]
     arguments += ["--subscriber-write-timeout", "2"]
     with NodeProcess(folder / "data", folder / "node.log", arguments) as node:
         await asyncio.sleep(1)
