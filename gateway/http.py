@@ -26,9 +26,11 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 from prometheus_client import CONTENT_TYPE_LATEST
 
+from datastream.descriptors import client_descriptors_end
 from gateway.addresses import Address
 from gateway.errors import Fatal
 from gateway.limits import (
+    HTTP_CONNECTIONS_KEPT,
     HTTP_CONNECTIONS_MAX,
     HTTP_SILENT_SECONDS_MAX,
     HTTP_STOP_SECONDS,
@@ -84,12 +86,31 @@ class HttpServer:
         await self._runner.cleanup()
 
 
-class _OneTooMany(asyncio.Protocol):
-    """A connection for which there is no place."""
+class _Arrival(asyncio.Protocol):
+    """A new connection, until it is known whether there is a place for it.
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Close it."""
-        transport.close()
+    Args:
+        server: aiohttp's, which serves it then.
+        descriptors_end: the first file descriptor that is not for a client; None: there is none.
+    """
+
+    def __init__(self, server: web.Server, descriptors_end: int | None) -> None:
+        self._server, self._descriptors_end = server, descriptors_end
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Hand it on, or close it."""
+        if self._has_place(transport.get_extra_info("socket").fileno()):
+            handler = self._server()
+            transport.set_protocol(handler)
+            handler.connection_made(transport)
+        else:
+            transport.close()
+
+    def _has_place(self, descriptor: int) -> bool:
+        count, end = len(self._server.connections), self._descriptors_end
+        if end is None or descriptor < end:
+            return count < HTTP_CONNECTIONS_MAX
+        return count < HTTP_CONNECTIONS_KEPT  # a node that others have filled is still alive, and says so
 
 
 def make_app(node: NodeView) -> web.Application:
@@ -126,11 +147,11 @@ async def start_http(node: NodeView, address: Address) -> HttpServer:
     server = runner.server
     assert server is not None  # since it is set up
 
-    def take() -> asyncio.Protocol:
-        return server() if len(server.connections) < HTTP_CONNECTIONS_MAX else _OneTooMany()
-
+    descriptors_end = client_descriptors_end()
     try:
-        listener = await asyncio.get_running_loop().create_server(take, address.host, address.port)
+        listener = await asyncio.get_running_loop().create_server(
+            lambda: _Arrival(server, descriptors_end), address.host, address.port
+        )
     except OSError as error:
         await runner.cleanup()
         number = error.errno or 0  # below 0 when the host's name was not found

@@ -53,6 +53,7 @@ __all__ = [
     "HEADER_SIZE_MAX",
     "HEALTH_CHECK_SECONDS",
     "HELPER_LOOK_LATE_SECONDS_MAX",
+    "HTTP_CONNECTIONS_KEPT",
     "HTTP_CONNECTIONS_MAX",
     "HTTP_SILENT_SECONDS_MAX",
     "HTTP_STOP_SECONDS",
@@ -65,6 +66,7 @@ __all__ = [
     "KEY_FILE_BYTES_MAX",
     "LEDGER_KEYS_MAX",
     "LEVEL_LOOK_SECONDS",
+    "LISTENING_SECONDS",
     "LOOP_WATCH_SECONDS",
     "MESSAGE_PACES_KEPT",
     "METRIC_PUBLISHERS_MAX",
@@ -113,6 +115,7 @@ __all__ = [
     "STANDBY_WRITE_SECONDS_MAX",
     "STATE_PROOF_PATHS_MAX",
     "STATE_PROOF_SIBLINGS_MAX",
+    "STOOD_STILL_SECONDS_MIN",
     "STORED_BLOCK_BYTES_MAX",
     "STREAMS_PER_CONNECTION_MAX",
     "STREAM_WINDOW_BYTES",
@@ -120,6 +123,7 @@ __all__ = [
     "SUBSCRIBE_REQUEST_BYTES_MAX",
     "SUBSCRIBE_SHARED_BYTES_MAX",
     "THREAD_SWITCH_SECONDS",
+    "TIMER_LATE_SECONDS_MAX",
     "TLS_FILE_BYTES_MAX",
     "TURN_ITEMS_MIN",
     "WARM_UP_SECONDS_MAX",
@@ -359,6 +363,15 @@ the most that glibc takes."""
 LOOP_WATCH_SECONDS: Final = 0.02
 """How often the event loop's lateness is sampled; a sample costs some 20 microseconds."""
 
+STOOD_STILL_SECONDS_MIN: Final = 0.02
+"""A sample that is so late is taken off from the time of publishers: the node could not hear them."""
+
+TIMER_LATE_SECONDS_MAX: Final = 0.005
+"""A timer of the race that is later than this finds the node behind a pause, which may not be sampled yet."""
+
+LISTENING_SECONDS: Final = LOOP_WATCH_SECONDS + TIMER_LATE_SECONDS_MAX
+"""How long such a timer waits before it ends anybody's time; by then the pause is sampled."""
+
 DRAIN_SECONDS: Final = 1.0
 """How long the other side of a stream that the node has ended may be silent before the stream is closed.
 While messages come they are read and dropped: a publisher that writes before it reads gets to the answer."""
@@ -414,6 +427,10 @@ connection."""
 HTTP_CONNECTIONS_MAX: Final = 256
 """Connections at once to the HTTP address, which probes, a scraper and a few browsers share; one more is
 closed at once."""
+
+HTTP_CONNECTIONS_KEPT: Final = 8
+"""Of these, the connections for which the last file descriptors of the process are used: a probe that finds
+none would have a node killed that its clients have filled."""
 
 HTTP_SILENT_SECONDS_MAX: Final = 75.0
 """How long an HTTP client may be connected without a whole request; then it is closed. Scrapers ask again

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import socket
 import struct
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
 
 import aiohttp
 import pytest
+import uvloop
 
 from gateway import http
 from gateway.addresses import Address
@@ -214,6 +215,29 @@ def test_one_connection_too_many_is_closed_and_the_others_are_served(monkeypatch
         await server.close()
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("run", [uvloop.run, asyncio.run])
+def test_the_last_files_of_the_process_are_for_a_few_connections_and_no_more(
+    monkeypatch: pytest.MonkeyPatch, run: Callable[[Coroutine[None, None, None]], None]
+) -> None:
+    """HTTP clients once took the last ones: publishers and the DB got none. A probe still has to get in."""
+    monkeypatch.setattr(http, "client_descriptors_end", lambda: 0)
+    monkeypatch.setattr(http, "HTTP_CONNECTIONS_KEPT", 2)
+
+    async def main() -> None:
+        server = await start_http(FakeNode(), ANY_PORT)
+        where = (server.address.host, server.address.port)
+        streams = [await asyncio.open_connection(*where) for _ in range(3)]
+        assert await streams[2][0].read() == b""
+        for reader, writer in streams[:2]:
+            writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert (await reader.readline()).startswith(b"HTTP/1.1 200")
+        for _, each in streams:
+            each.close()
+        await server.close()
+
+    run(main())
 
 
 def test_a_client_that_asks_nothing_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
