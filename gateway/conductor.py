@@ -19,7 +19,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager
 
 from gateway.acknowledging import Acknowledging, StoredBlock
 from gateway.conductor_notes import note_answer
@@ -29,6 +30,7 @@ from gateway.hashing import Hashing
 from gateway.in_flight import Attempt, BlocksInFlight
 from gateway.item_set import ItemSet
 from gateway.ledger import Ledger, VerifiedBlock
+from gateway.limits import LISTENING_SECONDS, STOOD_STILL_SECONDS_MIN, TIMER_LATE_SECONDS_MAX
 from gateway.logs import fields
 from gateway.metrics import Metrics
 from gateway.outbox import Outbox
@@ -130,6 +132,7 @@ class Conductor:
         self._stream_count = 0
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at_ns = 0
+        self._listens = False  # before a time limit is looked at whose timer came late
 
     # --- what the gRPC side calls --------------------------------------------------------------------------
 
@@ -171,6 +174,18 @@ class Conductor:
         if publisher_id in arbiter.streams:
             arbiter.let_go(publisher_id, self._now_ns())
             self._arm()
+
+    @contextmanager
+    def delaying(self, outbox: Outbox) -> Iterator[None]:
+        """While a message of this publisher is kept, before it is told: none of its time passes."""
+        arbiter, publisher_id = self.arbiter, outbox.publisher_id
+        arbiter.delay(publisher_id, self._now_ns())
+        try:
+            yield
+        finally:
+            if publisher_id in arbiter.streams:
+                arbiter.go_on(publisher_id, self._now_ns())
+                self._arm()
 
     def offer(self, outbox: Outbox, item_set: ItemSet) -> None:
         """An item set has come on a publisher's stream."""
@@ -377,20 +392,36 @@ class Conductor:
 
     # --- time ----------------------------------------------------------------------------------------------
 
+    def stood_still(self, seconds: float) -> None:
+        """The event loop has come round so much too late: what has come since is still to be heard."""
+        if seconds >= STOOD_STILL_SECONDS_MIN:
+            self.arbiter.stood_still(int(seconds * 1e9), self._now_ns())
+            self._arm()
+
     def _arm(self) -> None:
         """Have `_on_time` called when the arbiter's next time limit runs out."""
         deadline_ns = self.arbiter.next_deadline_ns()
-        if deadline_ns is None:
-            return  # a timer that still runs finds nothing to do
+        if deadline_ns is None or self._listens:
+            return  # a timer that still runs finds nothing to do, or finds this, too
         if self._timer is not None:
             if self._timer_at_ns <= deadline_ns:
                 return
             self._timer.cancel()
-        self._timer_at_ns = deadline_ns
-        delay_seconds = max(0, deadline_ns - self._now_ns()) / 1e9
+        self._set_timer(deadline_ns)
+
+    def _set_timer(self, at_ns: int) -> None:
+        now_ns = self._now_ns()
+        self._timer_at_ns = max(now_ns, at_ns)
+        delay_seconds = (self._timer_at_ns - now_ns) / 1e9
         self._timer = asyncio.get_running_loop().call_later(delay_seconds, self._on_time)
 
     def _on_time(self) -> None:
         self._timer = None
-        self.perform(self.arbiter.tick(self._now_ns()))
-        self._arm()
+        now_ns = self._now_ns()
+        # Timers come before messages: after a pause nobody has had a turn, and the pause is yet to be told.
+        late_ns = now_ns - self._timer_at_ns
+        self._listens = not self._listens and late_ns > TIMER_LATE_SECONDS_MAX * 1e9
+        if self._listens:
+            self._set_timer(now_ns + int(LISTENING_SECONDS * 1e9))
+            return
+        self.perform(self.arbiter.tick(now_ns))

@@ -190,8 +190,7 @@ class BlocksInFlight:
         """Wait for the check of the proofs; dropping the attempt ends this."""
         try:
             more_come = any(
-                other.proving is None and other.summary is None and other is not attempt
-                for other in self.attempts.values()
+                other.proving is None and other.summary is None for other in self.attempts.values()
             )
             verdict = await self._checks.check(
                 summary, attempt.items, block_0_comes=self._awaits_block_0, more_come=more_come

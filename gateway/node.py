@@ -216,8 +216,13 @@ class Node:
         )
         loop = asyncio.get_running_loop()
         self.metrics.asyncio_tasks.set_function(lambda: len(asyncio.all_tasks(loop)))
-        self._cleanup.callback(LoopWatch(self.metrics.event_loop_lag_seconds.observe).close)
+        self._cleanup.callback(LoopWatch(self._note_lateness).close)
         self.metrics.last_block.set(-1 if self.ledger.last_number is None else self.ledger.last_number)
+
+    def _note_lateness(self, seconds: float) -> None:
+        """The event loop came round so much too late."""
+        self.metrics.event_loop_lag_seconds.observe(seconds)
+        self.conductor.stood_still(seconds)
 
     def _make_following(self) -> None:
         settings = self.settings

@@ -209,7 +209,8 @@ class PublishService:
             while (request := await reading) is not aio.EOF:
                 if not outbox.closed:
                     if wait_ns := admission.wait_ns(outbox.name, address, conductor.now_ns()):
-                        await asyncio.sleep(wait_ns / 1e9)
+                        with conductor.delaying(outbox):
+                            await asyncio.sleep(wait_ns / 1e9)
                     if not conductor.arbiter.may_read(outbox.publisher_id):
                         await conductor.room_for(outbox)
                 # gRPC receives the next message, in a thread of its own, while this one is hashed.
@@ -229,15 +230,20 @@ class PublishService:
     async def _handle_any(self, outbox: Outbox, message: _Message | bytes) -> None:
         """Handle a message; whatever goes wrong on our side ends this stream alone."""
         if isinstance(message, bytes):  # a crowd
-            async with self._looking.one_crowd:
+            with self._conductor.delaying(outbox):
+                await self._looking.one_crowd.acquire()
+            try:
                 if outbox.closed:  # meanwhile
                     outbox.dropped_count += 1
                 else:
                     await self._handle_any(outbox, _parsed(message))
+            finally:
+                self._looking.one_crowd.release()
             return
         if isinstance(message, _Request) and not Looking.is_quick(message.block_items.block_items):
             try:
-                message = await self._item_set_of_many(message)
+                with self._conductor.delaying(outbox):
+                    message = await self._item_set_of_many(message)
             except Exception as error:  # as in `_handle_one`
                 self._failed(outbox, error)
                 return

@@ -319,3 +319,28 @@ class Arbiter(RaceSteps):
         stream.since_ns = now_ns
         if stream.block is not None:
             self._begin_time(stream.block)
+
+    def delay(self, publisher_id: PublisherId, now_ns: int) -> None:
+        """The shell keeps a message of this publisher for a while: none of its time passes."""
+        stream = self.stream(publisher_id)
+        stream.delayed_from_ns, self._deadline_is_known = now_ns, False
+
+    def go_on(self, publisher_id: PublisherId, now_ns: int) -> None:
+        """The message that was kept is told now: the publisher's time goes on where it was."""
+        stream = self.stream(publisher_id)
+        from_ns, stream.delayed_from_ns, self._deadline_is_known = stream.delayed_from_ns, None, False
+        if from_ns is None:
+            raise RaceError(f"publisher {publisher_id} ({stream.name}): goes on, but was not delayed")
+        stream.since_ns += now_ns - max(from_ns, stream.since_ns)
+        if (block := stream.block) is not None:
+            block.timed_from_ns += now_ns - max(from_ns, block.timed_from_ns)
+
+    def stood_still(self, for_ns: int, now_ns: int) -> None:
+        """The node did not run for so long, up to now, and heard nobody: nobody's time has passed."""
+        self._deadline_is_known = False
+        for stream in self.streams.values():
+            stream.since_ns = min(now_ns, stream.since_ns + for_ns)
+        for block in self.blocks.values():
+            block.timed_from_ns = min(now_ns, block.timed_from_ns + for_ns)
+            block.opened_ns = min(now_ns, block.opened_ns + for_ns)
+        self.lowest_since_ns = min(now_ns, self.lowest_since_ns + for_ns)

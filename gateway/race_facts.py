@@ -78,13 +78,11 @@ class BlockFacts:
     """Of the items received so far."""
     item_count: int = 0
     """Of the items received so far."""
-    begun_ns: int = 0
-    """When its winner began it first, or was read again after it had to wait."""
     turn: int = 0
     """Its place in the order in which blocks were begun first, or read again, at whatever time."""
     timed_from_ns: int = 0
-    """Where the time of its winner counts from: `begun_ns`, or when a block below it failed since, because
-    that one may be wanted of it first."""
+    """Where the time of its winner counts from: when it began the block, or was read again; or when a block
+    below it failed since, because that one may be wanted of it first. Time that the node took is added."""
     opened_ns: int = 0
     """When it failed last."""
 
@@ -122,6 +120,8 @@ class StreamFacts:
     """It was answered BehindPublisher, and may come back to this block, the one after L."""
     held_back: bool = False
     """The shell does not read it now, because too much is in flight."""
+    delayed_from_ns: int | None = None
+    """Since when the shell has kept a message of it that is not told yet: no time limit runs for it."""
     hears_from: int = 0
     """The first block whose acknowledgement this stream gets: L + 1 when it connected."""
     has_heard: bool = False
@@ -255,13 +255,17 @@ class RaceFacts:
     def is_in_the_way(self, stream: StreamFacts) -> bool:
         """Whether it is full, nobody sends L + 1, and the stream sends a later block but is to go back.
 
-        That block it would drop anyway, once it has read what it was asked: it goes on from there upward,
-        also where the block that it was asked for is safe by now.
+        That block it would drop anyway, once it has read what it was asked, or is asked now: it goes on from
+        there upward, also where the block that it was asked for is safe by now.
         """
-        if stream.asked_for is None or stream.block is None or not self.is_full_for(stream):
+        if self.inflight_bytes < self.rules.full_bytes_min or stream.block is None:
             return False
         wanted = self.blocks.get(self.next_number)
-        return wanted is not None and wanted.state is BlockState.OPEN and wanted.number < stream.block.number
+        if wanted is None or wanted.state is not BlockState.OPEN or wanted.number >= stream.block.number:
+            return False
+        return self.is_full_for(stream) and (
+            stream.asked_for is not None or self.may_send(stream.name, wanted)
+        )
 
     def next_deadline_ns(self) -> int | None:
         """When `tick` has something to do at the latest; None: no time limit is running."""
@@ -355,6 +359,8 @@ class RaceFacts:
         if block is None or not self.rules.block_timeout_ns or self.is_held_back(block):
             return None
         winner = None if block.winner is None else self.streams.get(block.winner)
+        if winner is not None and winner.delayed_from_ns is not None:
+            return None
         since_ns = block.timed_from_ns
         if winner is not None and winner.is_peer and not self._others_offer(block):
             since_ns = max(since_ns, winner.since_ns)
@@ -363,7 +369,7 @@ class RaceFacts:
     def _others_offer(self, block: BlockFacts) -> bool:
         """Whether a publisher that is connected has come to a block, so that it could send it."""
         return any(
-            stream.offered_max >= block.number and stream.behind_from is None
+            stream.offered_max >= block.number
             for stream in self.streams.values()
             if not stream.is_peer and stream.state not in GONE
         )
@@ -382,15 +388,15 @@ class RaceFacts:
 
     def stream_deadline(self, stream: StreamFacts) -> int | None:
         """When the stream's own time limit runs out; None: none is running."""
-        if stream.held_back:
-            return None  # what it has sent since is not read
+        if stream.state is StreamState.FINISHED and stream.closes_at_ns:
+            return stream.closes_at_ns  # whatever it still sends
+        if stream.held_back or stream.delayed_from_ns is not None:
+            return None  # what it has sent since is not read, or not told
         if stream.state is StreamState.PROVEN:
             return stream.since_ns + self.rules.proof_idle_ns
         # Nobody knows when there is a block for a peer to send; its subscription has time limits of its own.
         if stream.state is StreamState.FRESH and self.rules.idle_timeout_ns and not stream.is_peer:
             return stream.since_ns + self.rules.idle_timeout_ns
-        if stream.state is StreamState.FINISHED and stream.closes_at_ns:
-            return stream.closes_at_ns
         return None
 
     def owed_deadline(self, stream: StreamFacts) -> int | None:

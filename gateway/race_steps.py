@@ -180,15 +180,16 @@ class RaceSteps(RaceFacts):
 
     def _offer(self, stream: StreamFacts, said: Said) -> None:
         number = said.number
-        if number > stream.offered_max:
-            stream.offered_max = number
         self._note_way(stream, number)
         if stream.state is StreamState.FRESH:
             self._deadline_is_known = False  # its own has ended
         stream.state = StreamState.DROPPING
-        if self.is_closing:
+        answer = None if self.is_closing else ON_HEADER[self._standing(stream, said)]
+        # What nobody may send yet is no block that it could hear of.
+        if answer is not Answer.BEHIND and number > stream.offered_max:
+            stream.offered_max = number
+        if answer is None:
             return
-        answer = ON_HEADER[self._standing(stream, said)]
         if answer is Answer.ACCEPT:
             self._accept(stream, said)
         elif answer is Answer.SKIP:
@@ -425,7 +426,7 @@ class RaceSteps(RaceFacts):
         """The time of its winner begins, or begins anew."""
         self._turn_count += 1
         block.turn = self._turn_count
-        block.begun_ns = block.timed_from_ns = self._now_ns
+        block.timed_from_ns = self._now_ns
 
     def _hold(self, block: BlockFacts, more_bytes: int) -> None:
         """Count bytes that a block holds more, or no longer: in all, and for its winner."""

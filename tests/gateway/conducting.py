@@ -32,9 +32,9 @@ from tests.nodes import ANSWER_SECONDS, ledger_key, stream_bytes
 class Hand:
     """One publisher, moved by hand."""
 
-    def __init__(self, stage: Stage, name: str) -> None:
+    def __init__(self, stage: Stage, name: str, address: str = "") -> None:
         self.conductor = stage.conductor
-        self.outbox = stage.conductor.connect(name)
+        self.outbox = stage.conductor.connect(name, address=address)
         self._heard: list[Response] = []
 
     def items(self, *items: bytes) -> None:
@@ -90,9 +90,9 @@ class Stage:
             **options,
         )
 
-    def publisher(self, name: str) -> Hand:
+    def publisher(self, name: str, *, address: str = "") -> Hand:
         """A publisher opens a stream."""
-        return Hand(self, name)
+        return Hand(self, name, address)
 
 
 def on_stage(

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from pathlib import Path
 
 import pytest
 
+from gateway import conductor
 from gateway.ledger import Ledger
-from gateway.limits import ITEM_OVERHEAD_BYTES
+from gateway.limits import ITEM_OVERHEAD_BYTES, STOOD_STILL_SECONDS_MIN
 from gateway.outbox import Outbox
-from gateway.race_actions import Response
+from gateway.race_actions import Action, Response
 from gateway.race_facts import RaceRules
 from tests.gateway.conducting import Stage, gate, logged, on_stage
 from tests.gateway.racing import text_of
@@ -132,6 +134,23 @@ def test_beyond_the_limit_only_the_next_block_is_read(tmp_path: Path) -> None:
     on_stage(tmp_path, play, rules=RaceRules(inflight_bytes_max=limit))
 
 
+def test_who_has_waited_for_room_has_its_time_from_then_on(tmp_path: Path) -> None:
+    async def play(stage: Stage) -> None:
+        alice, bob = stage.publisher("alice"), stage.publisher("bob")
+        alice.items(*BLOCKS[0].items[:3])
+        bob.items(*BLOCKS[1].items[:3])
+        waiting = asyncio.ensure_future(stage.conductor.room_for(bob.outbox))
+        await asyncio.sleep(0)
+        alice.items(*BLOCKS[0].items[3:])
+        alice.end(0)
+        await asyncio.wait_for(waiting, ANSWER_SECONDS)
+        await bob.expect("ack 0")
+        await bob.expect_end("end TIMEOUT last 0 about 1")
+
+    limit = sum(map(len, BLOCKS[0].items[:3])) + 3 * ITEM_OVERHEAD_BYTES + 1
+    on_stage(tmp_path, play, rules=RaceRules(inflight_bytes_max=limit, block_timeout_ns=500_000_000))
+
+
 def test_a_publisher_that_waits_for_room_is_let_go_when_its_stream_ends(tmp_path: Path) -> None:
     async def play(stage: Stage) -> None:
         alice, bob = stage.publisher("alice"), stage.publisher("bob")
@@ -172,6 +191,92 @@ def test_a_block_that_is_not_completed_in_time_goes_to_another(
     }
 
 
+def test_after_a_pause_publishers_are_heard_before_their_time_is_looked_at(tmp_path: Path) -> None:
+    """Timers come before messages: what Alice had sent in time was not read when her time was found over."""
+
+    async def play(stage: Stage) -> None:
+        alice = stage.publisher("alice")
+        alice.items(*BLOCKS[0].items[:3])
+        await asyncio.sleep(0)
+        time.sleep(0.3)  # noqa: ASYNC251 - the pause
+        for _ in range(3):
+            await asyncio.sleep(0)
+        alice.items(*BLOCKS[0].items[3:])
+        alice.end(0)
+        await alice.expect("ack 0")
+
+    on_stage(tmp_path, play, rules=RaceRules(block_timeout_ns=100_000_000))
+
+
+def test_a_pause_is_no_time_of_the_publishers(tmp_path: Path) -> None:
+    async def play(stage: Stage) -> None:
+        alice, bob = stage.publisher("alice"), stage.publisher("bob")
+        alice.items(*BLOCKS[0].items[:3])
+        (block,) = stage.conductor.arbiter.blocks.values()
+        began_ns = block.timed_from_ns
+        stage.conductor.stood_still(STOOD_STILL_SECONDS_MIN / 2)  # as is usual
+        assert block.timed_from_ns == began_ns
+        time.sleep(0.3)  # noqa: ASYNC251
+        stage.conductor.stood_still(0.25)
+        assert block.timed_from_ns == began_ns + 250_000_000
+        await alice.expect_end("end TIMEOUT last None about 0")
+        bob.block(BLOCKS[0])
+        await bob.expect("ack 0")
+
+    on_stage(tmp_path, play, rules=RaceRules(block_timeout_ns=100_000_000))
+
+
+def test_a_timer_that_comes_late_waits_once_and_no_longer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a machine that is always late, time limits hold all the same."""
+    monkeypatch.setattr(conductor, "TIMER_LATE_SECONDS_MAX", -1.0)  # every timer is
+
+    async def play(stage: Stage) -> None:
+        alice = stage.publisher("alice")
+        real_tick, real_on_time = stage.conductor.arbiter.tick, stage.conductor._on_time
+        came: list[str] = []
+
+        def tick(now_ns: int) -> list[Action]:
+            came.append("tick")
+            return real_tick(now_ns)
+
+        def on_time() -> None:
+            came.append("timer")
+            real_on_time()
+
+        monkeypatch.setattr(stage.conductor.arbiter, "tick", tick)
+        monkeypatch.setattr(stage.conductor, "_on_time", on_time)
+        alice.items(*BLOCKS[0].items[:3])
+        await alice.expect_end("end TIMEOUT last None about 0")
+        assert came[:3] == ["timer", "timer", "tick"]
+
+    on_stage(tmp_path, play, rules=RaceRules(block_timeout_ns=20_000_000))
+
+
+def test_behind_a_message_that_was_kept_time_runs_again(tmp_path: Path) -> None:
+    """Also where the timer has come meanwhile, and found nothing to do."""
+
+    async def play(stage: Stage) -> None:
+        alice = stage.publisher("alice")
+        alice.items(*BLOCKS[0].items[:3])
+        with stage.conductor.delaying(alice.outbox):
+            await asyncio.sleep(0.2)
+        await alice.expect_end("end TIMEOUT last None about 0")
+
+    on_stage(tmp_path, play, rules=RaceRules(block_timeout_ns=50_000_000))
+
+
+def test_a_publisher_that_leaves_while_its_message_is_kept_is_not_missed(tmp_path: Path) -> None:
+    async def play(stage: Stage) -> None:
+        alice = stage.publisher("alice")
+        with stage.conductor.delaying(alice.outbox):
+            stage.conductor.disconnect(alice.outbox, "gone")
+        assert stage.conductor.arbiter.publisher_count == 0
+
+    on_stage(tmp_path, play)
+
+
 def test_stopping_finishes_what_is_complete(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def play(stage: Stage) -> None:
         with gate(monkeypatch, Ledger, "append") as held:
@@ -191,6 +296,46 @@ def test_stopping_finishes_what_is_complete(tmp_path: Path, monkeypatch: pytest.
         assert stage.ledger.last_number == 1
 
     on_stage(tmp_path, play)
+
+
+def test_who_is_taken_back_and_retired_again_finishes_what_is_complete(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def play(stage: Stage) -> None:
+        await stage.conductor.retire("for a standby")
+        stage.conductor.reinstate()
+        with gate(monkeypatch, Ledger, "append") as held:
+            alice = stage.publisher("alice")
+            alice.block(BLOCKS[0])
+            await held.reached()
+            retiring = asyncio.ensure_future(stage.conductor.retire("for another"))
+            for _ in range(3):
+                await asyncio.sleep(0)
+            assert not stage.conductor.idle.is_set()
+            held.open()
+            await retiring
+            await alice.expect("ack 0")
+            await alice.expect_end("end SUCCESS last 0 about 0")
+
+    on_stage(tmp_path, play)
+
+
+def test_what_an_address_holds_makes_that_address_wait_and_no_other(tmp_path: Path) -> None:
+    async def play(stage: Stage) -> None:
+        alice, bob = (stage.publisher(name, address="192.0.2.1") for name in ("alice", "bob"))
+        carol = stage.publisher("carol", address="192.0.2.2")
+        alice.items(*BLOCKS[0].items[:3])
+        rooms = [asyncio.ensure_future(stage.conductor.room_for(one.outbox)) for one in (alice, bob, carol)]
+        for _ in range(3):
+            await asyncio.sleep(0)
+        assert [room.done() for room in rooms] == [True, False, True]
+        stage.conductor.disconnect(bob.outbox, "he is gone")
+        await asyncio.gather(*rooms)
+        alice.items(*BLOCKS[0].items[3:])
+        alice.end(0)
+        await alice.expect("ack 0")
+
+    on_stage(tmp_path, play, rules=RaceRules(address_bytes_max=1))
 
 
 def test_stopping_waits_no_longer_than_it_may_but_for_the_disk(

@@ -121,6 +121,28 @@ def test_a_refusal_of_a_block_that_was_dropped_meanwhile_is_nobodys(
     assert logged(caplog, "block refused") == []
 
 
+def test_a_block_that_was_dropped_meanwhile_is_not_verified(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It would be refused, since it has no footer; but it has failed with the disk, and fails once."""
+
+    async def play(stage: Stage) -> None:
+        with gate(monkeypatch, BlockHasher, "add") as held:
+            conductor, alice = stage.conductor, stage.publisher("alice")
+            alice.items(BLOCKS[0].items[0], LARGE_ITEM)
+            await held.reached()
+            (attempt,) = conductor.in_flight.attempts.values()
+            assert attempt.hashing is not None
+            alice.end(0)
+            conductor.perform(conductor.arbiter.commit_failed(attempt.attempt_id, "no space", 0))
+            held.open()
+            await asyncio.wait({attempt.hashing})
+            await alice.expect_end("end PERSISTENCE_FAILED last None about 0")
+
+    on_stage(tmp_path, play)
+    assert logged(caplog, "block refused") == []
+
+
 # --- proofs -------------------------------------------------------------------------------------------------
 
 

@@ -30,7 +30,7 @@ from gateway.ledger import Ledger, VerifiedBlock
 from gateway.limits import ITEM_OVERHEAD_BYTES
 from gateway.node import Node
 from gateway.node_account import NodeAccount
-from gateway.race_actions import Response
+from gateway.race_actions import Response, Skip
 from publishers.maker import BlockMaker, MakerOptions
 from tests.datastream.fake_disk import FailingDisk
 from tests.nodes import (
@@ -109,6 +109,19 @@ async def blocks_over_tcp(node: Node, count: int) -> list[tuple[bytes, ...]]:
 
 
 # --- acknowledged means on disk -----------------------------------------------------------------------------
+
+
+def test_as_many_responses_wait_for_a_publisher_as_the_setting_says(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with running_node(tmp_path, publish_send_queue_max=2000) as node:
+            outbox = node.conductor.connect("deaf")
+            for number in range(2000):
+                outbox.put(Skip(number))
+            assert not outbox.overflow.is_set()
+            outbox.put(Skip(2000))
+            assert outbox.overflow.is_set()
+
+    asyncio.run(main())
 
 
 def test_no_response_leaves_before_the_flush(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

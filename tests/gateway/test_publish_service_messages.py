@@ -10,6 +10,7 @@ from grpc import aio
 
 from gateway import publish_service
 from gateway.api import publish_pb2
+from gateway.item_set import ItemSet
 from gateway.items import ItemKind, field_item
 from gateway.limits import HARD_MESSAGE_FACTOR
 from gateway.publish_service import METHOD_NAME, SERVICE_NAME
@@ -105,3 +106,14 @@ def test_a_short_message_that_is_wrong_is_so_for_each_who_sends_it(tmp_path: Pat
             await publisher.expect("end INVALID_REQUEST last none about 0", "closed")
 
     with_node(tmp_path, scenario)
+
+
+def test_what_several_are_given_of_one_message_is_nobodys_to_change() -> None:
+    header = publish_pb2.PublishStreamRequest()
+    header.block_items.block_items.extend(make_blocks(1)[0].items[:1])
+    message = header.SerializeToString()
+    found = publish_service._short_one(message)
+    assert isinstance(found, ItemSet)
+    assert publish_service._short_one(message) is found
+    assert found.items == tuple(header.block_items.block_items)
+    assert found.kinds == (ItemKind.BLOCK_HEADER,)

@@ -83,6 +83,7 @@ def test_after_half_close_a_publisher_hears_of_its_blocks() -> None:
     race.half_close("Alice")
     race.half_close("Bob")
     race.half_close("Carol")
+    race.wait(3)  # however long they take
     assert race.closed == ["Carol"]
     race.commit(9)
     race.expect("Alice", "ack 9")

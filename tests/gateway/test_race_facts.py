@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import product
 
 import pytest
@@ -260,24 +260,44 @@ def test_over_the_limit_who_may_not_send_the_next_block_waits_for_those_who_may(
 
 
 @pytest.mark.parametrize(
-    ("inflight", "asked_for", "state", "number", "expected"),
+    ("inflight", "asked_for", "blamed", "state", "number", "expected"),
     [
-        (1000, 9, BlockState.OPEN, 12, True),
-        (99, 9, BlockState.OPEN, 12, False),
-        (1000, None, BlockState.OPEN, 12, False),
-        (1000, 9, BlockState.STREAMING, 12, False),
-        (1000, 9, BlockState.COMPLETE, 12, False),
-        (1000, 9, BlockState.OPEN, None, False),
-        (1000, 12, BlockState.OPEN, 9, False),
+        (1000, 9, (), BlockState.OPEN, 12, True),
+        (1000, None, (), BlockState.OPEN, 12, True),  # it is asked at once
+        (1000, 9, ("P",), BlockState.OPEN, 12, True),
+        (1000, None, ("P",), BlockState.OPEN, 12, False),
+        (99, 9, (), BlockState.OPEN, 12, False),
+        (1000, 9, (), BlockState.STREAMING, 12, False),
+        (1000, 9, (), BlockState.COMPLETE, 12, False),
+        (1000, 9, (), BlockState.OPEN, None, False),
+        (1000, 9, (), BlockState.OPEN, 9, False),
+        (1000, 9, (), None, 12, False),
     ],
 )
-def test_what_is_in_the_way_of_a_block_that_was_asked_for(
-    inflight: int, asked_for: int | None, state: BlockState, number: int | None, expected: bool
+def test_what_is_in_the_way_of_a_block_that_is_wanted(
+    inflight: int,
+    asked_for: int | None,
+    blamed: Sequence[str],
+    state: BlockState | None,
+    number: int | None,
+    expected: bool,
 ) -> None:
-    facts = facts_with(BlockFacts(asked_for or 9, state), rules=SMALL)
+    facts = facts_with(rules=SMALL)
+    if state is not None:
+        facts.blocks[9] = BlockFacts(9, state, blamed=set(blamed))
     stream = connect(facts, "P")
+    connect(facts, "Q")
     stream.block = None if number is None else BlockFacts(number, BlockState.STREAMING)
     stream.asked_for, facts.inflight_bytes = asked_for, inflight
+    assert facts.is_in_the_way(stream) == expected
+
+
+@pytest.mark.parametrize(("name", "expected"), [("P", True), ("Q", False)])
+def test_in_the_way_is_who_holds_too_much(name: str, expected: bool) -> None:
+    facts = facts_with(BlockFacts(9), rules=RaceRules(publisher_bytes_max=100))
+    stream = connect(facts, name)
+    stream.block, stream.asked_for = BlockFacts(12, BlockState.STREAMING), 9
+    facts.publisher_bytes, facts.inflight_bytes = {"P": 1000}, 1000
     assert facts.is_in_the_way(stream) == expected
 
 
@@ -322,7 +342,7 @@ def test_a_limit_of_0_is_none() -> None:
 
 
 def test_no_time_limit_runs_for_who_is_not_read() -> None:
-    block = BlockFacts(9, BlockState.STREAMING, begun_ns=50, winner=PublisherId(1))
+    block = BlockFacts(9, BlockState.STREAMING, timed_from_ns=50, winner=PublisherId(1))
     facts = facts_with(block, rules=RULES)
     stream = connect(facts, "P", StreamState.PROVEN)
     assert facts.is_held_back(block) is False
@@ -334,7 +354,7 @@ def test_no_time_limit_runs_for_who_is_not_read() -> None:
 
 @pytest.mark.parametrize("below", [BlockState.OPEN, BlockState.COMPLETE])
 def test_the_time_of_the_lowest_block_that_is_sent_runs(below: BlockState) -> None:
-    block = BlockFacts(10, BlockState.STREAMING, begun_ns=20, timed_from_ns=50)
+    block = BlockFacts(10, BlockState.STREAMING, timed_from_ns=50)
     later = BlockFacts(12, BlockState.STREAMING, timed_from_ns=1)
     facts = facts_with(later, BlockFacts(9, below), block, BlockFacts(11, BlockState.OPEN), rules=RULES)
     assert facts.lowest_sent() is block

@@ -83,6 +83,24 @@ def test_a_publisher_that_lost_a_block_is_pardoned_when_nobody_else_brings_it() 
     race.expect("Alice", "ack 9")
 
 
+def test_a_pardon_is_for_the_next_block_alone() -> None:
+    """Nobody has waited for block 10 yet: Bob is the one to send that, and not Alice, who failed it, too."""
+    race = Race(8)
+    race.connect("Alice", "Bob")
+    race.header("Alice", 9)
+    for number in (10, 11):
+        race.leave("Alice")
+        race.connect("Alice")
+        race.header("Alice", number)
+    race.wait(5.9)
+    race.leave("Alice")
+    race.connect("Alice")
+    race.wait(0.2)  # from now on she may send 9 again
+    race.block("Bob", 9)
+    race.header("Alice", 10)
+    race.expect("Alice", "ack 9", "skip 10")
+
+
 def test_of_those_that_are_gone_only_so_many_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each could come with another name, as long as nobody brings the block."""
     monkeypatch.setattr(race_steps, "BLAMED_PUBLISHERS_KEPT", 3)

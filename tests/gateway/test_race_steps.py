@@ -166,6 +166,192 @@ def test_the_time_of_a_publisher_that_is_not_read_begins_anew() -> None:
     race.expect("Carol", "end TIMEOUT last 9 about 0")
 
 
+def test_while_the_node_keeps_a_message_no_time_of_its_publisher_passes() -> None:
+    """Alice is slowed down to a message in four seconds; her block takes longer than the block timeout.
+
+    Her time ran on meanwhile, and she was timed out, each time that she tried.
+    """
+    race = race_of_three()
+    for name in ("Alice", "Bob"):
+        race.header(name, 9)
+    race.expect("Bob", "skip 9")
+    for _ in range(3):
+        race.wait(1)
+        race.arbiter.delay(race.ids["Alice"], race.now_ns)
+        race.wait(4)
+        race.arbiter.go_on(race.ids["Alice"], race.now_ns)
+        race.items("Alice", ITEM)
+    race.wait(2.9)  # which makes 5.9 s of her own
+    race.expect("Alice")
+    race.wait(0.2)
+    race.expect("Alice", "end TIMEOUT last 8 about 9")
+
+
+def test_a_delay_from_before_a_publishers_time_began_anew_is_not_given_twice() -> None:
+    race = race_of_three()
+    race.header("Alice", 9)
+    race.header("Bob", 10)
+    race.arbiter.delay(race.ids["Bob"], race.now_ns)
+    race.wait(5)
+    race.leave("Alice")  # Bob's time begins anew: he may be asked for block 9 first
+    race.expect("Bob", "resend 9")
+    race.wait(4)
+    race.arbiter.go_on(race.ids["Bob"], race.now_ns)
+    race.wait(5.9)
+    race.expect("Bob")
+    race.wait(0.2)
+    race.expect("Bob", "end TIMEOUT last 8 about 10")
+
+
+def test_a_message_behind_a_proof_is_waited_for_while_the_node_keeps_it() -> None:
+    race = race_of_three()
+    race.header("Alice", 9)
+    race.items("Alice", ITEM, PROOF)
+    race.wait(0.05)
+    race.arbiter.delay(race.ids["Alice"], race.now_ns)
+    race.wait(0.5)
+    race.expect("Alice")
+    race.arbiter.go_on(race.ids["Alice"], race.now_ns)
+    race.wait(0.04)
+    race.expect("Alice")
+    race.items("Alice", PROOF)
+    race.wait(0.2)
+    race.expect("Alice", "ack 9")
+
+
+def test_who_is_delayed_before_its_first_header_is_not_closed_for_that() -> None:
+    race = race_of_three()
+    race.wait(290)
+    race.arbiter.delay(race.ids["Alice"], race.now_ns)
+    race.wait(20)
+    race.expect("Alice")
+    race.expect("Bob", "end TIMEOUT last 8 about 0")
+    race.arbiter.go_on(race.ids["Alice"], race.now_ns)
+    race.wait(9)
+    race.expect("Alice")
+    race.wait(2)
+    race.expect("Alice", "end TIMEOUT last 8 about 0")
+
+
+def test_a_goodbye_is_over_in_its_time_whatever_is_delayed_behind_it() -> None:
+    """Else one that goes on sending would keep its place for as long as it likes."""
+    race = race_of_three()
+    race.header("Alice", 9)
+    race.header("Bob", 9)
+    race.end_stream("Bob")
+    race.arbiter.delay(race.ids["Bob"], race.now_ns)
+    race.wait(0.9)
+    assert race.closed == []
+    race.wait(0.2)
+    assert race.closed == ["Bob"]
+
+
+def test_who_is_delayed_is_stalled_all_the_same() -> None:
+    """Else one that sends more than its pace would keep all others from the block that they wait for."""
+    race = race_of_three(rules=RaceRules(stall_blocks=1))
+    race.header("Alice", 9)
+    race.arbiter.delay(race.ids["Alice"], race.now_ns)
+    race.block("Bob", 10)
+    race.expect("Alice", "end TIMEOUT last 8 about 9")
+    race.arbiter.go_on(race.ids["Alice"], race.now_ns)  # its message, which is dropped
+
+
+def test_who_was_not_delayed_does_not_go_on() -> None:
+    race = race_of_three()
+    with pytest.raises(RaceError, match=r"publisher 1 \(Alice\): goes on, but was not delayed"):
+        race.arbiter.go_on(race.ids["Alice"], 0)
+
+
+def test_the_time_that_the_node_stood_still_is_nobodys() -> None:
+    """Nobody is timed out, taken to be silent, or passed over for what the node could not hear."""
+    race = Race(8)
+    race.connect("Alice", "Bob", "Carol", "Idle")
+    race.header("Alice", 9)
+    race.header("Bob", 10)
+    race.items("Bob", PROOF)
+    race.wait(0.05)
+    race.now_ns += 400 * SECOND_NS
+    race.arbiter.stood_still(400 * SECOND_NS, race.now_ns)
+    race.wait(0.04)
+    race.items("Bob", PROOF)
+    race.end("Bob", 10)
+    race.wait(5.8)
+    race.expect("Alice")
+    race.items("Alice", PROOF)
+    race.end("Alice", 9)
+    race.expect("Bob", "ack 9", "ack 10")
+    race.wait(294)
+    race.expect("Idle", "ack 9", "ack 10")
+    race.wait(1)
+    race.expect("Idle", "end TIMEOUT last 10 about 0")
+
+
+def test_who_failed_a_block_is_pardoned_no_earlier_for_the_node_having_stood_still() -> None:
+    race = race_of_three()
+    race.header("Alice", 9)
+    race.bad_request("Alice")
+    race.connect("Alice")
+    for _ in range(2):
+        race.header("Alice", 9)
+        race.expect("Alice", "skip 9")
+        race.now_ns += 60 * SECOND_NS
+        race.arbiter.stood_still(60 * SECOND_NS, race.now_ns)
+        race.wait(2.9)
+    race.header("Alice", 9)
+    race.expect("Alice", "skip 9")
+    race.wait(0.3)
+    race.expect("Alice", "resend 9")
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_pardon_waits_for_the_pause_wherever_its_time_began(is_first: bool) -> None:
+    """With the block that failed, or with the one before it on disk: what is later, and then the pause."""
+    race = Race(8 if is_first else 7)
+    race.connect("Alice", "Bob")
+    if is_first:
+        race.wait(5)
+        race.header("Alice", 9)
+    else:
+        race.header("Bob", 8)
+        race.header("Alice", 9)
+    race.bad_request("Alice")
+    race.connect("Alice")
+    if not is_first:
+        race.wait(5)
+        race.items("Bob", PROOF)
+        race.end("Bob", 8)
+    race.header("Alice", 9)
+    race.heard["Alice"].clear()
+    race.now_ns += 4 * SECOND_NS
+    race.arbiter.stood_still(4 * SECOND_NS, race.now_ns)
+    race.wait(5.9)
+    race.expect("Alice")
+    race.wait(0.2)
+    race.expect("Alice", "resend 9")
+
+
+def test_no_time_is_given_that_has_not_passed() -> None:
+    """A pause that began before a block did: its publisher has its time, and not more."""
+    race = race_of_three()
+    race.wait(1)
+    race.header("Alice", 9)
+    race.connect("Dave")
+    race.arbiter.stood_still(1000 * SECOND_NS, race.now_ns)
+    race.wait(5.9)
+    race.expect("Alice")
+    race.wait(0.2)
+    race.expect("Alice", "end TIMEOUT last 8 about 9")
+    race.connect("Alice")
+    race.header("Alice", 9)
+    race.arbiter.stood_still(1000 * SECOND_NS, race.now_ns)
+    race.wait(6.1)
+    race.expect("Alice", "skip 9", "resend 9")
+    race.wait(293)
+    race.expect("Dave")
+    race.wait(1)
+    race.expect("Dave", "end TIMEOUT last 8 about 0")
+
+
 def test_the_next_time_limit_is_known_whatever_has_changed_it() -> None:
     """It is kept from event to event. `check`, which the driver calls after each, works it out anew."""
     race = Race(8, rules=RaceRules(block_timeout_ns=6 * SECOND_NS, idle_timeout_ns=SECOND_NS))
@@ -195,8 +381,15 @@ def test_the_next_time_limit_is_known_whatever_has_changed_it() -> None:
     race.wait(0.05)
     race.items("Alice", PROOF)
     assert limit_at() == 0.75
-    race.end("Alice", 10)
+    race.arbiter.delay(race.ids["Alice"], race.now_ns)
     assert limit_at() == 6
+    race.wait(0.1)
+    race.arbiter.go_on(race.ids["Alice"], race.now_ns)
+    assert limit_at() == 0.85
+    race.arbiter.stood_still(SECOND_NS // 50, race.now_ns)
+    assert limit_at() == 0.85  # from now on; no later than that
+    race.end("Alice", 10)
+    assert limit_at() == 6.02
 
 
 def test_the_time_of_a_peer_ends_earlier_once_others_have_come_to_its_block() -> None:

@@ -122,6 +122,15 @@ def test_whoever_is_timed_out_by_an_error_was_still_a_source() -> None:
     assert race.source_errors == []
 
 
+def test_a_peer_is_a_source_too() -> None:
+    """Blocks come from it, though the last publisher has said ERROR: subscribers are not told."""
+    race = Race(8)
+    race.connect("Alice")
+    race.connect("Peer", is_peer=True)
+    race.end_stream("Alice", is_error=True)
+    assert race.source_errors == []
+
+
 def test_who_went_on_with_what_it_was_asked_for_is_asked_for_the_beginning() -> None:
     """Bob is asked for block 1, and told Behind for block 2, which was on its way; he sends block 1.
 
@@ -164,6 +173,40 @@ def test_two_who_are_read_again_at_once_do_not_stall_each_other() -> None:
     race.items("Alice", PROOF)
     race.end("Alice", 9)
     race.expect("Alice", "ack 9", "ack 10")
+
+
+def test_who_closes_its_side_ahead_of_all_blocks_waits_for_those_that_it_was_skipped_for_alone() -> None:
+    """Bob was skipped for 9, told Behind for 40, and closes his side; the chain goes on without a break.
+
+    He was kept until the chain had come to block 40, since he had offered that.
+    """
+    race = Race(8)
+    race.connect("Alice", "Bob")
+    race.header("Alice", 9)
+    for number in (9, 40):
+        race.header("Bob", number)
+    race.half_close("Bob")
+    race.expect("Bob", "skip 9", "behind 8")
+    assert race.closed == []
+    race.items("Alice", ITEM, PROOF)
+    race.header("Alice", 10)
+    race.expect("Bob", "ack 9")
+    assert race.closed == ["Bob"]
+
+
+def test_who_has_come_back_from_ahead_has_come_to_what_it_offers_now_and_no_further() -> None:
+    """A peer sends block 9 slowly; Bob was told Behind for 40, and has offered 8 since. He has not 9."""
+    race = Race(8, rules=RaceRules(duplicate_skip_window=1))
+    race.connect("Peer", is_peer=True)
+    race.connect("Bob")
+    race.header("Peer", 9)
+    for number in (40, 8):
+        race.header("Bob", number)
+    race.expect("Bob", "behind 8", "skip 8")
+    for _ in range(3):
+        race.wait(5)
+        race.items("Peer", ITEM)
+    race.expect("Peer")
 
 
 def test_who_starts_its_block_over_and_over_is_timed_out_all_the_same() -> None:
@@ -286,3 +329,105 @@ def test_who_offers_a_block_again_that_it_has_sent_whole_does_not_start_it_over(
     race.items("Bob", PROOF)
     race.header("Bob", 10)
     race.expect("Bob", "skip 10")
+
+
+def test_who_comes_after_a_beginning_that_is_not_committed_is_owed_nothing() -> None:
+    """Alice begins the chain with block 9, and Bob comes with block 8, which no node has."""
+    race = Race(None, first=None)
+    race.connect("Alice")
+    race.header("Alice", 9)
+    race.connect("Bob")
+    race.header("Bob", 8)
+    race.wait(1.5)
+    race.expect("Bob", "skip 8")
+
+
+def test_who_is_owed_a_word_is_owed_it_from_its_first_old_block_on() -> None:
+    """Or each block that he skips would put the word off by a second, through the whole window."""
+    race = Race(8, rules=RACING_CLOSELY)
+    race.connect("Bob")
+    for number in (3, 4):
+        race.header("Bob", number)
+        race.wait(0.6)
+    race.expect("Bob", "skip 3", "skip 4", "ack 8")
+
+
+def test_who_was_asked_for_a_block_that_others_sent_is_asked_for_a_later_one_too() -> None:
+    """Bob finishes what he was at, block 10, while Carol brings the 9 that he was asked for.
+
+    Were it still noted that he is to come back to 9, nobody would ask him for 11.
+    """
+    race = Race(8)
+    race.connect("Alice", "Bob", "Carol", "Dave")
+    race.header("Alice", 9)
+    race.header("Bob", 10)
+    race.leave("Alice")
+    race.expect("Bob", "resend 9")
+    race.block("Carol", 9)
+    race.items("Bob", PROOF)
+    race.end("Bob", 10)
+    race.expect("Bob", "ack 9", "ack 10")
+    race.header("Dave", 11)
+    race.header("Bob", 11)
+    race.header("Bob", 12)
+    race.expect("Bob", "skip 11")
+    race.leave("Dave")
+    race.expect("Bob", "resend 11")
+
+
+def test_who_was_behind_a_block_that_others_sent_counts_as_one_that_has_come_to_the_next() -> None:
+    """Alice hears Behind(8) and goes on with block 10, once Carol has stored 9: she could send it herself.
+
+    Were she still one that is to go back, a peer that dribbles block 10 could keep the chain waiting.
+    """
+    race = Race(8)
+    race.connect("Alice", "Carol")
+    race.header("Alice", 11)
+    race.expect("Alice", "behind 8")
+    race.block("Carol", 9)
+    race.connect("Peer", is_peer=True)
+    race.header("Peer", 10)
+    race.header("Alice", 10)
+    assert race.arbiter.stream(race.ids["Alice"]).behind_from is None  # the status page shows it
+    for _ in range(7):
+        race.wait(1)
+        if "Peer" not in race.closed:
+            race.items("Peer", ITEM)
+    race.expect("Alice", "ack 9", "skip 10", "resend 10")
+    assert race.closed == ["Peer"]
+
+
+def test_who_waits_for_a_beginning_is_asked_for_an_earlier_one_once() -> None:
+    """Alice begins with block 9 and vanishes; others come and go, before Bob is back at his 7."""
+    race = Race(None, first=None)
+    race.connect("Alice", "Bob")
+    race.header("Alice", 9)
+    for number in (5, 6, 7):
+        race.header("Bob", number)
+    race.leave("Alice")
+    race.connect("Carol", "Dave", "Erin")
+    race.expect("Bob", "skip 5", "skip 6", "skip 7", "resend 7")
+
+
+def test_each_block_that_is_stored_does_not_let_in_one_more_that_is_in_the_way() -> None:
+    """Bob's share is full, and his stream full of blocks from before he was asked for 9.
+
+    When Carol had brought 9 he was no longer one that is to go back, until the header of 12 was in, which he
+    had sent long ago: each block that others brought let in one more.
+    """
+    rules = RaceRules(publisher_bytes_max=ITEM_OVERHEAD_BYTES)
+    race = Race(8, rules=rules, hold="committed")
+    race.connect("Alice", "Bob", "Carol")
+    race.header("Alice", 9)
+    race.header("Carol", 10)
+    race.block("Bob", 11)
+    race.leave("Alice")
+    race.header("Carol", 9)  # breaks off 10, as she was asked to
+    race.items("Carol", PROOF)
+    race.end("Carol", 9)
+    race.commit(9)
+    held_bytes = race.arbiter.inflight_bytes
+    race.header("Bob", 12)
+    assert race.dropped == [(9, "LEFT"), (10, "SENT_BACK"), (12, "SENT_BACK")]
+    assert race.arbiter.inflight_bytes == held_bytes
+    race.expect("Bob", "resend 9", "ack 9", "resend 10")

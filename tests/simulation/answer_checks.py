@@ -122,6 +122,8 @@ class AnswerChecks:
         self._expect(not safe, "No ResendBlock of what is acknowledged", f"{got} after {self._acknowledged}")
         self._expect(number != self._asked_for, "Rule 6: ResendBlock is said once", f"{got} twice")
         self._asked_for = number
+        if self._last_offered is not None and number <= self._last_offered:
+            self._turns_count += 1  # it has gone back, though it has offered nothing there yet
         self._send_back(number)
 
     def _send_back(self, number: int) -> None:

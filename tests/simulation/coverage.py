@@ -77,6 +77,7 @@ EXPECTED: dict[str, list[str]] = {
         *("connected", "header", "items", "block_end", "end_stream", "half_closed", "left", "bad_request"),
         *("publisher_failed", "verified", "linked", "refused", "committed", "commit_failed", "shutdown"),
         *("give_up", "tick", "disk_recovered", "retire", "reinstate", "hold_back"),
+        *("delay", "stood_still"),
     ],
     "machine": [
         f"{state.name} {event.name}"

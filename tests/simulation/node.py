@@ -10,6 +10,7 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, TypeVarTuple
 
+from gateway.admission import Admission, AdmissionLimits
 from gateway.conductor import Conductor
 from gateway.following import Following
 from gateway.ledger import Ledger
@@ -98,8 +99,9 @@ class SimThread(WorkThread):
 class SimService(PublishService):
     """The service, told apart which requests break the form."""
 
-    def __init__(self, node: SimNode, conductor: Conductor, message_bytes_max: int) -> None:
-        super().__init__(conductor, message_bytes_max)
+    def __init__(self, node: SimNode, conductor: Conductor, options: Options) -> None:
+        limits = AdmissionLimits(messages_per_second=options.messages_per_second)
+        super().__init__(conductor, options.message_bytes_max, Admission(limits))
         self._node = node
 
     def _handle(self, outbox: Outbox, request: Any) -> None:
@@ -160,7 +162,7 @@ class SimNode:
                 lambda: StandbyWatch(self.conductor, gate, self.ledger, standbys.addresses)
             )
             standbys.follow(self.ledger.last_number)
-        self.service = SimService(self, self.conductor, options.message_bytes_max)
+        self.service = SimService(self, self.conductor, options)
         self._checked_length = 0
         self._checked_events = self._checked_jobs = 0
 
@@ -275,6 +277,10 @@ class SimNode:
             self.oracle.disk.check_visible(length)
 
     # --- its end -------------------------------------------------------------------------------------------
+
+    def go_on(self, after_ns: int) -> None:
+        """It has stood still for so long, as the watch of its event loop finds."""
+        self.loop.run(lambda: self.conductor.stood_still(after_ns / 1e9))
 
     def kill(self) -> None:
         """End it without warning."""

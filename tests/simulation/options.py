@@ -50,6 +50,8 @@ class Options:
     responses_max: int = 4096
     inflight_bytes_max: int = 1 << 30
     publisher_bytes_max: int = 1 << 30
+    messages_per_second: int = 0
+    """Messages that the node takes from one publisher; 0: all."""
     group_blocks_max: int = 64
     pages: int = 1
     """Data pages of the new stream file."""
@@ -145,6 +147,7 @@ def draw(seed: int, steps: int | None = None) -> Options:
     more = random.Random(f"standbys {seed}")
     standbys = more.randint(1, 3) if more.random() < 0.3 else 0
     stages = random.Random(f"stages {seed}")
+    pace_of_node = random.Random(f"pace {seed}").choice([0, 0, 0, 0, 0, 0, 2, 20])
     delay_ms = dice.choice([1, 5, 50, 400])
     return Options(
         blocks=dice.randint(5, 15),
@@ -169,6 +172,7 @@ def draw(seed: int, steps: int | None = None) -> Options:
         duplicate_skip_window=dice.choice([0, 0, 0, 1, 3, 100]),
         responses_max=dice.choice([2, 8, 4096, 4096]),
         inflight_bytes_max=dice.choice([400, 2000, 1 << 30, 1 << 30]),
+        messages_per_second=pace_of_node,
         group_blocks_max=dice.choice([1, 2, 64]),
         pages=0 if dice.random() < 0.04 else 1,
         crashes=some(0.3, 3),
@@ -190,7 +194,8 @@ def draw(seed: int, steps: int | None = None) -> Options:
         window_blocks=dice.choice([1, 3, 128, 128]),
         cache_bytes=dice.choice([500, 3000, 1 << 20]),
         reset_interval_ns=dice.choice([0, 0, 0, 1, 5]) * SECOND_NS,
-        answer_timeout_ns=dice.choice([4, 60, 60]) * SECOND_NS,
+        # A publisher has to have the patience that a block takes at the node's pace.
+        answer_timeout_ns=dice.choice([60, 60, 60] if pace_of_node == 2 else [4, 60, 60]) * SECOND_NS,
         publisher_bytes_max=dice.choice([300, 1500, 1 << 30, 1 << 30]),
         standbys=standbys,
         min_standbys=more.randint(1, standbys) if standbys else 0,

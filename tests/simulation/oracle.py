@@ -107,8 +107,34 @@ class Oracle(AnswerRules):
         stream.held_back, stream.since_ns = False, self.world.now_ns
         stream.proof_ns = self.world.now_ns
         if stream.block is not None:
-            stream.block.timed_from_ns = stream.block.begun_ns = self.world.now_ns
+            stream.block.timed_from_ns = self.world.now_ns
             stream.block.turn = self.next_turn()
+
+    def delayed(self, publisher_id: int) -> None:
+        """The service keeps a message of a stream for a while."""
+        stream = self.streams[publisher_id]
+        self._expect(stream.state != "ended", "Only who is still heard is delayed", stream.name)
+        stream.delayed_from_ns = self.world.now_ns
+
+    def goes_on(self, publisher_id: int) -> None:
+        """The message is told now."""
+        stream, now_ns = self.streams[publisher_id], self.world.now_ns
+        from_ns, stream.delayed_from_ns = stream.delayed_from_ns, None
+        assert from_ns is not None
+        self.add_time(stream, lambda since_ns: now_ns - max(from_ns, since_ns))
+
+    def stood_still(self, for_ns: int) -> None:
+        """The node did not run for so long."""
+        now_ns = self.world.now_ns
+
+        def took_ns(since_ns: int) -> int:
+            return min(for_ns, now_ns - since_ns)
+
+        for stream in self.streams.values():
+            self.add_time(stream, took_ns)
+        if self._open_since is not None:
+            number, since_ns = self._open_since
+            self._open_since = number, since_ns + took_ns(since_ns)
 
     def event(
         self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], actions: Sequence[Action]
@@ -306,10 +332,10 @@ class Oracle(AnswerRules):
             self.first = number
             self.blamed = {number: self.blamed.get(number, set())}
         now_ns = self.world.now_ns
-        block = Block(number, action.attempt_id, sender.publisher_id, sender.name, now_ns, now_ns)
+        block = Block(number, action.attempt_id, sender.publisher_id, sender.name, now_ns)
         block.is_of_peer, block.turn = sender.is_peer, self.next_turn()
         if (over := now.started_over) is not None:  # which gives it no more time
-            block.begun_ns, block.timed_from_ns, block.turn = over.begun_ns, over.timed_from_ns, over.turn
+            block.timed_from_ns, block.turn = over.timed_from_ns, over.turn
         self.blocks[number] = sender.block = block
         sender.state = "sending"
         sender.offers(number, self.next_number)
@@ -324,6 +350,7 @@ class Oracle(AnswerRules):
         if name == "tick":
             silent_ns = self.world.now_ns - stream.proof_ns
             is_right = stream.state == "proven" and silent_ns >= self._rules.proof_idle_ns
+            is_right = is_right and stream.delayed_from_ns is None  # which may be another proof
         else:
             is_right = sender is stream and (
                 name == "block_end"
@@ -385,17 +412,20 @@ class Oracle(AnswerRules):
                 return is_own and name in ("header", "items")
             case Failure.TIMED_OUT:
                 timeout_ns = self._rules.block_timeout_ns
-                late = bool(timeout_ns) and now_ns >= block.begun_ns + timeout_ns
+                late = bool(timeout_ns) and now_ns >= block.timed_from_ns + timeout_ns
                 return name == "tick" and late and self.lowest_sent() is block
             case Failure.STALLED:
                 return self.stalled() is block
             case Failure.LEFT:
                 return is_own and name in ("left", "end_stream", "half_closed") and not block.complete
             case Failure.SENT_BACK if (is_own and args[1] == block.number) or name == "items":
-                # Its bytes would keep out those of the block that it was asked for.
+                # Its bytes would keep out those of the block that it was asked for, or is asked for by this.
                 asked = self.streams[block.winner]
                 if asked.sent_back_to is None:
-                    return False
+                    can_send = self.may_send(asked.name, self.next_number)
+                    return (
+                        can_send and self.next_number not in self.blocks and self.next_number < block.number
+                    )
                 return asked.sent_back_to <= self.next_number < block.number
             case Failure.ABANDONED | Failure.SENT_BACK:
                 return is_own and name == "header" and args[1] != block.number and not block.complete

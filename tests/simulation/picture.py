@@ -6,7 +6,7 @@ Written from the issue's text, not from the arbiter's tables: the same facts, fo
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from gateway.race_actions import Response
@@ -28,9 +28,9 @@ class Block:
     attempt_id: int
     winner: int
     winner_name: str
-    begun_ns: int
-    timed_from_ns: int = 0
-    """`begun_ns`, or later: when a block below it failed, or when it was read again."""
+    timed_from_ns: int
+    """When it was begun, or later: when a block below it failed, or when it was read again. What the node
+    took is added."""
     turn: int = 0
     """Its place in the order of those that were begun, or read again."""
     items: list[bytes] = field(default_factory=list)
@@ -56,6 +56,8 @@ class Stream:
     closed: bool = False
     held_back: bool = False
     """It is not read now: too much is in flight."""
+    delayed_from_ns: int | None = None
+    """Since when the node has kept a message of it."""
     block: Block | None = None
     last_ended: int | None = None
     next_offer: int | None = None
@@ -110,6 +112,13 @@ class Picture:
         self._turn_count = 0
         self._lowest = (0, 0)
         """The attempt that is the lowest being sent, and since when."""
+
+    def add_time(self, stream: Stream, took_ns: Callable[[int], int]) -> None:
+        """What the node took since a time is no time of the publisher's."""
+        stream.since_ns += took_ns(stream.since_ns)
+        stream.proof_ns += took_ns(stream.proof_ns)
+        if stream.block is not None:
+            stream.block.timed_from_ns += took_ns(stream.block.timed_from_ns)
 
     def next_turn(self) -> int:
         """Give the place of a block whose time begins now."""
@@ -185,6 +194,11 @@ class Picture:
         winner = self.streams.get(block.winner)
         return winner is not None and winner.held_back
 
+    def is_delayed(self, block: Block) -> bool:
+        """Whether the node keeps a message of its winner."""
+        winner = self.streams.get(block.winner)
+        return winner is not None and winner.delayed_from_ns is not None
+
     def stalled(self) -> Block | None:
         """The block that all wait for, when one begun later is complete far ahead of it."""
         slow, limit = self.lowest_in_flight(), self._rules.stall_blocks
@@ -236,7 +250,7 @@ class Picture:
         slow, timeout_ns = self.lowest_sent(), self._rules.block_timeout_ns
         if not self.keeps_time or slow is None or slow.is_of_peer:
             timeout_ns = 0
-        if slow is not None and timeout_ns and not self.is_held_back(slow):
+        if slow is not None and timeout_ns and not (self.is_held_back(slow) or self.is_delayed(slow)):
             if self._lowest[0] != slow.attempt_id:
                 self._lowest = slow.attempt_id, now_ns  # it may be late already, and is noticed from now on
             late_ns = now_ns - max(slow.timed_from_ns + timeout_ns, self._lowest[1])
@@ -254,15 +268,16 @@ class Picture:
             yield "Rule 5: every connected publisher hears of every commit", got
         if not self.keeps_time:
             return
+        is_heard = not stream.held_back and stream.delayed_from_ns is None
         if stream.close_by_ns is not None and now_ns > stream.close_by_ns + self.slack_ns:
             yield "Rule 8: the stream is ended after EndStream", stream.name
         idle_ns = self._rules.idle_timeout_ns
-        waits = stream.state == "fresh" and bool(idle_ns) and not stream.held_back
+        waits = stream.state == "fresh" and bool(idle_ns) and is_heard
         if waits and now_ns > stream.since_ns + idle_ns + self.slack_ns:
             yield "Rule 7: idle timeout", f"{stream.name} since {stream.since_ns}"
 
         silent_ns = now_ns - stream.proof_ns - self._rules.proof_idle_ns
-        if stream.state == "proven" and not stream.held_back and silent_ns > self.slack_ns:
+        if stream.state == "proven" and is_heard and silent_ns > self.slack_ns:
             yield "Rule 4: a proof and silence complete a block", f"{stream.name} since {stream.proof_ns}"
         eof_ns = stream.half_closed_ns
         if eof_ns is not None and stream.is_ready and now_ns > eof_ns + HALF_CLOSE_NS + self.slack_ns:

@@ -31,6 +31,7 @@ from tests.simulation.network import NOTICE_NS, Client, Connection, LinkOptions
 from tests.simulation.node import SimNode
 from tests.simulation.options import Options
 from tests.simulation.peers import Peers
+from tests.simulation.picture import SLACK_NS
 from tests.simulation.publishers import HonestPublisher
 from tests.simulation.rogues import Rogue
 from tests.simulation.standbys import Standbys
@@ -132,7 +133,7 @@ class Simulation:
         self._durable_through = -1
         self._faults_until_ns = 0
         self._handles_to_crash: int | None = None
-        self._behind_since_ns = self._paused_until_ns = 0
+        self._behind_since_ns = self._paused_until_ns = self._late_at_ns = 0
         self._link = LinkOptions(options.delay_ns, options.window)
         self.peers = Peers(world, options, coverage)
         self.standbys = Standbys(world, options, coverage)
@@ -207,9 +208,12 @@ class Simulation:
         world = self.world
         if not node.loop.ready or node.power_lost:
             self._behind_since_ns = world.now_ns
-            world.late_ns = 0
+        late_ns = max(0, world.now_ns - self._behind_since_ns)
+        # Behind a pause it listens for a while before it looks at time limits.
+        if late_ns >= world.late_ns or world.now_ns > self._late_at_ns + SLACK_NS:
+            world.late_ns, self._late_at_ns = late_ns, world.now_ns
+        if not node.loop.ready or node.power_lost:
             return False
-        world.late_ns = max(0, world.now_ns - self._behind_since_ns)
         if world.now_ns < self._paused_until_ns:
             return False
         busy = self.options.busy and not self.healing and world.chance(self.options.busy)
@@ -451,7 +455,12 @@ class Simulation:
         for_ns = self.world.between(0, self.world.random.choice([1, 10]) * SECOND_NS)
         self.world.note(f"the node stands still for {for_ns / 1e9:.3f} s")
         self._paused_until_ns = max(self._paused_until_ns, self.world.now_ns + for_ns)
-        self.world.at(for_ns, self.world.note, "the node goes on")
+        self.world.at(for_ns, self._go_on, self.node, for_ns)
+
+    def _go_on(self, node: SimNode | None, after_ns: int) -> None:
+        self.world.note("the node goes on")
+        if node is not None and node is self.node and not self.healing:
+            node.go_on(after_ns)
 
     def _break(self) -> None:
         live = [one for one in self._connections if not one.broken]

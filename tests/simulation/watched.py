@@ -84,6 +84,24 @@ class WatchedArbiter(Arbiter):
         if not self._oracle.dead:
             self._oracle.let_go(publisher_id)
 
+    def delay(self, publisher_id: PublisherId, now_ns: int) -> None:
+        """See `Arbiter.delay`."""
+        super().delay(publisher_id, now_ns)
+        self._coverage.count("arbiter event", "delay")
+        self._oracle.delayed(publisher_id)
+
+    def go_on(self, publisher_id: PublisherId, now_ns: int) -> None:
+        """See `Arbiter.go_on`."""
+        super().go_on(publisher_id, now_ns)
+        if not self._oracle.dead:
+            self._oracle.goes_on(publisher_id)
+
+    def stood_still(self, for_ns: int, now_ns: int) -> None:
+        """See `Arbiter.stood_still`."""
+        super().stood_still(for_ns, now_ns)
+        self._coverage.count("arbiter event", "stood_still")
+        self._oracle.stood_still(for_ns)
+
     def _react(self, stream: StreamFacts, event: StreamEvent, said: Any) -> list[Action]:
         self._coverage.count("STREAM_TABLE", f"{stream.state.name} {event.name}")
         return super()._react(stream, event, said)

@@ -33,9 +33,11 @@ class Clock:
         return time.monotonic_ns() + self._offset_ns
 
     def jump(self, seconds: float) -> None:
-        """Let time pass at once."""
+        """Let time pass at once, in which the node has not stood still."""
         self._offset_ns += int(seconds * 1e9)
-        self._node.conductor._on_time()
+        conductor = self._node.conductor
+        conductor._timer_at_ns = self._now_ns()
+        conductor._on_time()
 
 
 class Stage(Wire):

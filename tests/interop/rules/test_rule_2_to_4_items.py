@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from gateway.items import ItemKind, field_item
+from gateway.race_tables import StreamState
 from tests.interop.rules.scenes import BLOCKS, Stage, begin, finish, offer, play
 from tests.nodes import Publisher
 
@@ -99,10 +100,13 @@ def test_a_header_before_the_block_is_complete_drops_it(tmp_path: Path) -> None:
         await begin(stage, bob, 10)
         await begin(stage, alice, 11)  # her stream goes on
         await bob.expect("skip 9", "resend 9")
-        await bob.block(BLOCKS[9], BLOCKS[10])
+        await bob.block(BLOCKS[9])  # which drops his 10
+        await alice.expect("ack 9", "resend 10")
+        await bob.expect("ack 9")
+        await bob.block(BLOCKS[10])
         await finish(alice, 11)
         for publisher in (alice, bob):
-            await publisher.expect("ack 9", "ack 10", "ack 11")
+            await publisher.expect("ack 10", "ack 11")
 
     play(tmp_path, scene)
 
@@ -162,3 +166,25 @@ def test_blocks_that_are_complete_above_the_next_wait_and_go_out_in_order(tmp_pa
         await carol.expect("skip 9", "skip 10", "ack 9", "ack 10", "ack 11")
 
     play(tmp_path, scene)
+
+
+@pytest.mark.parametrize("is_broken", [True, False])
+def test_a_side_that_is_closed_behind_a_proof_completes_the_block_and_a_broken_stream_drops_it(
+    tmp_path: Path, is_broken: bool
+) -> None:
+    """Another proof may have been on its way, and a block must not depend on when a line broke."""
+
+    async def scene(stage: Stage) -> None:
+        alice, bob = await stage.publishers("alice", "bob")
+        await alice.items(*BLOCKS[9].items)
+        arbiter = stage.node.conductor.arbiter
+        await stage.until(lambda: any(one.state is StreamState.PROVEN for one in arbiter.streams.values()))
+        await offer(bob, 9)
+        await bob.expect("skip 9")
+        if is_broken:
+            alice.call.cancel()
+        else:
+            await alice.call.done_writing()
+        await bob.expect("resend 9" if is_broken else "ack 9")
+
+    play(tmp_path, scene, publish_proof_idle_ms=1_000_000)

@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+import pytest
+
+from gateway import looking
+from gateway.item_set import ItemSet
+from gateway.items import ItemKind, field_item
+from gateway.limits import INLINE_HASH_ITEMS_MAX
+from gateway.race_tables import StreamState
+from publishers.maker import key_of_seed
 from tests.interop.rules.scenes import BLOCKS, Stage, begin, finish, offer, play
+from tests.nodes import ledger_key, make_blocks
 
 
 def test_the_winner_of_the_lowest_block_is_timed_out_and_nobody_else(tmp_path: Path) -> None:
@@ -104,3 +116,116 @@ def test_time_limits_run_by_themselves(tmp_path: Path) -> None:
         await alice.expect("end TIMEOUT last 8 about 9", "closed")
 
     play(tmp_path, scene, publish_block_timeout_seconds=0.2)
+
+
+# --- the node's own time ------------------------------------------------------------------------------------
+
+TWO_KEYS: dict[str, Any] = {"ledger_keys": (ledger_key(), ledger_key(key_of_seed(8)))}
+
+
+def with_second_proof(number: int) -> list[bytes]:
+    """A block's items, and the proof of another key behind its own."""
+    return [*BLOCKS[number].items, make_blocks(number + 1, key=key_of_seed(8))[number].items[-1]]
+
+
+def items_stored(stage: Stage, number: int) -> list[bytes]:
+    """A block's items as they are on disk."""
+    stored = stage.node.ledger.read_block(number)
+    assert stored is not None
+    return list(stored.items)
+
+
+def test_a_second_proof_that_the_node_is_slow_to_take_is_kept(tmp_path: Path) -> None:
+    """It takes two messages a second. Nothing seemed to follow the first proof: the second was dropped."""
+
+    async def scene(stage: Stage) -> None:
+        (alice,) = await stage.publishers("alice")
+        items = with_second_proof(0)
+        await alice.items(*items[:5])
+        await alice.items(*items[5:-1])
+        await alice.items(items[-1])
+        await alice.end(0)
+        await alice.expect("ack 0")
+        assert items_stored(stage, 0) == items
+
+    play(tmp_path, scene, committed=0, publish_max_messages_per_second=2, **TWO_KEYS)
+
+
+def test_a_second_proof_that_comes_while_the_node_stands_still_is_kept(tmp_path: Path) -> None:
+    async def scene(stage: Stage) -> None:
+        (alice,) = await stage.publishers("alice")
+        items = with_second_proof(9)
+        await alice.items(*items[:-1])
+        arbiter = stage.node.conductor.arbiter
+        await stage.until(lambda: any(one.state is StreamState.PROVEN for one in arbiter.streams.values()))
+        await alice.items(items[-1])
+        time.sleep(0.5)  # noqa: ASYNC251 - the node and its timers, but not the network
+        await alice.expect("ack 9")
+        assert items_stored(stage, 9) == items
+
+    play(tmp_path, scene, **TWO_KEYS)
+
+
+def test_nobody_is_timed_out_because_the_node_stood_still(tmp_path: Path) -> None:
+    """Alice's time had only begun; she heard TIMEOUT, and would have had to send her block again."""
+
+    async def scene(stage: Stage) -> None:
+        alice, bob = await stage.publishers("alice", "bob")
+        await begin(stage, alice, 9)
+        await offer(bob, 9)
+        await bob.expect("skip 9")
+        time.sleep(2.5)  # noqa: ASYNC251
+        await finish(alice, 9)
+        for publisher in (alice, bob):
+            await publisher.expect("ack 9")
+
+    play(tmp_path, scene, publish_block_timeout_seconds=2.0, block_time_seconds=1.0)
+
+
+def test_a_pace_at_which_a_block_takes_longer_than_its_time_is_no_reason_to_time_out(tmp_path: Path) -> None:
+    """Alice sends at full speed, and the node takes four messages a second: no attempt ever succeeded."""
+
+    async def scene(stage: Stage) -> None:
+        (alice,) = await stage.publishers("alice")
+        for item in BLOCKS[0].items:
+            await alice.items(item)
+        await alice.end(0)
+        await alice.expect("ack 0")
+
+    play(
+        tmp_path,
+        scene,
+        committed=0,
+        publish_max_messages_per_second=4,
+        publish_block_timeout_seconds=1.0,
+        block_time_seconds=0.5,
+    )
+
+
+def test_time_in_which_the_node_looks_at_messages_of_very_many_items_is_nobodys(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Alice's waits for Bob's, and is then looked at for longer than a block may take."""
+    crowd = [field_item(ItemKind.EVENT_HEADER, b"")] * (4 * INLINE_HASH_ITEMS_MAX)
+    monkeypatch.setattr(looking, "CROWD_ITEMS_MIN", len(crowd) // 2)
+    look = looking._look
+    begun: list[int] = []
+
+    def look_slowly(items: Sequence[bytes]) -> ItemSet:
+        begun.append(len(items))
+        time.sleep(0.6)
+        return look(items)
+
+    async def scene(stage: Stage) -> None:
+        monkeypatch.setattr(looking, "_look", look_slowly)
+        alice, bob = await stage.publishers("alice", "bob")
+        await begin(stage, alice, 9)
+        await bob.items(*crowd)
+        await stage.until(lambda: bool(begun))
+        await alice.items(*crowd)
+        await bob.expect("end INVALID_REQUEST last 8 about 0", "closed")
+        await finish(alice, 9)
+        await alice.expect("end BAD_BLOCK_PROOF last 8 about 9", "closed")
+        assert begun == [len(crowd)] * 2
+
+    play(tmp_path, scene, publish_block_timeout_seconds=0.5, block_time_seconds=0.25)

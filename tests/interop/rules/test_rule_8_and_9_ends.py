@@ -39,7 +39,8 @@ def test_end_stream_in_mid_block_discards_it_and_closes_in_order(tmp_path: Path,
     play(tmp_path, scene)
 
 
-def test_subscribers_are_told_of_an_error_when_nobody_else_streams(tmp_path: Path) -> None:
+@pytest.mark.parametrize("earliest", [9, 10])  # 10 breaks the protocol, and is an error all the same
+def test_subscribers_are_told_of_an_error_when_nobody_else_streams(tmp_path: Path, earliest: int) -> None:
     async def scene(stage: Stage) -> None:
         told = asyncio.Event()
         stage.node.conductor.on_source_error(told.set)
@@ -52,7 +53,7 @@ def test_subscribers_are_told_of_an_error_when_nobody_else_streams(tmp_path: Pat
         await bob.expect("closed")
         assert not told.is_set()
         carol = await stage.publisher("carol")
-        await carol.end_stream(CODES.Value("ERROR"), 9, 9)
+        await carol.end_stream(CODES.Value("ERROR"), earliest, 9)
         await carol.expect("closed")
         assert told.is_set()
 
