@@ -16,10 +16,14 @@ Between them: `block_number BIGINT, items ARRAY<BINARY>`, each item a serialized
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from importlib import import_module
+from threading import Lock
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from pyspark.sql import SparkSession
 
     from publishers.linking import ChainStart
@@ -68,6 +72,9 @@ _HOMES: Final = {
 }
 
 
+_registering: Final = Lock()
+
+
 def __getattr__(name: str) -> Any:
     """Import a function when it is asked for: this package can be imported where there is no PySpark."""
     if name not in _HOMES:
@@ -81,5 +88,31 @@ def register(spark: SparkSession) -> None:
     from publishers.spark.block_stream import BlockStreamDataSource
     from publishers.spark.data_stream import DataStreamDataSource
 
-    for source in (BlockFilesDataSource, BlockStreamDataSource, DataStreamDataSource):
-        spark.dataSource.register(source)
+    with _environment_for_many_queries(spark):
+        for source in (BlockFilesDataSource, BlockStreamDataSource, DataStreamDataSource):
+            spark.dataSource.register(source)
+
+
+@contextmanager
+def _environment_for_many_queries(spark: SparkSession) -> Iterator[None]:
+    """Have what is registered meanwhile keep the environment of its workers in a map that queries may share.
+
+    PySpark (4.3) gives each data source a Java HashMap for it, and a streaming query that reads one puts
+    names into that map from a thread of its own (PythonStreamingSourceRunner.init). Two that begin at once
+    can leave it with a size that is not the number of its entries. From then on no task of any query of the
+    session can be read (OptionalDataException), however often it is begun again. A map of Java's is taken
+    as it is.
+    """
+    # Spark Connect's session has no JVM here; its server makes these maps.
+    jvm = getattr(spark, "_jvm", None)
+    if jvm is None:
+        yield
+        return
+    context = spark.sparkContext
+    with _registering:
+        environment = context.environment
+        context.environment = jvm.java.util.concurrent.ConcurrentHashMap(environment)
+        try:
+            yield
+        finally:
+            context.environment = environment

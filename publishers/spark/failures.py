@@ -19,9 +19,9 @@ _OUR_ERROR: Final = re.compile(
 _RAISED: Final = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t].*\n)+(?P<error>\S.*)")
 # What has nothing to do with the job, and need not be there the next time.
 _PASSING: Final = (
-    # All queries of a session share the registered data source, with the environment of its workers in a Java
-    # map. Spark writes this map into the tasks of one query while it still puts names into it for another; a
-    # map that changed meanwhile cannot be read.
+    # Queries that read the same data source share a Java map, with the environment of its workers. Spark
+    # writes it into the tasks of one query while it still puts names into it for another; a map that changed
+    # meanwhile cannot be read. Our own sources have one that bears it (`register`), others' may not.
     "OptionalDataException",
     "ConcurrentModificationException",
     # Spark gives the Python that reads a streaming source on the driver 10 seconds to start, whatever else

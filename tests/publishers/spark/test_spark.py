@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -19,6 +19,21 @@ def test_registering_again_does_no_harm(spark: SparkSession, tmp_path: Path) -> 
     register(spark)
     frame = spark.read.format("blockfiles").load(str(tmp_path))
     assert [field.name for field in frame.schema.fields] == ["block_number", "items"]
+
+
+@pytest.mark.spark
+def test_queries_may_share_the_environment_of_a_data_sources_workers(spark: SparkSession) -> None:
+    """It was a HashMap, which two queries that began at once spoilt: no query of the session ran any more."""
+    environment = spark.sparkContext.environment
+    register(spark)
+    assert spark.sparkContext.environment is environment
+    jvm: Any = spark._jvm
+    concurrent = jvm.java.lang.Class.forName("java.util.concurrent.ConcurrentMap")
+    sources = spark._jsparkSession.sessionState().dataSourceManager()
+    for name in ("blockfiles", "blockstream", "datastream"):
+        shared = sources.lookupDataSource(name).dataSourceCls().envVars()
+        assert concurrent.isInstance(shared)
+        assert dict(shared).items() >= environment.items()
 
 
 def test_functions_are_imported_when_they_are_asked_for() -> None:
