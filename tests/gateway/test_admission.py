@@ -120,16 +120,34 @@ def test_a_refusal_is_news_once_and_again_after_the_publisher_was_admitted() -> 
 
 
 def test_only_so_many_refused_publishers_are_remembered() -> None:
+    """The one that was refused longest ago is forgotten first."""
     admission = Admission(AdmissionLimits(frozenset({"CN=bob"})))
-    for number in range(REFUSED_PUBLISHERS_KEPT + 1):
+
+    def is_news(number: int) -> bool:
         denied = admission.admit(f"eve-{number}", "192.0.2.1", NOBODY)
         assert denied is not None
-        assert denied.is_news
-    last = admission.admit(f"eve-{REFUSED_PUBLISHERS_KEPT}", "192.0.2.1", NOBODY)
-    first = admission.admit("eve-0", "192.0.2.1", NOBODY)
-    assert last is not None
-    assert first is not None
-    assert (last.is_news, first.is_news) == (False, True)
+        return denied.is_news
+
+    assert all(is_news(number) for number in range(REFUSED_PUBLISHERS_KEPT))
+    assert not is_news(0)  # there is just room for all of them
+    assert is_news(REFUSED_PUBLISHERS_KEPT)
+    assert [is_news(number) for number in (REFUSED_PUBLISHERS_KEPT, 0, 1)] == [False, False, True]
+
+
+def test_of_streams_that_are_over_nothing_is_kept() -> None:
+    """Publishers without a name have a new one with each connection: memory would grow for ever."""
+    admission = Admission(AdmissionLimits())
+    for number in range(3):
+        for _ in range(2):
+            assert (
+                admission.admit(f"ipv4:192.0.2.{number}:{5000 + number}", f"192.0.2.{number}", NOBODY) is None
+            )
+    for number in range(3):
+        admission.release(f"ipv4:192.0.2.{number}:{5000 + number}", f"192.0.2.{number}")
+    assert (len(admission._by_publisher), len(admission._by_address)) == (3, 3)
+    for number in range(3):
+        admission.release(f"ipv4:192.0.2.{number}:{5000 + number}", f"192.0.2.{number}")
+    assert (len(admission._by_publisher), len(admission._by_address)) == (0, 0)
 
 
 def test_a_seconds_worth_of_messages_may_come_at_once_and_the_next_waits_its_turn() -> None:
