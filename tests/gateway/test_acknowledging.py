@@ -124,6 +124,28 @@ def test_a_block_is_stored_at_once_and_acknowledged_when_the_standby_has_it(
     on_scene(play)
 
 
+def test_how_long_the_first_block_has_waited_is_told(on_scene: Callable[..., None]) -> None:
+    """It is on the status page, and in the metric that an alarm looks at."""
+    now_ns = 1_000_000_000
+
+    async def play(scene: Scene) -> None:
+        nonlocal now_ns
+        alice = await scene.publisher_that_stored(BLOCKS[0])
+        now_ns += 3_000_000_000
+        alice.block(BLOCKS[1])
+        await scene.stored(1)
+        now_ns += 4_500_000_000
+        assert scene.acknowledging.awaiting_seconds == 7.5
+        assert scene.metric("sluice_awaiting_standbys_seconds") == 7.5
+        scene.report(0)
+        assert scene.acknowledging.awaiting_seconds == 4.5
+        scene.report(1)
+        assert scene.acknowledging.awaiting_seconds == 0
+        assert scene.conductor.next_to_store == 2
+
+    on_scene(play, clock_ns=lambda: now_ns)
+
+
 def test_a_standby_that_goes_away_and_comes_back_with_less_holds_what_it_does_not_have(
     on_scene: Callable[..., None],
 ) -> None:
@@ -327,6 +349,9 @@ def test_a_standby_waits_for_nobody_and_when_it_becomes_active_refuses_until_its
         )
         assert scene.acknowledging.refusal() == refusal
         assert logged(caplog, "publishers are refused") == [{"reason": refusal}]
+        scene.standbys.min_standbys = 2
+        assert scene.acknowledging.refusal() == refusal.replace("1 other node", "2 other nodes")
+        scene.standbys.min_standbys = 1
         scene.report(0)
         assert scene.acknowledging.refusal() is not None
         scene.report(1)
