@@ -397,6 +397,28 @@ def test_stopping_waits_for_standbys_as_long_as_it_may_and_then_tells_publishers
     on_scene(again)
 
 
+def test_a_node_that_stops_before_its_last_block_is_confirmed_hears_nobody(
+    on_scene: Callable[..., None],
+) -> None:
+    """It is no standby, though it has nothing to do; the end of a stream would say that the block is safe."""
+
+    async def store(scene: Scene) -> None:
+        await scene.publisher_that_stored(BLOCKS[0])
+        scene.report(0)
+
+    async def stop(scene: Scene) -> None:
+        await scene.conductor.stop(ANSWER_SECONDS)
+        assert scene.conductor.arbiter.idle
+        refusal = scene.acknowledging.refusal()
+        assert refusal is not None
+        assert refusal.startswith(
+            "publishers are refused until block 0, the last one here, is known to be on"
+        )
+
+    on_scene(store)
+    on_scene(stop)
+
+
 def test_without_standbys_to_wait_for_nothing_is_kept(tmp_path: Path) -> None:
     async def play(stage: Stage) -> None:
         alice = stage.publisher("alice")
