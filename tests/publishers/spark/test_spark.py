@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -34,6 +35,14 @@ def test_queries_may_share_the_environment_of_a_data_sources_workers(spark: Spar
         shared = sources.lookupDataSource(name).dataSourceCls().envVars()
         assert concurrent.isInstance(shared)
         assert dict(shared).items() >= environment.items()
+
+
+def test_a_session_without_a_jvm_registers_the_same() -> None:
+    """As Spark Connect's, which refuses to be asked for one."""
+    registered: list[Any] = []
+    session: Any = SimpleNamespace(dataSource=SimpleNamespace(register=registered.append))
+    register(session)
+    assert [source.name() for source in registered] == ["blockfiles", "blockstream", "datastream"]
 
 
 def test_functions_are_imported_when_they_are_asked_for() -> None:
