@@ -4,9 +4,10 @@ It receives the same messages, hashes the same items with hashlib (once each, no
 flushes as often as the node did, and acknowledges. It checks nothing. gRPC reads its sockets and wakes the
 event loop as the node's does, and freed memory is kept as the node's is.
 
-    python -m benchmarks.bare_server FILE hash|echo BLOCKS_PER_FLUSH BLOCKS
+    python -m benchmarks.bare_server FILE hash|echo|race BLOCKS_PER_FLUSH BLOCKS
 
-It prints its port, and ends with its standard input.
+`race` hashes, too, and takes several publishers: who offers a block first sends it, the others are told to
+skip it, and all hear of it. It prints its port, and ends with its standard input.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import asyncio
 import hashlib
 import os
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import version
 from typing import Any
 
@@ -27,6 +29,7 @@ from grpc import aio  # noqa: E402
 
 from gateway.api import publish_pb2  # noqa: E402
 from gateway.event_loop import NodeLoop  # noqa: E402
+from gateway.items import block_number_of  # noqa: E402
 from gateway.malloc import keep_freed_memory  # noqa: E402
 
 SERVICE = "org.hiero.block.api.BlockStreamPublishService"
@@ -82,10 +85,62 @@ class BareServer:
         os.fdatasync(self._file)
 
 
-async def serve(path: str, *, hashes: bool, blocks_per_flush: float, block_count: int) -> None:
+class BareRace(BareServer):
+    """Any number of publishers, all of whom offer every block, its header in a message of its own."""
+
+    def __init__(self, file: int) -> None:
+        super().__init__(file, hashes=True, blocks_per_flush=1, block_count=0)
+        self._streams: list[tuple[asyncio.Lock, aio.ServicerContext[Any, Any]]] = []
+        self._offered = -1
+        self._disk = ThreadPoolExecutor(1)
+        self._committing: set[asyncio.Task[None]] = set()
+
+    async def publish(self, _: object, context: aio.ServicerContext[Any, Any]) -> None:
+        """Take the blocks that nobody has offered before, and skip the others."""
+        await context.send_initial_metadata(())
+        lock = asyncio.Lock()
+        self._streams.append((lock, context))
+        sha384 = hashlib.sha384
+        parts: list[bytes] = []
+        while (request := await context.read()) is not aio.EOF:
+            if request.HasField("end_of_block"):
+                storing = asyncio.ensure_future(self._store(request.end_of_block.block_number, parts))
+                self._committing.add(storing)
+                storing.add_done_callback(self._committing.discard)
+                parts = []
+                continue
+            items = list(request.block_items.block_items)
+            if not parts:
+                number = block_number_of(items[0])
+                if number <= self._offered:
+                    skip = _Response(skip_block=_Response.SkipBlock(block_number=number))
+                    async with lock:
+                        await context.write(skip)
+                    continue
+                self._offered = number
+            for item in items:
+                sha384(item).digest()
+            parts += items
+
+    async def _store(self, number: int, parts: list[bytes]) -> None:
+        await asyncio.get_running_loop().run_in_executor(self._disk, self._commit, parts)
+        acknowledgement = _Response(acknowledgement=_Response.BlockAcknowledgement(block_number=number))
+
+        async def tell(lock: asyncio.Lock, context: aio.ServicerContext[Any, Any]) -> None:
+            async with lock:  # gRPC takes one write of a call at a time
+                await context.write(acknowledgement)
+
+        await asyncio.gather(*(tell(*stream) for stream in self._streams))
+
+
+async def serve(path: str, work: str, *, blocks_per_flush: float, block_count: int) -> None:
     """Serve until standard input ends."""
     file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
-    bare = BareServer(file, hashes=hashes, blocks_per_flush=blocks_per_flush, block_count=block_count)
+    if work == "race":
+        bare: BareServer = BareRace(file)
+    else:
+        hashes = work == "hash"
+        bare = BareServer(file, hashes=hashes, blocks_per_flush=blocks_per_flush, block_count=block_count)
     server = aio.server()
     handler = grpc.stream_stream_rpc_method_handler(
         bare.publish,
@@ -107,7 +162,7 @@ if __name__ == "__main__":
     uvloop.run(
         serve(
             sys.argv[1],
-            hashes=sys.argv[2] == "hash",
+            sys.argv[2],
             blocks_per_flush=float(sys.argv[3]),
             block_count=int(sys.argv[4]),
         ),

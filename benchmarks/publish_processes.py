@@ -97,7 +97,7 @@ def bare_loop() -> Iterator[BareLoop]:
 
 @contextmanager
 def bare_server(work: str, blocks_per_flush: float, block_count: int) -> Iterator[str]:
-    """Run `benchmarks.bare_server` (`hash` or `echo`); give its address."""
+    """Run `benchmarks.bare_server` (`hash`, `echo` or `race`); give its address."""
     with tempfile.TemporaryDirectory() as folder:
         words = [str(Path(folder, "bare")), work, str(blocks_per_flush), str(block_count)]
         with subprocess.Popen(

@@ -14,7 +14,8 @@ as much at its own end. So the ratio depends on the size, and is given, with the
 
 The publishers are bare (`benchmarks.bare_publisher`), alone and racing alike: gRPC's own clients take about
 as long over a short message as the node, from the same processors, though publishers are on machines of their
-own. The same with gRPC's clients stands behind it.
+own. The same with gRPC's clients stands behind it, and the same race of bare publishers to a bare loop: a
+grpcio server that does for winners and losers only what cannot be avoided (`benchmarks.bare_server`).
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from statistics import median
 from typing import Protocol
 
@@ -31,7 +33,7 @@ from grpc import aio
 
 from benchmarks.bare_publisher import Hear, open_bare
 from benchmarks.chains import Chain, make_chain
-from benchmarks.publish_processes import METHOD, node, open_call
+from benchmarks.publish_processes import METHOD, bare_server, node, open_call
 from gateway.api import publish_pb2
 
 __all__ = ["run"]
@@ -213,15 +215,30 @@ async def _race(address: str, chain: Chain, publisher_count: int, open_one: _Ope
         await asyncio.sleep(0.1)  # for what has to be said to the node
 
 
-def _seconds(chain: Chain, publisher_count: int, open_one: _Open) -> float:
+@contextmanager
+def _node(chain: Chain) -> Iterator[str]:
     with node(chain, _ARGUMENTS) as facts:
-        return uvloop.run(_race(facts.address, chain, publisher_count, open_one))
+        yield facts.address
 
 
-def _measure(chain: Chain, open_one: _Open, pair_count: int) -> str:
+def _bare_loop(chain: Chain) -> AbstractContextManager[str]:
+    return bare_server("race", 1, len(chain.messages))
+
+
+_Serve = Callable[[Chain], AbstractContextManager[str]]
+"""Runs what is published to; gives its address."""
+
+
+def _seconds(chain: Chain, publisher_count: int, serve: _Serve, open_one: _Open) -> float:
+    with serve(chain) as address:
+        return uvloop.run(_race(address, chain, publisher_count, open_one))
+
+
+def _measure(chain: Chain, serve: _Serve, open_one: _Open, pair_count: int) -> str:
     """Race in turns with a publisher alone; return the text for it."""
     pairs = [
-        (_seconds(chain, 1, open_one), _seconds(chain, PUBLISHER_COUNT, open_one)) for _ in range(pair_count)
+        (_seconds(chain, 1, serve, open_one), _seconds(chain, PUBLISHER_COUNT, serve, open_one))
+        for _ in range(pair_count)
     ]
     alone, racing = (min(seconds) for seconds in zip(*pairs, strict=True))
     count = len(chain.messages)
@@ -236,10 +253,11 @@ def run(quick: bool = False) -> list[tuple[str, str]]:
     rows = []
     for block_count, items_per_block in CASES:
         chain = make_chain(block_count // (4 if quick else 1), items_per_block, ITEM_BYTES, header_apart=True)
-        bare, grpc = (
-            _measure(chain, open_one, 1 if quick else PAIR_COUNT) for open_one in (_open_bare, _open_grpc)
+        racing, grpc, loop = (
+            _measure(chain, serve, open_one, 1 if quick else PAIR_COUNT)
+            for serve, open_one in ((_node, _open_bare), (_node, _open_grpc), (_bare_loop, _open_bare))
         )
-        text = f"{bare} (with gRPC's clients: {grpc})"
+        text = f"{racing} (with gRPC's clients: {grpc}; a bare loop: {loop})"
         rows.append((f"publish, {PUBLISHER_COUNT} racing, {items_per_block} items of 1 kB", text))
     return rows
 
