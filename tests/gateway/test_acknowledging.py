@@ -139,9 +139,15 @@ def test_how_long_the_first_block_has_waited_is_told(on_scene: Callable[..., Non
         assert scene.metric("sluice_awaiting_standbys_seconds") == 7.5
         scene.report(0)
         assert scene.acknowledging.awaiting_seconds == 4.5
+        assert scene.acknowledging.history.blocks[-1].seconds == 7.5
         scene.report(1)
         assert scene.acknowledging.awaiting_seconds == 0
         assert scene.conductor.next_to_store == 2
+        assert scene.metric("sluice_standby_wait_seconds_sum") == 7.5 + 4.5
+        assert scene.metric("sluice_acknowledgement_latency_seconds_sum") == 7.5 + 4.5
+        assert scene.metric("sluice_blocks_acknowledged_total") == 2
+        assert scene.metrics.registry.get_sample_value("sluice_blocks_won_total", {"publisher": "alice"}) == 2
+        assert scene.acknowledging.acknowledged_at is not None
 
     on_scene(play, clock_ns=lambda: now_ns)
 
@@ -354,9 +360,17 @@ def test_a_standby_waits_for_nobody_and_when_it_becomes_active_refuses_until_its
         scene.standbys.min_standbys = 1
         scene.report(0)
         assert scene.acknowledging.refusal() is not None
+        assert len(logged(caplog, "publishers are refused")) == 1  # not with each report
         scene.report(1)
         assert scene.acknowledging.refusal() is None
         assert logged(caplog, "publishers are heard") == [{"last_block": 1}]
+        told = [record.levelno for record in caplog.records if record.getMessage() == "standby"]
+        assert told == [logging.INFO, logging.WARNING, logging.WARNING]
+        assert [entry["what"] for entry in logged(caplog, "standby")] == [
+            "reports block 1",
+            "does not report: gone",
+            "has block 0, and had block 1: was its disk replaced?",
+        ]
         scene.lose()
         assert scene.acknowledging.refusal() is None  # it was on both disks: new blocks wait
 
