@@ -221,6 +221,50 @@ def test_a_disk_that_refuses_ends_every_stream_and_is_forgiven(
     assert logged(caplog, "the disk takes writes again") == [{"last_block": 0}]
 
 
+def test_a_disk_that_refuses_again_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """And while it refuses, why is said as a warning where that changes, not with each try."""
+    monkeypatch.setattr(group_commit_module, "DISK_PROBE_SECONDS", 0.01)
+    caplog.set_level(logging.DEBUG)
+    probe = Ledger.probe
+    whys = ["full", "full", "broken"]
+
+    def failing_probe(ledger: Ledger) -> None:
+        if whys:
+            raise OSError(errno.EIO, whys.pop(0))
+        probe(ledger)
+
+    monkeypatch.setattr(Ledger, "probe", failing_probe)
+
+    async def play(stage: Stage) -> None:
+        for number in range(3):
+            stage.disk.plan = {"fdatasync": [errno.EIO]}
+            alice = stage.publisher("alice")
+            alice.block(BLOCKS[number])
+            last = number - 1 if number else None
+            await alice.expect_end(f"end PERSISTENCE_FAILED last {last} about {number}")
+            async with asyncio.timeout(ANSWER_SECONDS):
+                while stage.conductor.arbiter.persistence_failed is not None:  # noqa: ASYNC110
+                    await asyncio.sleep(0.002)
+            alice = stage.publisher("alice")
+            alice.block(BLOCKS[number])
+            await alice.expect(f"ack {number}")
+
+    on_stage(tmp_path, play)
+    said = [
+        (record.levelname, record.sluice_fields["got"])  # type: ignore[attr-defined]
+        for record in caplog.records
+        if record.message == "the disk still cannot be written"
+    ]
+    assert said == [
+        ("WARNING", "[Errno 5] full"),
+        ("DEBUG", "[Errno 5] full"),
+        ("WARNING", "[Errno 5] broken"),
+    ]
+    assert len(logged(caplog, "the disk takes writes again")) == 3
+
+
 def test_blocks_that_wait_behind_a_commit_that_fails_are_dropped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
