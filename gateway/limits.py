@@ -315,9 +315,10 @@ them and to receive the answer takes the event loop 0.05 ms."""
 HASH_PROCESS_BYTES_MIN: Final = 32 * 1024
 """Bytes of one set from which on they are hashed there, for the same reason."""
 
-HASH_BATCH_BYTES: Final = 256 * 1024
+HASH_BATCH_BYTES: Final = 128 * 1024
 """Bytes of waiting sets of one block beyond which no further set joins them on their way to thread or
-process. Each way takes some 0.1 ms, and to hash so many bytes some ms."""
+process. Each way takes some 0.1 ms, and to hash so many bytes 0.3; with more of them the process begins
+later, and stands still for longer while the event loop receives."""
 
 HASH_BATCH_ITEMS: Final = 4_096
 """Items of them beyond which none joins them: to pack so many for the process takes the event loop 1 ms."""
