@@ -133,7 +133,9 @@ class Simulation:
         self._durable_through = -1
         self._faults_until_ns = 0
         self._handles_to_crash: int | None = None
-        self._behind_since_ns = self._paused_until_ns = self._late_at_ns = 0
+        self._behind_since_ns = self._late_at_ns = self._node_since_ns = 0
+        self._paused_from_ns: int | None = None  # while it stands still, for one reason or several
+        self._paused_until_ns = 0
         self._link = LinkOptions(options.delay_ns, options.window)
         self.peers = Peers(world, options, coverage)
         self.standbys = Standbys(world, options, coverage)
@@ -230,7 +232,7 @@ class Simulation:
         self.peers.is_faulty = False
         self.standbys.heal()
         self._handles_to_crash = None
-        self._paused_until_ns = 0
+        self._end_pause()
         self.storage.faults.clear()
         self.storage.power_fails_after = None
         self._link = LinkOptions((MILLISECOND_NS, 5 * MILLISECOND_NS), 16)
@@ -342,6 +344,7 @@ class Simulation:
             self.coverage.count("fault", "trouble at the start")
             self._down(how)
             return
+        self._node_since_ns = self.world.now_ns
         self.world.note(f"the node starts with L + 1 = {self.node.oracle.next_number}")
         through = self.node.oracle.disk.durable_through()
         self.world.expect(
@@ -454,13 +457,22 @@ class Simulation:
         self.coverage.count("fault", "the node stands still")
         for_ns = self.world.between(0, self.world.random.choice([1, 10]) * SECOND_NS)
         self.world.note(f"the node stands still for {for_ns / 1e9:.3f} s")
+        if self._paused_from_ns is None:
+            self._paused_from_ns = self.world.now_ns
         self._paused_until_ns = max(self._paused_until_ns, self.world.now_ns + for_ns)
-        self.world.at(for_ns, self._go_on, self.node, for_ns)
+        self.world.at(for_ns, self._go_on)
 
-    def _go_on(self, node: SimNode | None, after_ns: int) -> None:
+    def _go_on(self) -> None:
+        if self.world.now_ns >= self._paused_until_ns:  # else it stands still for another reason as well
+            self._end_pause()
+
+    def _end_pause(self) -> None:
+        from_ns, self._paused_from_ns, self._paused_until_ns = self._paused_from_ns, None, 0
+        if from_ns is None:
+            return
         self.world.note("the node goes on")
-        if node is not None and node is self.node and not self.healing:
-            node.go_on(after_ns)
+        if self.node is not None:
+            self.node.go_on(self.world.now_ns - max(from_ns, self._node_since_ns))
 
     def _break(self) -> None:
         live = [one for one in self._connections if not one.broken]

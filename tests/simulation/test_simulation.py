@@ -9,12 +9,14 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from tests.simulation.__main__ import describe
 from tests.simulation.coverage import Coverage
+from tests.simulation.node import SimNode
 from tests.simulation.options import draw
 from tests.simulation.run import folder, run
 from tests.simulation.world import Violation
@@ -77,6 +79,24 @@ def test_a_violation_says_how_to_replay_it(data_dir: Path) -> None:
     assert "    publishers = 2" in lines
     assert lines[-3:-1] == ["rule:   Nothing is ever wrong", "got:    this is"]
     assert lines[-1].startswith("replay: python -m tests.simulation --seed 19 --set publishers=2")
+
+
+def test_no_pause_of_the_node_is_told_twice(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pauses that overlap are one, and one that ends with the faults is told as well."""
+    told: list[tuple[int, int]] = []
+    go_on = SimNode.go_on
+
+    def spy(node: SimNode, after_ns: int) -> None:
+        told.append((node.world.now_ns - after_ns, node.world.now_ns))
+        go_on(node, after_ns)
+
+    monkeypatch.setattr(SimNode, "go_on", spy)
+    result = run(19, replace(draw(19), pauses=12, crashes=0, shutdowns=0), data_dir, Coverage(), 10_000)
+    assert result.violation is None, "\n".join(describe(result))
+    assert all(end_ns <= from_ns for (_, end_ns), (from_ns, _) in pairwise(told)), told
+    begun = sum("the node stands still" in line for line in result.trace)
+    assert 1 < len(told) < begun == 12
+    assert len(told) == sum("the node goes on" in line for line in result.trace)
 
 
 def test_options_are_changed_by_hand() -> None:
