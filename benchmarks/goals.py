@@ -16,7 +16,6 @@ GOALS: Final[dict[str, str]] = {
     "publish, items of": "0.6",
     "publish, small blocks": "0.5",
     "publish, 16 racing": "0.9",
-    "publish, 16 racing, 1500 items": "0.9 from 2 MB on",
     "publish, latency": "p99 at most 5 ×",
     "failover, planned": "median < 2 s",
     "failover, SIGKILL": "median < 5 s",
