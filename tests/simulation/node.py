@@ -105,7 +105,7 @@ class SimService(PublishService):
         self._node = node
 
     def _handle(self, outbox: Outbox, request: Any) -> None:
-        malformed = self._node.malformed.pop(id(request), None) is not None
+        malformed = id(request) in self._node.malformed
         self._node.oracle.handling(malformed=malformed, poisoned=isinstance(request, Poison))
         super()._handle(outbox, request)
         if not isinstance(request, Poison):
@@ -140,6 +140,7 @@ class SimNode:
         self.stopping = False
         self.stopped = False
         self._changes_role = False
+        # By identity, and kept: the same short message of two publishers is one object, handled twice.
         self.malformed: dict[int, Any] = {}
         self._malformed_messages = malformed
         self.loop = SimLoop(world, options.job_ns, self._lose_power)  # type: ignore[abstract]

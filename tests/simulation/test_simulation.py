@@ -81,6 +81,11 @@ def test_a_violation_says_how_to_replay_it(data_dir: Path) -> None:
     assert lines[-1].startswith("replay: python -m tests.simulation --seed 19 --set publishers=2")
 
 
+def test_the_same_bad_message_of_two_publishers_at_once_breaks_no_rule(data_dir: Path) -> None:
+    """The service parses it once, into one object, and both wait for the pace."""
+    check(18151629, data_dir)
+
+
 def test_no_pause_of_the_node_is_told_twice(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Pauses that overlap are one, and one that ends with the faults is told as well."""
     told: list[tuple[int, int]] = []
