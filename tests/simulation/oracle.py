@@ -122,8 +122,6 @@ class Oracle(AnswerRules):
         from_ns, stream.delayed_from_ns = stream.delayed_from_ns, None
         assert from_ns is not None
         self.add_time(stream, lambda since_ns: now_ns - max(from_ns, since_ns))
-        if stream.block is not None and stream.block.attempt_id == self._lowest[0]:
-            self._lowest = self._lowest[0], now_ns  # it may be late already, and is noticed from now on
 
     def stood_still(self, for_ns: int) -> None:
         """The node did not run for so long."""

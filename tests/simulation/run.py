@@ -133,7 +133,7 @@ class Simulation:
         self._durable_through = -1
         self._faults_until_ns = 0
         self._handles_to_crash: int | None = None
-        self._behind_since_ns = self._late_at_ns = self._node_since_ns = 0
+        self._behind_since_ns = self._late_at_ns = 0
         self._paused_from_ns: int | None = None  # while it stands still, for one reason or several
         self._paused_until_ns = 0
         self._link = LinkOptions(options.delay_ns, options.window)
@@ -344,7 +344,6 @@ class Simulation:
             self.coverage.count("fault", "trouble at the start")
             self._down(how)
             return
-        self._node_since_ns = self.world.now_ns
         self.world.note(f"the node starts with L + 1 = {self.node.oracle.next_number}")
         through = self.node.oracle.disk.durable_through()
         self.world.expect(
@@ -472,7 +471,7 @@ class Simulation:
             return
         self.world.note("the node goes on")
         if self.node is not None:
-            self.node.go_on(self.world.now_ns - max(from_ns, self._node_since_ns))
+            self.node.go_on(self.world.now_ns - from_ns)
 
     def _break(self) -> None:
         live = [one for one in self._connections if not one.broken]
