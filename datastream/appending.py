@@ -31,7 +31,7 @@ from datastream.layout import (
     page_start,
     pages_used,
 )
-from datastream.limits import ROOM_BYTES, ROOM_LOW_BYTES, ROOM_OPERATION_BYTES_MAX
+from datastream.limits import ROOM_BYTES, ROOM_OPERATION_BYTES_MAX
 from datastream.operation import OperationGroup
 from datastream.page_tables import PageTable
 from datastream.streamfile import StreamFile
@@ -69,7 +69,7 @@ COMMIT_STEPS: dict[CommitStep, tuple[str, str]] = {
     ),
     CommitStep.GROW: ("`ftruncate`, when the file is full", "the old stream in a longer file"),
     CommitStep.ENTRIES: (
-        "One `pwrite` of all entries, padding included; unflushed, a copy to a mapped page where possible",
+        "`pwrite` all entries, padding included, with zeros for room; unflushed, copy them to a mapped page",
         "the old stream; bytes past `total_length`, which opening zeroes",
     ),
     CommitStep.FLUSH_ENTRIES: ("`fdatasync`", "the same; the entries are on disk"),
@@ -122,8 +122,6 @@ class Appender:
         self._damage: _Damage | None = None
         self._room_end = 0
         """Up to here the blocks of the file were written before, as far as that is known."""
-        self._room_helps = False
-        """Whether the last commit was flushed, and small."""
         self._header_prefix = file.header_bytes(file.committed)[: -_TOTALS.size]
 
     def write(self, group: OperationGroup, *, flush: bool) -> tuple[int, int]:
@@ -150,6 +148,8 @@ class Appender:
                 step = _ENTRIES  # then: garbage past the end, which opening zeroes
                 if flush:
                     self._disk.pwrite(buffer, offset)
+                    if total_length > self._room_end and len(buffer) <= ROOM_OPERATION_BYTES_MAX:
+                        self._make_room(total_length)
                 else:
                     self._disk.append(buffer, offset)  # `append_window.py`
             if flush and self._flushed != new:
@@ -164,7 +164,6 @@ class Appender:
                 step = CommitStep.FLUSH_HEADER  # then: the new stream, its bookmarks not yet indexed
                 self._disk.fdatasync()
                 self._flushed = new
-                self._room_helps = 0 < len(buffer) <= ROOM_OPERATION_BYTES_MAX
         except BaseException as error:  # also Ctrl-C: what is on disk must be known
             self._restore(step, new)
             if isinstance(error, OSError):
@@ -172,38 +171,23 @@ class Appender:
             raise
         return new
 
-    @property
-    def room_is_low(self) -> bool:
-        """Whether `make_room` has something to do. Any thread, while no commit runs."""
-        # A flush that fails may take with it what is not flushed yet.
-        if not self._room_helps or self._damage is not None or self._flushed != self._file.totals:
-            return False
-        end = self._file.totals[0]
-        is_low = end + ROOM_LOW_BYTES > self._room_end
-        return is_low and max(end, self._room_end) < self._room_end_max(end)
+    def _make_room(self, end: int) -> None:
+        """Have commits of the bytes from `end` on be flushed faster, see `Disk.make_room`.
 
-    def make_room(self) -> None:
-        """Have the next bytes past the end be flushed faster, see `Disk.make_room`.
-
-        The disk may refuse: nothing depends on it, and it is not asked again before the next page.
+        No page beyond the one in use comes to look written. The disk may refuse: nothing depends on it, and
+        it is not asked again before the next page.
         """
-        if not self.room_is_low:
+        page_in_use_end = page_end(page_number_of(end - 1))
+        room_end = min((end + ROOM_BYTES) // _BLOCK_SIZE * _BLOCK_SIZE, page_in_use_end)
+        if room_end <= end:
             return
-        end = self._file.totals[0]
-        room_end_max = self._room_end_max(end)
-        start = max(end, self._room_end)
-        room_end = min(start + ROOM_BYTES, room_end_max)
-        self._room_end = room_end_max
+        self._room_end = page_in_use_end
         try:
-            self._disk.make_room(room_end - start, start)
+            self._disk.make_room(room_end - end, end)
         except OSError as error:
-            _logger.debug("%s: no room made at offset %d: %s", self._file.path, start, error)
+            _logger.debug("%s: no room made at offset %d: %s", self._file.path, end, error)
         else:
             self._room_end = room_end
-
-    def _room_end_max(self, end: int) -> int:
-        """Return the end of the data page in use: no page beyond it looks written."""
-        return min(page_end(page_number_of(end)), self._size)
 
     def take_back(self, new: tuple[int, int]) -> None:
         """Have on disk again what is committed, after `write` returned `new` and it was not published.

@@ -43,7 +43,10 @@ class Disk(Protocol):
         ...
 
     def make_room(self, size: int, offset: int) -> None:
-        """Have what is written there later be flushed faster, where there are only zeros, or do nothing."""
+        """Have what is written there after the next flush be flushed faster, or do nothing.
+
+        There are only zeros there, and stay.
+        """
         ...
 
     def replace(self, data: bytes, offset: int) -> None:
@@ -92,6 +95,8 @@ class RealDisk:
         self._fd = os.open(path, (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC | os.O_NONBLOCK)
         os.set_blocking(self._fd, True)
         self._window = AppendWindow(self._fd, self.pwrite)
+        self._keeps_places: bool | None = None
+        """Whether bytes that are written again stay where they are on the disk; None: not looked yet."""
         # Called for every small commit: without the step through the method below, which documents it.
         self.append = self._window.write  # type: ignore[method-assign]
 
@@ -126,15 +131,17 @@ class RealDisk:
         self._window.write(data, offset)
 
     def make_room(self, size: int, offset: int) -> None:
-        """See `Disk.make_room`; writes zeros and flushes them.
+        """See `Disk.make_room`; writes zeros.
 
         The first flush of bytes in a hole finds a place for them, so that the file system's journal is
-        written and flushed, too. Bytes that have their place are flushed without it. Known of ext4 and its
-        elders, and of XFS; btrfs and ZFS find a new place for bytes each time they are written.
+        written and flushed, too, or the file's inode. Bytes that have their place are flushed without it.
+        Known of ext4 and its elders, and of XFS; btrfs and ZFS find a new place for bytes each time they are
+        written.
         """
-        if file_system_of(self._fd) in _KEEPING_PLACES:
+        if self._keeps_places is None:
+            self._keeps_places = file_system_of(self._fd) in _KEEPING_PLACES
+        if self._keeps_places:
             self.pwrite(bytes(size), offset)
-            self.fdatasync()
 
     def replace(self, data: bytes, offset: int) -> None:
         """See `Disk.replace`; the new bytes get new pages in memory.

@@ -263,25 +263,6 @@ class DataStreamer:
             if group.state is State.COMMITTING:
                 group.move(_COMMIT_DONE)
 
-    @property
-    def room_is_low(self) -> bool:
-        """Whether `make_room` would be of use. Any thread, while nothing is being committed."""
-        return self._appender.room_is_low
-
-    def make_room(self) -> None:
-        """Have the disk take the next small commits faster, by writing zeros where they will lie.
-
-        The file stays the same, as there are zeros already; at most ROOM_BYTES of it take space on the disk
-        that they did not take before. For those who commit small operations with a flush and wait for it: in
-        the thread that commits, when there is nothing to commit. Where it is of no use, nothing is done.
-
-        Raises:
-            StreamClosed: it is.
-        """
-        self._check_open("make_room")
-        if self._group.state is not State.READ_ONLY:
-            self._appender.make_room()
-
     def _take_back(self, written: tuple[int, int]) -> None:
         """Undo a commit that is in the file, and that no reader has seen: Ctrl-C, or no memory for its index.
 

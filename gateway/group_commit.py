@@ -139,8 +139,6 @@ class GroupCommit:
         log.debug("blocks committed", extra=fields(first=blocks[0].number, last=blocks[-1].number))
         if self._ledger.snapshot_due:
             await self._thread.run(self._ledger.write_snapshot)
-        if not self.queue and self._ledger.room_is_low:
-            await self._thread.run(self._ledger.make_room)
 
     # --- a disk that refuses -------------------------------------------------------------------------------
 

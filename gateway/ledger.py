@@ -218,15 +218,6 @@ class Ledger:
         """
         self.streamer.commit_atomic_op()
 
-    @property
-    def room_is_low(self) -> bool:
-        """Whether it is time for `make_room`; while nothing is being committed."""
-        return self.streamer.room_is_low
-
-    def make_room(self) -> None:
-        """Have the disk take the next small blocks faster; in the thread that appends."""
-        self.streamer.make_room()
-
     def advance(self, block: VerifiedBlock) -> None:
         """Take note of a block that `append` has committed, in order."""
         if self.chain.last_number is None:

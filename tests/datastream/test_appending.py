@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import random
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,7 @@ from hypothesis import strategies as st
 
 from datastream.appending import COMMIT_STEPS, Appender, CommitStep
 from datastream.bookmarks import BookmarkIndex
-from datastream.errors import CommitFailed, StreamClosed, StreamReadOnly
+from datastream.errors import CommitFailed, StreamReadOnly
 from datastream.layout import (
     DATA_SIZE_MAX,
     HEADER_PAGE_SIZE,
@@ -23,7 +22,7 @@ from datastream.layout import (
     page_end,
     page_number_of,
 )
-from datastream.limits import ROOM_BYTES, ROOM_LOW_BYTES, ROOM_OPERATION_BYTES_MAX
+from datastream.limits import ROOM_BYTES, ROOM_OPERATION_BYTES_MAX
 from datastream.page_index import PageIndex
 from datastream.streamer import DataStreamer
 from tests.datastream.fake_disk import FailingDisk, MemoryDisk
@@ -199,8 +198,6 @@ def test_a_commit_that_cannot_be_taken_back_is_the_last_one(
         patch.setattr(PageIndex, "add_page", run_out)
         with pytest.raises(MemoryError):
             commit(streamer, bookmark(2), *BIG, flush=True)
-        patch.setattr(Appender, "make_room", run_out)
-        streamer.make_room()  # does nothing: what is on disk may be longer than what is known
     with pytest.raises(StreamReadOnly):
         commit(streamer, bookmark(2), flush=True)
     with pytest.raises(StreamReadOnly):
@@ -277,14 +274,14 @@ def test_a_file_without_pages_grows_at_once(tmp_path: Path) -> None:
 @settings(max_examples=30)
 @given(
     st.lists(
-        st.tuples(st.lists(st.integers(0, 90) | st.just(400_000), max_size=4), st.sampled_from("cfrs")),
+        st.tuples(st.lists(st.integers(0, 90) | st.just(400_000), max_size=4), st.sampled_from("cfs")),
         max_size=20,
     )
 )
 def test_the_same_bytes_however_it_was_committed(
     tmp_path_factory: pytest.TempPathFactory, operations: list[tuple[list[int], str]]
 ) -> None:
-    """Without a flush, with one, with room made, in a group; on a real file, and without a window."""
+    """Without a flush, with one, in a group; on a real file, and without a window."""
     folder, memory = tmp_path_factory.mktemp("same"), MemoryDisk()
     real = DataStreamer.open(folder / "real.bin", initial_pages=1, growth_pages=1)
     plain = DataStreamer.open(folder / "plain.bin", initial_pages=1, growth_pages=1, disk=memory)
@@ -297,9 +294,7 @@ def test_the_same_bytes_however_it_was_committed(
             if how == "s":
                 real.seal_atomic_op()
             else:
-                real.commit_atomic_op(flush=how in "fr")
-            if how == "r":
-                real.make_room()
+                real.commit_atomic_op(flush=how == "f")
         if operations and operations[-1][1] == "s":
             real.commit_atomic_op()
         assert real.committed == plain.committed
@@ -314,10 +309,8 @@ def test_the_same_bytes_however_it_was_committed(
 SMALL = (1, b"s" * 5_000)
 
 
-def test_room_is_made_for_small_commits_up_to_the_end_of_the_page(tmp_path: Path) -> None:
-    memory = MemoryDisk()
-    streamer = open_on(tmp_path, memory)
-    assert not streamer.room_is_low  # nobody has said yet how large its commits are
+def rooms_made(memory: MemoryDisk) -> list[tuple[int, int]]:
+    """Have a disk note from where to where room is made, in the list that is returned."""
     made: list[tuple[int, int]] = []
     make_room = memory.make_room
 
@@ -327,102 +320,99 @@ def test_room_is_made_for_small_commits_up_to_the_end_of_the_page(tmp_path: Path
         make_room(size, offset)
 
     memory.make_room = watched  # type: ignore[method-assign]
+    return made
+
+
+def test_a_small_commit_that_needs_places_makes_room_for_the_next_ones(tmp_path: Path) -> None:
+    """Between its entries and their flush, up to the end of the page in use."""
+    memory = MemoryDisk()
+    made, room_end = rooms_made(memory), 0
+    streamer = open_on(tmp_path, memory)
     while streamer.committed.total_length < HEADER_PAGE_SIZE + PAGE_SIZE + PAGE_SIZE // 2:
+        memory.steps.clear()
         commit(streamer, SMALL, flush=True)
-        end, before = streamer.committed.total_length, bytes(memory.cache)
-        is_low, count = streamer.room_is_low, len(made)
-        streamer.make_room()
-        assert len(made) == count + is_low
-        assert bytes(memory.cache) == before
-        room_end = made[-1][1]
-        assert room_end - end >= min(ROOM_LOW_BYTES, page_end(page_number_of(end)) - end)
-        assert not streamer.room_is_low
-    first_page = [(start, end) for start, end in made if start < HEADER_PAGE_SIZE + PAGE_SIZE]
-    assert [end - start for start, end in first_page[:-1]] == [ROOM_BYTES] * (len(first_page) - 1)
-    assert first_page[-1][1] == HEADER_PAGE_SIZE + PAGE_SIZE < made[len(first_page)][0]
-    assert all(start == end for (_, end), (start, _) in pairwise(first_page))
+        end = streamer.committed.total_length
+        if end <= room_end:
+            assert memory.steps == ["pwrite", "fdatasync", "pwrite", "fdatasync"]
+            continue
+        assert memory.steps == ["pwrite", "make_room", "fdatasync", "pwrite", "fdatasync"]
+        room_start, room_end = made[-1]
+        assert room_start == end
+        assert room_end % 4096 == 0
+        assert ROOM_BYTES - 4096 < room_end - end <= ROOM_BYTES or room_end == page_end(page_number_of(end))
+    assert max(end for start, end in made if start < HEADER_PAGE_SIZE + PAGE_SIZE) == file_size_of(1)
+    assert len(made) < 60
+    assert zero_past_the_end(memory, streamer)
     streamer.close()
 
 
 def test_room_is_made_for_nothing_else(tmp_path: Path) -> None:
-    """Not after commits that are larger, nor after those without a flush."""
+    """Not by commits that are larger, nor by those without a flush."""
     memory = MemoryDisk()
+    made = rooms_made(memory)
     streamer = open_on(tmp_path, memory)
-    head_size = 17
-    for size, flush, is_low in (
-        (ROOM_OPERATION_BYTES_MAX - head_size, True, True),
-        (ROOM_OPERATION_BYTES_MAX - head_size, False, False),
-        (ROOM_OPERATION_BYTES_MAX - head_size, True, True),
-        (ROOM_OPERATION_BYTES_MAX - head_size + 1, True, False),
+    head_size, sizes = 17, (ROOM_OPERATION_BYTES_MAX, ROOM_OPERATION_BYTES_MAX + 1)
+    for size, flush, makes_room in (
+        (sizes[0], False, False),
+        (sizes[1], True, False),
+        (sizes[0], True, True),
+        (sizes[1], True, False),
+        (sizes[0], True, True),
     ):
-        commit(streamer, (1, b"s" * size), flush=flush)
-        assert streamer.room_is_low is is_low
-    streamer.make_room()
-    assert "make_room" not in memory.steps
+        made.clear()
+        commit(streamer, (1, b"s" * (size - head_size)), flush=flush)
+        assert bool(made) is makes_room
     streamer.close()
-    with pytest.raises(StreamClosed):
-        streamer.make_room()
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
 def test_a_disk_that_has_no_room_is_asked_once_a_page(tmp_path: Path, number: int) -> None:
+    """Its commits go on."""
     memory = MemoryDisk()
     disk = FailingDisk(memory)
-    streamer = open_on(tmp_path, disk)
-    commit(streamer, SMALL, flush=True)
     disk.plan["make_room"] = [number] * 3
-    streamer.make_room()
-    assert not streamer.room_is_low
-    commit(streamer, SMALL, flush=True)
-    assert not streamer.room_is_low
+    streamer = open_on(tmp_path, disk)
+    for _ in range(9):
+        commit(streamer, SMALL, flush=True)
+    assert disk.plan["make_room"] == [number] * 2
     assert zero_past_the_end(memory, streamer)
     commit(streamer, (1, b"l" * DATA_SIZE_MAX))
-    commit(streamer, SMALL, flush=True)
-    assert streamer.room_is_low
-    streamer.make_room()
+    for _ in range(9):
+        commit(streamer, SMALL, flush=True)
     assert disk.plan["make_room"] == [number]
-    assert [len(entry.data) for entry in streamer.read_entries(0)] == [5_000, 5_000, DATA_SIZE_MAX, 5_000]
+    assert [len(entry.data) for entry in streamer.read_entries(0)] == [
+        *[5_000] * 9,
+        DATA_SIZE_MAX,
+        *[5_000] * 9,
+    ]
+    assert zero_past_the_end(memory, streamer)
     streamer.close()
 
 
 def test_no_room_is_made_beyond_a_file_that_is_full(tmp_path: Path) -> None:
-    streamer = open_on(tmp_path, MemoryDisk(), pages=1)
-    commit(streamer, (1, b"l" * (DATA_SIZE_MAX - 5_017)))
-    commit(streamer, SMALL, flush=True)
-    assert streamer.committed.total_length == file_size_of(1)
-    assert not streamer.room_is_low
-    streamer.close()
-
-
-def test_no_room_is_made_over_what_a_failed_commit_has_left(tmp_path: Path) -> None:
-    """Its header may be on disk."""
     memory = MemoryDisk()
-    disk = FailingDisk(memory)
-    streamer = open_on(tmp_path, disk)
+    streamer = open_on(tmp_path, memory, pages=1)
+    commit(streamer, (1, b"l" * (DATA_SIZE_MAX - 5_017)))
+    made = rooms_made(memory)
     commit(streamer, SMALL, flush=True)
-    disk.plan["fdatasync"] = [None, errno.EIO]
-    disk.plan["pwrite"] = [None, None, errno.EIO]
-    with pytest.raises(CommitFailed):
-        commit(streamer, SMALL, flush=True)
-    streamer.make_room()
-    assert "make_room" not in memory.steps
-    streamer.recover()
-    streamer.make_room()
-    assert "make_room" in memory.steps
+    assert streamer.committed.total_length == file_size_of(1) == memory.size()
+    assert made == []
     streamer.close()
 
 
 def test_room_that_a_truncation_gave_back_is_made_again(tmp_path: Path) -> None:
     """It cuts the pages off that it dropped, and adds them again as a hole."""
-    streamer = open_on(tmp_path, MemoryDisk())
-    commit(streamer, SMALL, (1, b"l" * DATA_SIZE_MAX), flush=True)
-    commit(streamer, SMALL, flush=True)
-    streamer.make_room()
-    assert not streamer.room_is_low
-    streamer.truncate_file(1)
+    memory = MemoryDisk()
+    streamer = open_on(tmp_path, memory)
     commit(streamer, (1, b"l" * DATA_SIZE_MAX), flush=True)
     commit(streamer, SMALL, flush=True)
-    assert streamer.room_is_low
+    made = rooms_made(memory)
+    commit(streamer, SMALL, flush=True)
+    assert made == []
+    streamer.truncate_file(0)
+    commit(streamer, (1, b"l" * DATA_SIZE_MAX), flush=True)
+    commit(streamer, SMALL, flush=True)
+    assert len(made) == 1
     streamer.close()
 
 

@@ -95,7 +95,6 @@ def work(streamer: DataStreamer, run: Run, *, flush: bool = True) -> None:
             continue
         streamer.commit_atomic_op(flush=flush)
         run.acknowledged = list(run.offered)
-        streamer.make_room()
 
 
 def step_count(path: Path, *, flush: bool = True) -> int:

@@ -103,31 +103,6 @@ def test_the_snapshot_of_the_chain_is_written_beside_the_loop_and_after_the_answ
     on_stage(tmp_path, play)
 
 
-def test_room_for_the_next_blocks_is_made_after_the_answers_when_nothing_waits(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def play(stage: Stage) -> None:
-        alice = stage.publisher("alice")
-        with (
-            gate(monkeypatch, Ledger, "append") as committing,
-            gate(monkeypatch, Ledger, "make_room") as held,
-        ):
-            alice.block(BLOCKS[0])
-            await committing.reached()
-            alice.block(BLOCKS[1])
-            committing.open()
-            await alice.expect("ack 0", "ack 1")
-            await held.reached()
-            assert stage.ledger.last_number == 1  # not between the two
-            alice.block(BLOCKS[2])
-            held.open()
-            await alice.expect("ack 2")
-            await stage.conductor._group_commit.finished()
-        assert held.threads == ["commit"]  # and once: there is room now
-
-    on_stage(tmp_path, play)
-
-
 def test_a_group_that_is_large_enough_takes_no_further_block(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
