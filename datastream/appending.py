@@ -3,9 +3,17 @@
 `COMMIT_STEPS` says what a crash just after each step leaves behind. The header's 38 bytes lie in one disk
 sector (offset 16 to 54 of 512), and a sector is written whole or not at all; that is all we ask of a disk.
 
+A commit may be begun, which is steps 0 to 2, and finished later. When the next one is begun meanwhile, step 4
+of the first and step 2 of the second are one flush:
+
+    begin    entries A ── flush
+    begin                       header A, entries B ── flush
+    finish                                                    header B ── flush
+
 Invariants
   - Nothing of an uncommitted operation is below the `total_length` on disk.
-  - What lies past `total_length` is zero whenever no commit runs, or `_damage` remembers that it is not.
+  - What lies past `total_length`, and past what was begun, is zero whenever no commit runs, or `_damage`
+    remembers that it is not.
   - Data whose flush failed is written again before the next flush: the kernel forgets which pages were
     dirty when a flush fails, so that flushing again would succeed without having written them.
 
@@ -32,7 +40,7 @@ from datastream.layout import (
     pages_used,
 )
 from datastream.limits import ROOM_BYTES, ROOM_OPERATION_BYTES_MAX
-from datastream.operation import OperationGroup
+from datastream.operation import OperationGroup, WrittenGroup
 from datastream.page_tables import PageTable
 from datastream.streamfile import StreamFile
 
@@ -120,6 +128,8 @@ class Appender:
         self._size = file.disk.size()
         self._flushed = file.totals
         self._damage: _Damage | None = None
+        self.begun: tuple[int, int] | None = None
+        """The totals of the commit that was begun and is to be finished."""
         self._room_end = 0
         """Up to here the blocks of the file were written before, as far as that is known."""
         self._header_prefix = file.header_bytes(file.committed)[: -_TOTALS.size]
@@ -171,6 +181,74 @@ class Appender:
             raise
         return new
 
+    def begin(self, group: OperationGroup) -> tuple[int, int]:
+        """Do steps 0 to 2 of a commit, and with the same flush steps 3 and 4 of the one begun before.
+
+        Returns:
+            The new totals; `begun` until it is finished. What was `begun` before is to be published.
+
+        Raises:
+            CommitFailed: the disk refused. What was begun before is still `begun`, and can be finished,
+                unless the flush failed: then both are dropped. What is on disk is restored as far as the disk
+                lets us.
+        """
+        buffer, before = group.buffer, self.begun
+        offset, _ = group.base
+        total_length, _ = new = offset + len(buffer), group.number_next
+        step = _REPAIR
+        try:
+            if self._damage is not None:
+                self._repair(self._damage)
+            if total_length > self._size:
+                step = CommitStep.GROW
+                self._grow(total_length)
+            step = _ENTRIES  # then: the header before, and garbage past its end, which opening zeroes
+            self._disk.pwrite(buffer, offset)
+            if total_length > self._room_end and len(buffer) <= ROOM_OPERATION_BYTES_MAX:
+                self._make_room(total_length)
+            if before is not None:
+                step = _HEADER  # whose entries are on disk: the stream before it or with it
+                self._disk.pwrite(_pack_header(self._header_prefix, *before), HEADER_OFFSET)
+            step = CommitStep.FLUSH_ENTRIES if before is None else CommitStep.FLUSH_HEADER
+            self._disk.fdatasync()
+        except BaseException as error:
+            if step not in (_REPAIR, CommitStep.GROW, _ENTRIES):
+                self.begun = None
+            self._restore(step, new)
+            if isinstance(error, OSError):
+                raise CommitFailed(self._file.path, step.value, error) from error
+            raise
+        if before is not None:
+            self._flushed = before
+        self.begun = new
+        return new
+
+    def finish(self) -> None:
+        """Do steps 3 and 4 of the commit that was `begun`, which the caller then publishes.
+
+        Raises:
+            CommitFailed: the disk refused; the commit is dropped.
+        """
+        assert self.begun is not None
+        new, step = self.begun, _HEADER
+        try:
+            self._disk.pwrite(_pack_header(self._header_prefix, *new), HEADER_OFFSET)
+            step = CommitStep.FLUSH_HEADER
+            self._disk.fdatasync()
+        except BaseException as error:
+            self.begun = None
+            self._restore(step, new)
+            if isinstance(error, OSError):
+                raise CommitFailed(self._file.path, step.value, error) from error
+            raise
+        self._flushed, self.begun = new, None
+
+    def drop_begun(self) -> None:
+        """Drop the commit that was `begun`, if there is one: zero what is on disk of it, or remember to."""
+        if self.begun is not None:
+            new, self.begun = self.begun, None
+            self._restore(_ENTRIES, new)
+
     def _make_room(self, end: int) -> None:
         """Have commits of the bytes from `end` on be flushed faster, see `Disk.make_room`.
 
@@ -190,11 +268,14 @@ class Appender:
             self._room_end = room_end
 
     def take_back(self, new: tuple[int, int]) -> None:
-        """Have on disk again what is committed, after `write` returned `new` and it was not published.
+        """Have on disk again what is committed, after the header of `new` was written and not published.
 
-        What the disk refuses of that is put right before the next commit.
+        What was begun behind it is dropped, too. What the disk refuses of that is put right before the next
+        commit.
         """
-        self._restore(CommitStep.FLUSH_HEADER, new)
+        end = max(new, self.begun or new)
+        self.begun = None
+        self._restore(CommitStep.FLUSH_HEADER, end)
 
     def shorten(self, new: Committed) -> None:
         """Make `new`, an earlier end of the stream, what is committed on disk; the caller then publishes it.
@@ -250,8 +331,8 @@ class Appender:
                 raise
             self._flushed = self._file.totals
 
-    def adopt(self, group: OperationGroup) -> None:
-        """Tell the page index about the pages and checkpoints of a group that was written."""
+    def adopt(self, group: OperationGroup | WrittenGroup) -> None:
+        """Tell the page index about the pages and checkpoints of a group whose header was written."""
         index = self._file.index
         if not group.page_starts:
             for checkpoint in group.checkpoints:
@@ -315,13 +396,14 @@ class Appender:
 
     def _repair(self, damage: _Damage) -> None:
         committed = self._file.committed
+        kept_end = committed.total_length if self.begun is None else self.begun[0]
         if damage.header:
             # First of all, and flushed: a new header over zeroed entries could not be opened.
             self._disk.pwrite(self._header_prefix + _pack_totals(*committed), HEADER_OFFSET)
             self._disk.fdatasync()
-        self._zero(committed.total_length, min(damage.dirty_end, self._size))
+        self._zero(kept_end, min(damage.dirty_end, self._size))
         if damage.rewrite:
-            self._write_again(self._flushed[0], committed.total_length)
+            self._write_again(self._flushed[0], kept_end)
         self._damage = None
 
     def _zero(self, start: int, end: int) -> None:

@@ -2,8 +2,8 @@
 
 DatastreamError
 ├── MisuseError               the program called us wrongly
-│   ├── OperationAlreadyOpen, NoOperationOpen, OperationsNotCommitted, CommitInProgress
-│   ├── StreamClosed, StreamReadOnly
+│   ├── OperationAlreadyOpen, NoOperationOpen, OperationsNotCommitted
+│   ├── CommitInProgress, CommitBegun, StreamClosed, StreamReadOnly
 │   ├── EntryTooLong, EntryTypeReserved, BookmarkSizeWrong, OperationTooLarge
 │   ├── EntrySealed, UpdateTypeDiffers, UpdateSizeDiffers
 │   ├── BadEntryRange, BookmarksReversed, RangeTooLarge
@@ -37,6 +37,7 @@ __all__ = [
     "BookmarksReversed",
     "BookmarksUnavailable",
     "CommandRefused",
+    "CommitBegun",
     "CommitFailed",
     "CommitInProgress",
     "ConnectionEnded",
@@ -124,6 +125,12 @@ class CommitInProgress(_WrongState):
     """A call while another thread commits, updates or truncates."""
 
     state_text = "a commit is in progress in another thread; wait for it"
+
+
+class CommitBegun(_WrongState):
+    """A call that changes what is committed, while a commit that was begun is still to be finished."""
+
+    state_text = "a commit was begun; finish it first"
 
 
 class StreamClosed(_WrongState):

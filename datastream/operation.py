@@ -47,7 +47,7 @@ from datastream.limits import (
 )
 from datastream.operation_table import ADDING, TRANSITIONS, Call, State, next_state
 
-__all__ = ["OperationGroup"]
+__all__ = ["OperationGroup", "WrittenGroup"]
 
 # What `begin`, `begin_commit` and `end_commit` do for a single operation without asking the table every time.
 # They are called for each; to find a member in its class takes longer than to find a name.
@@ -77,6 +77,19 @@ _RESERVED: dict[int, str] = {
     # The answer to an Entry command that found nothing has this type.
     NOT_FOUND_TYPE: "means 'not found' to clients",
 }
+
+
+class WrittenGroup(NamedTuple):
+    """What the commit of a group still needs once its entries are on disk."""
+
+    end: tuple[int, int]
+    """(total_length, total_entries) once it is committed."""
+    bookmarks: dict[bytes, int]
+    """Each with the number of its newest entry."""
+    page_starts: list[tuple[int, int]]
+    """As of the group, like the next two."""
+    page_ends: list[tuple[int, int]]
+    checkpoints: list[int]
 
 
 class OperationGroup:
@@ -112,7 +125,7 @@ class OperationGroup:
     ) -> None:
         self.state = state
         self.base = base
-        """(total_length, total_entries) of what is committed before the group."""
+        """(total_length, total_entries) of what is committed before the group, or will be by then."""
         self.buffer = bytearray()
         """The bytes from `base[0]` on, padding included, as they will lie in the file."""
         self.number_next = base[1]
@@ -199,7 +212,7 @@ class OperationGroup:
         self._room_kept, self._room = self._room, 0
 
     def end_commit(self, committed: tuple[int, int]) -> None:
-        """Begin anew after what was committed, which is this group."""
+        """Begin anew after what was committed, or will be, which is this group."""
         assert self.state is _COMMITTING
         # `_room_kept` is right already: the page goes on where the group ended.
         self.base = committed
@@ -214,6 +227,18 @@ class OperationGroup:
             self.page_starts.clear()
             self.page_ends.clear()
         self.state = _IDLE  # last: interrupted before, nothing is taken for the next group
+
+    def hand_over(self, end: tuple[int, int]) -> WrittenGroup:
+        """Begin anew after this group, whose entries are on disk; return what its commit still needs.
+
+        Args:
+            end: (total_length, total_entries) of the group.
+        """
+        written = WrittenGroup(
+            *(end, dict(self.all_bookmarks), self.page_starts[:], self.page_ends[:], self.checkpoints[:])
+        )
+        self.end_commit(end)
+        return written
 
     def rollback(self) -> None:
         """Drop the open operation's entries; sealed ones stay."""

@@ -6,9 +6,12 @@
     streamer.add_stream_entry(1, b"...")
     streamer.commit_atomic_op()              # visible to every reader, and on disk
 
+Where commits follow one another without a pause, `begin_commit` for each and `finish_commit` behind the last
+take one flush for each, and not two.
+
 Threads: one thread at a time appends and commits; queries may come from any thread, also during a commit.
-`operation.py` has the states, `appending.py` the steps of a commit, `updating.py` those of an update and of a
-truncation, `opening.py` those of opening.
+`operation.py` has the states, `committing.py` the commits, `appending.py` their steps on disk, `updating.py`
+those of an update and of a truncation, `opening.py` those of opening.
 
 Source: wire.md 1, 2, 4; design.md, "What must always hold".
 """
@@ -17,13 +20,13 @@ from __future__ import annotations
 
 import logging
 import os
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from datastream.appending import Appender, CommitStep
-from datastream.bookmarks import BookmarkIndex, OpenDatabase, Undo
+from datastream.bookmarks import BookmarkIndex, OpenDatabase
 from datastream.changes import RangeSender
+from datastream.committing import Committer
 from datastream.disk import Disk
 from datastream.errors import (
     BookmarkNotFound,
@@ -32,7 +35,6 @@ from datastream.errors import (
     BookmarksUnavailable,
     CommitFailed,
     EntryNotFound,
-    MisuseError,
     RangeTooLarge,
     StreamClosed,
     StreamReadOnly,
@@ -44,7 +46,6 @@ from datastream.limits import (
     DATA_BETWEEN_BOOKMARKS_BYTES_MAX,
     GROWTH_PAGES,
     INITIAL_PAGES,
-    PENDING_BOOKMARKS_MAX,
 )
 from datastream.opening import OpeningOptions, open_parts
 from datastream.operation import OperationGroup
@@ -72,9 +73,7 @@ class DataStreamer:
         self._group = OperationGroup(
             file.committed, state=State.READ_ONLY if access is Access.READ else State.IDLE
         )
-        self._callbacks: tuple[Callable[[Committed], None], ...] = ()
-        self._publishing = threading.Lock()
-        """Held while a commit is published, together with its bookmarks."""
+        self._committer = Committer(file, bookmarks, appender, self._changer, self._group)
         # Called once an entry: without the step through the methods below, which document them.
         self.add_stream_entry = self._group.add_entry  # type: ignore[method-assign]
         self.add_stream_bookmark = self._group.add_bookmark  # type: ignore[method-assign]
@@ -128,6 +127,7 @@ class DataStreamer:
             return
         self._group.move(Call.CLOSE)
         try:
+            self._committer.drop_begun()
             self._bookmarks.write_pending()
         except BookmarksUnavailable as error:
             _logger.warning("%s; the next opening adds what is missing", error)
@@ -206,9 +206,12 @@ class DataStreamer:
         return os.fstat(self._file.disk.fileno()).st_blocks * 512
 
     def rollback_group(self) -> None:
-        """Drop the open operation and all sealed ones; without any, nothing happens."""
+        """Drop the open operation and all sealed ones; without any, nothing happens.
+
+        A commit that was begun stays.
+        """
         self._group.move(Call.ROLLBACK_GROUP)
-        self._group.restart(self._file.committed)
+        self._group.restart(self._committer.end)
 
     def commit_atomic_op(self, *, flush: bool = True) -> None:
         """Publish the open operation and all sealed ones, under one pair of flushes.
@@ -219,62 +222,40 @@ class DataStreamer:
                 that opening refuses. Meant for streams that can be made again.
 
         Raises:
-            NoOperationOpen, CommitInProgress, StreamClosed: wrong state; nothing was changed.
+            NoOperationOpen, CommitBegun, CommitInProgress, StreamClosed: wrong state; nothing was changed.
             CommitFailed: the disk or the bookmark DB refused. The committed view is as it was, the open and
                 all sealed operations were dropped, and another operation may be started.
         """
-        group, committed, undo = self._group, None, None
-        try:
-            group.begin_commit()
-            if self._bookmarks.failed or self._changer.overdue:
-                self._finish_what_is_overdue()  # step 0a
-            committed = self._appender.write(group, flush=flush)  # steps 0 to 4; 3 is the commit point
-            if group.checkpoints or group.page_starts:
-                self._appender.adopt(group)
-            bookmarks = group.all_bookmarks
-            undo = self._bookmarks.before(bookmarks)
-            # Together: a bookmark that is added again must not lead to an entry that is not to be seen yet.
-            with self._publishing:
-                pending_count = self._bookmarks.record(bookmarks, committed[1])
-                self._file.totals = committed  # step 5: from here on, readers see it
-            # Only now: one that is taken back must leave no bookmarks in the DB.
-            if pending_count >= PENDING_BOOKMARKS_MAX or flush:
-                self._write_bookmarks(flush=flush)  # step 6
-            group.end_commit(committed)
-        except MisuseError:
-            raise  # nothing has begun; another thread's commit may go on
-        except BaseException:
-            if group.state is State.COMMITTING:
-                self._end_failed_commit(committed, undo)
-            raise
-        if self._callbacks:
-            self._tell(Committed(*committed))
+        self._committer.commit(flush=flush)
 
-    def _end_failed_commit(self, written: tuple[int, int] | None, undo: Undo | None) -> None:
-        """Leave nothing of a commit, or all of it, where it was interrupted behind its publication."""
-        group = self._group
-        try:
-            if written is not None and self._file.totals is not written:
-                if undo is not None:
-                    self._bookmarks.take_back(undo)
-                self._take_back(written)
-        finally:
-            group.restart(self._file.committed)
-            if group.state is State.COMMITTING:
-                group.move(_COMMIT_DONE)
+    # --- a commit in two halves --------------------------------------------------------------------------
 
-    def _take_back(self, written: tuple[int, int]) -> None:
-        """Undo a commit that is in the file, and that no reader has seen: Ctrl-C, or no memory for its index.
+    @property
+    def has_begun(self) -> bool:
+        """Whether a commit was begun that is still to be finished."""
+        return self._committer.has_begun
 
-        If that cannot be done either, the stream takes no further commit: it has to be opened again.
+    def begin_commit(self) -> None:
+        """Have the open operation and all sealed ones on disk, where nobody sees them yet.
+
+        If a commit was begun before, it is finished with the same flush. Another operation may be started on
+        return; `finish_commit` makes this one visible, or the next `begin_commit` does. A crash before that
+        leaves nothing of it, and so does `close`.
+
+        Raises:
+            NoOperationOpen, CommitInProgress, StreamClosed: wrong state; nothing was changed.
+            CommitFailed: the disk or the bookmark DB refused; the open and all sealed operations were
+                dropped. The commit that was begun before was dropped as well, if it is not `has_begun`.
         """
-        _logger.warning("%s: a commit is taken back, as it was interrupted behind its header", self.path)
-        try:
-            self._appender.take_back(written)
-            self._file.load_index()
-        except BaseException:
-            self._group.state = State.READ_ONLY
-            raise
+        self._committer.begin()
+
+    def finish_commit(self) -> None:
+        """Make the commit that was begun visible, on disk; if none was, nothing happens.
+
+        Raises:
+            CommitFailed: the disk refused; the commit was dropped, and so were operations started since.
+        """
+        self._committer.finish()
 
     def recover(self) -> None:
         """Put right what an earlier failure left in file or bookmark DB, as the next commit would do first.
@@ -290,43 +271,11 @@ class DataStreamer:
         self._check_open("recover")
         if self._group.state is State.READ_ONLY:
             raise StreamReadOnly("recover")
-        self._finish_what_is_overdue()
+        self._committer.finish_what_is_overdue()
         try:
             self._appender.flush()
         except OSError as error:
             raise CommitFailed(self._file.path, CommitStep.REPAIR.value, error) from error
-
-    def _tell(self, committed: Committed) -> None:
-        """Call those who asked for it."""
-        for callback in self._callbacks:
-            try:
-                callback(committed)
-            except Exception:  # the commit stands, whatever a listener does
-                _logger.exception("%s: a listener failed after a commit", self._file.path)
-
-    def _finish_what_is_overdue(self) -> None:
-        """Open a bookmark DB that failed again, and finish an update that could not be written."""
-        try:
-            if self._bookmarks.failed:
-                self._bookmarks.recover()
-            self._changer.finish()
-        except (BookmarksUnavailable, OSError) as error:
-            os_error = error if isinstance(error, OSError) else OSError(str(error))
-            raise CommitFailed(self._file.path, CommitStep.REPAIR.value, os_error) from error
-
-    def _write_bookmarks(self, *, flush: bool) -> None:
-        """Write what waits for the DB. If that fails, the commit stands, and its bookmarks stay in memory."""
-        try:
-            if flush:
-                self._bookmarks.write_pending()
-            else:
-                self._bookmarks.write_pending_behind()
-        except (BookmarksUnavailable, MemoryError) as error:
-            self._bookmarks.failed = True
-            _logger.error(
-                "%s; the operation is committed, its bookmarks are written before the next one",
-                error if isinstance(error, BookmarksUnavailable) else f"{self.path}: no memory",
-            )
 
     # --- changing what is committed ----------------------------------------------------------------------
 
@@ -342,8 +291,9 @@ class DataStreamer:
             data: the new data.
 
         Raises:
-            NoOperationOpen, OperationAlreadyOpen, OperationsNotCommitted, CommitInProgress, StreamClosed,
-                StreamReadOnly: wrong state; a committed entry needs that no operation is open or sealed.
+            NoOperationOpen, OperationAlreadyOpen, OperationsNotCommitted, CommitBegun, CommitInProgress,
+                StreamClosed, StreamReadOnly: wrong state; a committed entry needs that no operation is open
+                or sealed.
             EntryNotFound, EntrySealed: no such entry, or one of a sealed operation.
             UpdateTypeDiffers, UpdateSizeDiffers: a committed entry has another type or length.
             EntryTypeReserved, EntryTooLong, BookmarkSizeWrong, OperationTooLarge: nothing was changed.
@@ -353,9 +303,10 @@ class DataStreamer:
         if number >= self._file.committed.total_entries and group.state in (State.OPEN, State.OPEN_SEALED):
             group.update(number, entry_type, data)
             return
+        self._committer.check_not_begun(Call.UPDATE_COMMITTED)
         group.move(Call.UPDATE_COMMITTED)
         try:
-            self._finish_what_is_overdue()
+            self._committer.finish_what_is_overdue()
             self._changer.update(number, entry_type, bytes(data))
         finally:
             group.move(_COMMIT_DONE)
@@ -367,23 +318,24 @@ class DataStreamer:
         disconnected. The number of entries itself drops nothing.
 
         Raises:
-            OperationAlreadyOpen, OperationsNotCommitted, CommitInProgress, StreamClosed, StreamReadOnly:
-                wrong state.
+            OperationAlreadyOpen, OperationsNotCommitted, CommitBegun, CommitInProgress, StreamClosed,
+                StreamReadOnly: wrong state.
             EntryNotFound: `number` is above the number of entries.
             EntriesDisagree: a page that had to be walked is damaged; nothing was changed.
             CommitFailed: the disk refused before the commit point; nothing was changed.
         """
         group, before = self._group, self._file.committed
+        self._committer.check_not_begun(Call.TRUNCATE)
         group.move(Call.TRUNCATE)
         try:
-            self._finish_what_is_overdue()
+            self._committer.finish_what_is_overdue()
             self._changer.truncate(number)
         finally:
             committed = self._file.committed
             group.move(_COMMIT_DONE)
             group.restart(committed)
             if committed != before:  # also where it was interrupted behind its commit point
-                self._tell(committed)
+                self._committer.tell(committed)
 
     # --- queries: any thread -----------------------------------------------------------------------------
 
@@ -450,7 +402,9 @@ class DataStreamer:
         """Return where the index says that a bookmark is; `_confirm` has to follow."""
         if not BOOKMARK_SIZE_MIN <= len(bookmark) <= BOOKMARK_SIZE_MAX:
             raise BookmarkSizeWrong(len(bookmark), BOOKMARK_SIZE_MAX)
-        with self._publishing:  # or the bookmark of an entry that can be seen would not be found yet
+        with (
+            self._committer.publishing
+        ):  # or the bookmark of an entry that can be seen would not be found yet
             number = self._bookmarks.get_recorded(bookmark)
         if number is None:
             number = self._bookmarks.get(bookmark)
@@ -522,11 +476,12 @@ class DataStreamer:
 
         After a truncation, what it is given is shorter than the time before.
         """
-        self._callbacks = (*self._callbacks, callback)
+        committer = self._committer
+        committer.callbacks = (*committer.callbacks, callback)
 
         def unsubscribe() -> None:
             """End the calls; a second time does nothing."""
-            self._callbacks = tuple(other for other in self._callbacks if other is not callback)
+            committer.callbacks = tuple(other for other in committer.callbacks if other is not callback)
 
         return unsubscribe
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 import errno
 import random
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import plyvel
@@ -44,6 +45,24 @@ WORKLOAD: tuple[tuple[tuple[Item, ...], str], ...] = (
 )
 """(items, what becomes of the operation); `update N` replaces entry N, `truncate N` drops those from N on."""
 
+IN_HALVES: tuple[tuple[tuple[Item, ...], str], ...] = (
+    (operation(1), "begin"),
+    ((bookmark(2), (1, b"a" * 600_000)), "begin"),
+    ((bookmark(3), (1, b"b" * 600_000), (2, b"")), "seal"),  # turns the page, and the file grows
+    (operation(4), "begin"),  # a group of two
+    ((), "finish"),
+    (operation(5), "begin"),
+    (((1, b"c" * 300_000),), "rollback"),
+    ((bookmark(6), (1, b"d" * DATA_SIZE_MAX), (1, b"e" * 900_000), bookmark(1)), "begin"),
+    (operation(7), "begin"),
+    ((), "finish"),
+    (operation(8), "commit"),
+    ((), "truncate 20"),
+    (operation(9), "begin"),
+    (((2, b"e" * 900_000), bookmark(4)), "begin"),
+)
+"""The same with commits in two halves; the last one is never finished."""
+
 
 @dataclass
 class Run:
@@ -55,6 +74,10 @@ class Run:
     """With those of the commit that was under way."""
     updating: bool = False
     """An update in place was under way; its record is in the folder of bookmarks."""
+
+
+Work = Callable[[DataStreamer, Run], None]
+"""Does a workload, and takes note of what it has done."""
 
 
 @contextmanager
@@ -97,12 +120,45 @@ def work(streamer: DataStreamer, run: Run, *, flush: bool = True) -> None:
         run.acknowledged = list(run.offered)
 
 
-def step_count(path: Path, *, flush: bool = True) -> int:
-    """Return how many writes and flushes the workload makes after the stream was created."""
+def work_in_halves(streamer: DataStreamer, run: Run) -> None:
+    """Do the workload in halves from its beginning. What is begun is not offered before it is finished."""
+    group: list[Item] = []
+    begun: list[Item] = []
+    for items, end in IN_HALVES:
+        verb, _, number = end.partition(" ")
+        if verb in ("finish", "truncate"):
+            run.offered = [*run.acknowledged, *begun]
+            if verb == "finish":
+                streamer.finish_commit()
+            else:
+                del run.offered[int(number) :]
+                streamer.truncate_file(int(number))
+            run.acknowledged, begun = list(run.offered), []
+            continue
+        streamer.start_atomic_op()
+        add(streamer, items)
+        if end == "rollback":
+            streamer.rollback_atomic_op()
+            continue
+        group += items
+        if end == "seal":
+            streamer.seal_atomic_op()
+        elif end == "commit":
+            run.offered = [*run.acknowledged, *group]
+            streamer.commit_atomic_op()
+            run.acknowledged, group = list(run.offered), []
+        else:
+            run.offered = [*run.acknowledged, *begun]
+            streamer.begin_commit()
+            run.acknowledged, begun, group = list(run.offered), group, []
+
+
+def step_count(path: Path, work: Work) -> int:
+    """Return how many writes and flushes a workload makes after the stream was created."""
     disk = MemoryDisk()
     with opened(path, disk) as streamer:
         disk.steps.clear()
-        work(streamer, Run(), flush=flush)
+        work(streamer, Run())
     shutil.rmtree(path.with_name("s.db"))
     return len(disk.steps)
 
@@ -134,8 +190,9 @@ def check(path: Path, disk: MemoryDisk, run: Run, where: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["none", "all", "prefix", "sectors"])
-def test_every_boundary(tmp_path: Path, how: str) -> None:
-    crash_everywhere(tmp_path / "s.bin", how, flush=True)
+@pytest.mark.parametrize("work", [work, work_in_halves])
+def test_every_boundary(tmp_path: Path, how: str, work: Work) -> None:
+    crash_everywhere(tmp_path / "s.bin", how, work)
 
 
 @pytest.mark.parametrize("bookmarks_max", [2, 1000])
@@ -143,14 +200,14 @@ def test_every_boundary_of_commits_without_a_flush(
     tmp_path: Path, bookmarks_max: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The process is killed, also in the middle of a copy: what it wrote is there, the index may lag."""
-    monkeypatch.setattr("datastream.streamer.PENDING_BOOKMARKS_MAX", bookmarks_max)
-    crash_everywhere(tmp_path / "s.bin", "all", flush=False)
+    monkeypatch.setattr("datastream.committing.PENDING_BOOKMARKS_MAX", bookmarks_max)
+    crash_everywhere(tmp_path / "s.bin", "all", partial(work, flush=False))
 
 
-def crash_everywhere(path: Path, how: str, *, flush: bool) -> None:
-    """Stop the workload before each of its steps, and check what a reopening finds."""
+def crash_everywhere(path: Path, how: str, work: Work) -> None:
+    """Stop a workload before each of its steps, and check what a reopening finds."""
     rng = random.Random(f"crash {how}")
-    steps = step_count(path, flush=flush)
+    steps = step_count(path, work)
     assert steps > 20
     for crash_at in range(steps + 1):
         run, disk = Run(), MemoryDisk()
@@ -158,7 +215,7 @@ def crash_everywhere(path: Path, how: str, *, flush: bool) -> None:
             disk.steps.clear()
             disk.crash_at = crash_at
             try:
-                work(streamer, run, flush=flush)
+                work(streamer, run)
             except PowerLost:
                 pass
             else:
@@ -175,13 +232,14 @@ def crash_everywhere(path: Path, how: str, *, flush: bool) -> None:
         shutil.rmtree(keep_index)
 
 
-def test_a_process_is_killed_and_then_the_power_fails(tmp_path: Path) -> None:
+@pytest.mark.parametrize("work", [work, work_in_halves])
+def test_a_process_is_killed_and_then_the_power_fails(tmp_path: Path, work: Work) -> None:
     """What the process wrote and did not flush is found by the next one, which may not lose it any more.
 
     A block node tells publishers at once what it has found; they forget it.
     """
     path = tmp_path / "s.bin"
-    steps, unflushed_count = step_count(path), 0
+    steps, unflushed_count = step_count(path, work), 0
     for killed_at in range(steps + 1):
         run, disk = Run(), MemoryDisk()
         with opened(path, disk) as streamer:

@@ -18,6 +18,7 @@ CASES: list[tuple[DatastreamError, str]] = [
     ),
     (errors.NoOperationOpen("x"), "x: no atomic operation is open; start one first"),
     (errors.CommitInProgress("x"), "x: a commit is in progress in another thread; wait for it"),
+    (errors.CommitBegun("x"), "x: a commit was begun; finish it first"),
     (errors.StreamClosed("x"), "x: the stream is closed"),
     (
         errors.OperationsNotCommitted("x"),
