@@ -257,6 +257,18 @@ class DataStreamer:
         """
         self._committer.finish()
 
+    def rollback_commit(self) -> None:
+        """Drop the commit that was begun, and operations that were started since; without any, do nothing.
+
+        What the disk refuses of that is put right before the next commit.
+
+        Raises:
+            CommitInProgress, StreamClosed, StreamReadOnly: wrong state; nothing was changed.
+        """
+        self._group.move(Call.ROLLBACK_GROUP)
+        self._committer.drop_begun()
+        self._group.restart(self._committer.end)
+
     def recover(self) -> None:
         """Put right what an earlier failure left in file or bookmark DB, as the next commit would do first.
 

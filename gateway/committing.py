@@ -21,7 +21,14 @@ from gateway.limits import STAGE_BLOCK_ITEMS_MIN, STAGE_ITEM_BYTES_MAX
 from gateway.turns import Turns
 from gateway.work_thread import WorkThread
 
-__all__ = ["commit"]
+__all__ = ["commit", "is_laid_out_in_loop"]
+
+
+def is_laid_out_in_loop(block_count: int, item_count: int, size_bytes: int) -> bool:
+    """Tell where blocks are laid out, of so many items of so many bytes in all."""
+    return (
+        item_count >= STAGE_BLOCK_ITEMS_MIN * block_count and size_bytes <= STAGE_ITEM_BYTES_MAX * item_count
+    )
 
 
 async def commit(
@@ -49,7 +56,7 @@ async def commit(
         As `Ledger.append`; none of the blocks can be seen then.
     """
     item_count = sum(len(block.items) for block in blocks)
-    if item_count < STAGE_BLOCK_ITEMS_MIN * len(blocks) or size_bytes > STAGE_ITEM_BYTES_MAX * item_count:
+    if not is_laid_out_in_loop(len(blocks), item_count, size_bytes):
         started_ns = now_ns()
         await thread.run(ledger.append, blocks)
     else:

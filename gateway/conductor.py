@@ -109,6 +109,7 @@ class Conductor:
         self._group_commit = GroupCommit(
             *(ledger, commit_thread or WorkThread("commit"), self.turns, clock_ns, self._spawn),
             blocks_max=group_blocks_max,
+            first_stored=self._first_stored,
             stored=self._stored,
             failed=self._commit_failed,
             recovered=arbiter.disk_recovered,
@@ -367,10 +368,12 @@ class Conductor:
 
     # --- what the commit tells -----------------------------------------------------------------------------
 
-    async def _stored(self, group: Sequence[Attempt], blocks: Sequence[VerifiedBlock], took_ns: int) -> None:
+    async def _first_stored(self, attempt: Attempt) -> None:
+        """Block 0 is on disk: believe what it publishes, before it is acknowledged."""
+        await self._checks.block_0_committed(attempt.published)
+
+    def _stored(self, group: Sequence[Attempt], blocks: Sequence[VerifiedBlock], took_ns: int) -> None:
         """Blocks are on disk: let readers have them, and acknowledge them."""
-        if group[0].number == 0:
-            await self._checks.block_0_committed(group[0].published)
         now_ns = self._now_ns()
         self._metrics.flush_seconds.observe(took_ns / 1e9)
         for attempt, block in zip(group, blocks, strict=True):

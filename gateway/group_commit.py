@@ -1,17 +1,23 @@
-"""Group commit: blocks that come while others are written are written together, with one pair of flushes.
+"""Group commit: blocks that come while others are written are written together, and share their flushes.
 
-A shell beside `gateway.conductor`, which puts blocks in the queue, and hears what became of them.
+A shell beside `gateway.conductor`, which puts blocks in the queue, and hears what became of them. The thread
+that writes takes the next group by itself: one flush has on disk what makes a group visible, and what is in
+the next one.
 
-    blocks ready    A    B C D       E F
-    written         ├─ A ─────┤├─ B C D ───┤├─ E F ───┤
-                              └ stored     └ stored   └ stored
+    blocks ready    A      B C D      E F
+    written         ├─ A ─┤├─ A, B C D ─┤├─ B C D, E F ─┤├─ E F ─┤
+                                        └ A stored      └ B C D  └ E F
+
+A group that would hold up the one before it has flushes of its own: where it is large, where it is laid out
+in the event loop (`gateway.committing`), and where it begins with block 0, of which more is to be kept.
 
 When the disk refuses a group, nothing of it can be seen, and what waits behind it is forgotten, too: it is
 linked to what is not there. Then the disk is tried until it takes writes again.
 
 Invariants
-  - One group at a time, and blocks in the order of the queue.
+  - One group at a time is begun, and blocks are in the order of the queue.
   - `stored` is called only after both flushes.
+  - While `is_running`, the queue is taken from where blocks are committed, and put into by the event loop.
 """
 
 from __future__ import annotations
@@ -20,14 +26,16 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import suppress
+from typing import NamedTuple
 
 from datastream.errors import CommitFailed
 from datastream.layout import ENTRY_HEAD_SIZE
 from gateway.begun import Begun
-from gateway.committing import commit
+from gateway.committing import commit, is_laid_out_in_loop
 from gateway.in_flight import Attempt
 from gateway.ledger import Ledger, VerifiedBlock
-from gateway.limits import COMMIT_GROUP_BYTES_MAX, DISK_PROBE_SECONDS
+from gateway.limits import COMMIT_GROUP_BYTES_MAX, DISK_PROBE_SECONDS, SHARED_FLUSH_BYTES_MAX
 from gateway.logs import fields
 from gateway.turns import Turns
 from gateway.work_thread import WorkThread
@@ -35,6 +43,24 @@ from gateway.work_thread import WorkThread
 __all__ = ["GroupCommit"]
 
 log = logging.getLogger(__name__)
+
+
+class _Group(NamedTuple):
+    """Blocks that are committed together."""
+
+    attempts: Sequence[Attempt]
+    blocks: Sequence[VerifiedBlock]
+    size_bytes: int
+    """Of their items."""
+    taken_ns: int
+    """When they were taken from the queue."""
+
+
+class _Failure(NamedTuple):
+    """A block that could not be put on disk."""
+
+    attempt: Attempt
+    error: Exception
 
 
 class GroupCommit:
@@ -47,6 +73,7 @@ class GroupCommit:
         now_ns: monotonic time in nanoseconds.
         spawn: starts a task whose errors would be our bugs.
         blocks_max: most blocks in a group.
+        first_stored: told of block 0 when it is on disk, and awaited before `stored` is.
         stored: told of each group that is on disk, with the nanoseconds that it took; the ledger is still to
             `advance` by its blocks.
         failed: told of the first block of a group that is not, and why; what waited is forgotten.
@@ -62,7 +89,8 @@ class GroupCommit:
         spawn: Callable[[Coroutine[None, None, None]], asyncio.Task[None]],
         *,
         blocks_max: int,
-        stored: Callable[[Sequence[Attempt], Sequence[VerifiedBlock], int], Awaitable[None]],
+        first_stored: Callable[[Attempt], Awaitable[None]],
+        stored: Callable[[Sequence[Attempt], Sequence[VerifiedBlock], int], None],
         failed: Callable[[Attempt, str], None],
         recovered: Callable[[], None],
     ) -> None:
@@ -76,6 +104,7 @@ class GroupCommit:
         self._now_ns = now_ns
         self._spawn = spawn
         self._blocks_max = blocks_max
+        self._first_stored = first_stored
         self._stored = stored
         self._failed = failed
         self._recovered = recovered
@@ -102,51 +131,132 @@ class GroupCommit:
         self._thread.close()
 
     async def _commit_all(self) -> None:
+        loop = asyncio.get_running_loop()
         while self.queue:
-            await self._commit_group(self._next_group())
+            if _is_apart(self.queue[0]):
+                failure = await self._commit_apart(self._next_group())
+            else:
+                failure = await self._thread.run(self._commit_here, loop)
+            if failure is not None:
+                self._give_up(failure)
+            elif self._ledger.snapshot_due:
+                await self._thread.run(self._ledger.write_snapshot)
         self.is_running, self._running = False, None
 
-    def _next_group(self) -> list[Attempt]:
-        """Take blocks from the queue: one at least, and no further ones beyond the limits of a group."""
-        group: list[Attempt] = []
-        size_bytes = 0
+    def _next_group(self) -> _Group:
+        """Take blocks of a kind from the queue: one at least, none more beyond the limits of a group."""
+        attempts: list[Attempt] = []
+        blocks: list[VerifiedBlock] = []
+        size_bytes = file_bytes = 0
+        is_apart = _is_apart(self.queue[0])
         while (
             self.queue
-            and len(group) < self._blocks_max
-            and (not group or size_bytes < COMMIT_GROUP_BYTES_MAX)
+            and len(attempts) < self._blocks_max
+            and (
+                not attempts or (file_bytes < COMMIT_GROUP_BYTES_MAX and _is_apart(self.queue[0]) == is_apart)
+            )
         ):
             attempt = self.queue.popleft()
             assert attempt.summary is not None
-            size_bytes += attempt.summary.size_bytes + len(attempt.items) * ENTRY_HEAD_SIZE
-            group.append(attempt)
-        return group
-
-    async def _commit_group(self, group: Sequence[Attempt]) -> None:
-        blocks, size_bytes = [], 0
-        for attempt in group:
-            assert attempt.summary is not None
             size_bytes += attempt.summary.size_bytes
+            file_bytes += attempt.summary.size_bytes + len(attempt.items) * ENTRY_HEAD_SIZE
+            attempts.append(attempt)
             root_hash = attempt.summary.root_hash
             blocks.append(VerifiedBlock(attempt.number, attempt.items, root_hash, attempt.kinds))
+        return _Group(attempts, blocks, size_bytes, self._now_ns())
+
+    async def _commit_apart(self, group: _Group) -> _Failure | None:
+        """Commit a group by itself, for which something is to be done in the event loop."""
         try:
             took_ns = await commit(
-                *(self._ledger, blocks, size_bytes, self._thread, self._turns), now_ns=self._now_ns
+                *(self._ledger, group.blocks, group.size_bytes, self._thread, self._turns),
+                now_ns=self._now_ns,
             )
         except Exception as error:  # the edge of a shell: whatever it was, nothing was committed
-            self._give_up(group[0], error)
-            return
-        await self._stored(group, blocks, took_ns)
-        log.debug("blocks committed", extra=fields(first=blocks[0].number, last=blocks[-1].number))
-        if self._ledger.snapshot_due:
-            await self._thread.run(self._ledger.write_snapshot)
+            return _Failure(group.attempts[0], error)
+        if group.attempts[0].number == 0:
+            await self._first_stored(group.attempts[0])
+        self._on_stored(group, took_ns)
+        return None
+
+    def _on_stored(self, group: _Group, took_ns: int) -> None:
+        self._stored(group.attempts, group.blocks, took_ns)
+        log.debug(
+            "blocks committed", extra=fields(first=group.blocks[0].number, last=group.blocks[-1].number)
+        )
+
+    # --- in the thread -------------------------------------------------------------------------------------
+
+    def _commit_here(self, loop: asyncio.AbstractEventLoop) -> _Failure | None:
+        """Commit groups one behind the other, until the next one is not for here, or none waits.
+
+        Args:
+            loop: told of each that is on disk.
+        """
+        ledger = self._ledger
+        begun: _Group | None = None
+        while (group := self._take()) is not None or begun is not None:
+            try:
+                if group is None:
+                    ledger.finish()
+                else:
+                    if begun is not None and group.size_bytes > SHARED_FLUSH_BYTES_MAX:
+                        ledger.finish()
+                        self._tell(loop, begun)
+                        begun = None
+                    ledger.begin(group.blocks)
+            except Exception as error:  # the edge of a shell: whatever it was, nothing was committed
+                failure = self._failure(loop, begun, group, error)
+                if ledger.has_begun:  # not for the disk's sake: a later commit must not bring it back
+                    ledger.give_up()
+                return failure
+            if begun is not None:
+                self._tell(loop, begun)
+            begun = group
+        return None
+
+    def _take(self) -> _Group | None:
+        """Take the next group from the queue, if there is one for the thread, and nothing else is due."""
+        if not self.queue or _is_apart(self.queue[0]) or self._ledger.snapshot_due:
+            return None
+        return self._next_group()
+
+    def _failure(
+        self, loop: asyncio.AbstractEventLoop, begun: _Group | None, group: _Group | None, error: Exception
+    ) -> _Failure:
+        """Finish what was begun where only what is behind it has failed; tell what could not be committed."""
+        if begun is None:
+            assert group is not None
+            return _Failure(group.attempts[0], error)
+        if group is None or not self._ledger.has_begun:
+            return _Failure(begun.attempts[0], error)
+        try:
+            self._ledger.finish()
+        except Exception as finish_error:  # as above
+            return _Failure(begun.attempts[0], finish_error)
+        self._tell(loop, begun)
+        return _Failure(group.attempts[0], error)
+
+    def _tell(self, loop: asyncio.AbstractEventLoop, group: _Group) -> None:
+        """Have the event loop told that a group is on disk."""
+        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            loop.call_soon_threadsafe(self._hear, group, self._now_ns() - group.taken_ns)
+
+    def _hear(self, group: _Group, took_ns: int) -> None:
+        """In the event loop: a group is on disk."""
+        try:
+            self._on_stored(group, took_ns)
+        except Exception as error:  # our bug; the thread goes on, so a task of its own tells of it
+            self._spawn(_raise(error))
 
     # --- a disk that refuses -------------------------------------------------------------------------------
 
-    def _give_up(self, attempt: Attempt, error: Exception) -> None:
+    def _give_up(self, failure: _Failure) -> None:
+        attempt, error = failure
         if isinstance(error, CommitFailed):
             log.error("commit failed", extra=fields(block=attempt.number, got=str(error)))
         else:
-            log.exception("commit failed", extra=fields(block=attempt.number))
+            log.error("commit failed", extra=fields(block=attempt.number), exc_info=error)
         self.queue.clear()
         self._failed(attempt, str(error))
         if self._probing is None:
@@ -168,3 +278,13 @@ class GroupCommit:
         log.info("the disk takes writes again", extra=fields(last_block=self._ledger.last_number))
         self._probing = None
         self._recovered()
+
+
+def _is_apart(attempt: Attempt) -> bool:
+    """Tell whether a block is committed by itself: something is to be done for it in the event loop."""
+    assert attempt.summary is not None
+    return attempt.number == 0 or is_laid_out_in_loop(1, len(attempt.items), attempt.summary.size_bytes)
+
+
+async def _raise(error: Exception) -> None:
+    raise error

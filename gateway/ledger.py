@@ -13,7 +13,8 @@ Invariants
   - Blocks have consecutive numbers; the last committed entry is the end of a block.
   - The snapshot is a shortcut: one that does not fit the stream is ignored, and made again. Where it
     tells of blocks and the stream has none at all, nothing is begun anew.
-  - `append`, `stage` and `commit_staged` are called from one thread at a time; everything else from any.
+  - `append`, `begin`, `finish`, `give_up`, `stage` and `commit_staged` are called from one thread at a time;
+    everything else from any.
 Source: design.md "From block to stream", "Durability and speed".
 """
 
@@ -165,9 +166,42 @@ class Ledger:
             datastream.CommitFailed: the disk refused; the ledger is as it was before, and none of the
                 blocks can be seen.
         """
+        self._add(blocks)
+        self.commit_staged()
+
+    def begin(self, blocks: Sequence[VerifiedBlock]) -> None:
+        """Begin to commit blocks, as `append` does, and finish those begun before, with the same flush.
+
+        Nobody sees them before `finish`, or before other blocks are begun.
+
+        Raises:
+            ItemError, LayoutError, datastream.DatastreamError: none of the blocks is begun. Those before are
+                lost, too, if nothing `has_begun`; else they can be finished.
+        """
+        self._add(blocks)
+        self.streamer.begin_commit()
+
+    def finish(self) -> None:
+        """Finish the blocks that were begun; return when they are on disk.
+
+        Raises:
+            datastream.CommitFailed: the disk refused; none of the blocks can be seen.
+        """
+        self.streamer.finish_commit()
+
+    def give_up(self) -> None:
+        """Drop the blocks that were begun, if there are any."""
+        self.streamer.rollback_commit()
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether blocks were begun that are still to be finished."""
+        return self.streamer.has_begun
+
+    def _add(self, blocks: Sequence[VerifiedBlock]) -> None:
+        """Add blocks to the next commit."""
         for _ in self._lay_out(blocks, RUN_ITEMS_MAX, sys.maxsize):
             pass
-        self.commit_staged()
 
     def stage(self, blocks: Sequence[VerifiedBlock]) -> Generator[None, None, None]:
         """Add blocks to the next commit, which is how `append` begins, in steps of some 0.3 ms.

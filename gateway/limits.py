@@ -102,6 +102,7 @@ __all__ = [
     "ROLL_FORWARD_LOG_BLOCKS",
     "RUN_ITEMS_MAX",
     "SET_ITEMS_MAX",
+    "SHARED_FLUSH_BYTES_MAX",
     "STAGE_BLOCK_ITEMS_MIN",
     "STAGE_BYTES_MAX",
     "STAGE_ITEMS_MAX",
@@ -566,6 +567,10 @@ COMMIT_GROUP_BYTES_MAX: Final = 64 * 1024 * 1024
 """Bytes of items and of the heads of their entries beyond which no further block joins a commit: two flushes
 are nothing beside writing so much. A group is built in memory, and with the largest block behind so much, and
 with as much padding, it is within what the data streamer takes."""
+
+SHARED_FLUSH_BYTES_MAX: Final = 64 * 1024
+"""Bytes of items of a group that is begun with the flush that finishes the one before it, at most. To lay a
+larger one out and to write it takes longer than the flush that the one before is spared."""
 
 RUN_ITEMS_MAX: Final = 8_192
 """Items of a block that are laid out for the stream in one go, in a thread."""

@@ -138,6 +138,26 @@ def test_what_is_rolled_back_or_open_leaves_a_begun_commit_alone(tmp_path: Path)
         assert list(streamer.read_entries(0)) == entries(*FIRST, *SECOND)
 
 
+def test_a_begun_commit_that_is_rolled_back_leaves_nothing(tmp_path: Path) -> None:
+    memory = MemoryDisk()
+    with open_on(tmp_path, memory) as streamer:
+        commit(streamer, *FIRST, flush=True)
+        streamer.rollback_commit()
+        begin(streamer, *THIRD)
+        streamer.start_atomic_op()
+        add(streamer, SECOND)
+        streamer.rollback_commit()
+        assert not streamer.has_begun
+        assert zero_past_the_end(memory, streamer)
+        with pytest.raises(NoOperationOpen):
+            streamer.commit_atomic_op()
+        streamer.finish_commit()
+        commit(streamer, *SECOND, flush=True)
+        assert list(streamer.read_entries(0)) == entries(*FIRST, *SECOND)
+    with pytest.raises(StreamClosed):
+        streamer.rollback_commit()
+
+
 def test_closing_drops_what_was_begun(tmp_path: Path) -> None:
     memory = MemoryDisk()
     streamer = open_on(tmp_path, memory)

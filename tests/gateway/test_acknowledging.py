@@ -280,7 +280,7 @@ def test_confirmed_while_the_disk_refuses(
 
     async def play(scene: Scene) -> None:
         alice = await scene.publisher_that_stored(BLOCKS[0])
-        with gate(monkeypatch, Ledger, "append") as held:
+        with gate(monkeypatch, Ledger, "begin") as held:
             scene.disk.plan = {"fdatasync": [errno.EIO]}
             alice.block(BLOCKS[1])
             await held.reached()

@@ -121,6 +121,8 @@ class SimLoop(asyncio.AbstractEventLoop):
         self.job_count = 0
         """Jobs that threads have done."""
         self._free_at_ns: dict[int, int] = {}
+        self._told_ns = self._end_ns = 0
+        """Of the job that is being done: when it has told something last, and when it is reported."""
 
     # --- what asyncio asks ---------------------------------------------------------------------------------
 
@@ -214,6 +216,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         if self.dead:
             return
         self.job_count += 1
+        self._told_ns, self._end_ns = self._world.now_ns, end_ns
         error: BaseException | None = None
         result: Any = None
         try:
@@ -224,6 +227,19 @@ class SimLoop(asyncio.AbstractEventLoop):
         except Exception as caught:  # what a thread raises is the awaiting task's
             error = caught
         self._world.at(end_ns - self._world.now_ns, self._report, future, result, error)
+
+    def call_soon_threadsafe(  # type: ignore[override]
+        self, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
+    ) -> asyncio.Handle:
+        """Run a callback that a job tells, at some moment before the job is reported, behind those before."""
+        handle = asyncio.Handle(callback, args, self, context)
+        self._told_ns += self._world.between(0, self._end_ns - self._told_ns)
+        self._world.at(self._told_ns - self._world.now_ns, self._hear, handle)
+        return handle
+
+    def _hear(self, handle: asyncio.Handle) -> None:
+        if not self.dead:
+            self.ready.append(handle)
 
     def _report(self, future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
         if self.dead or future.done():
