@@ -8,8 +8,13 @@ the next one.
     written         ├─ A ─┤├─ A, B C D ─┤├─ B C D, E F ─┤├─ E F ─┤
                                         └ A stored      └ B C D  └ E F
 
-A group that would hold up the one before it has flushes of its own: where it is large, where it is laid out
-in the event loop (`gateway.committing`), and where it begins with block 0, of which more is to be kept.
+A group has flushes of its own
+
+- where it would hold up the one before it: it is large, or is laid out in the event loop
+  (`gateway.committing`), or is block 0, of which more is to be kept;
+- where the one before it has several blocks. They come faster than they can be written one by one, and then
+  the processors are what there is too little of: while the flush lasts, and until the event loop has heard
+  of it and asks the thread again, more of them gather.
 
 When the disk refuses a group, nothing of it can be seen, and what waits behind it is forgotten, too: it is
 linked to what is not there. Then the disk is tried until it takes writes again.
@@ -55,12 +60,27 @@ class _Group(NamedTuple):
     taken_ns: int
     """When they were taken from the queue."""
 
+    @property
+    def is_several(self) -> bool:
+        """Whether it is more than one block."""
+        return len(self.attempts) > 1
+
 
 class _Failure(NamedTuple):
     """A block that could not be put on disk."""
 
     attempt: Attempt
     error: Exception
+
+
+class _Outcome(NamedTuple):
+    """What came of a call of the thread."""
+
+    group: _Group | None
+    """The last group that is on disk; the event loop was told of those before it."""
+    took_ns: int
+    """From when that group was taken."""
+    failure: _Failure | None
 
 
 class GroupCommit:
@@ -136,7 +156,9 @@ class GroupCommit:
             if _is_apart(self.queue[0]):
                 failure = await self._commit_apart(self._next_group())
             else:
-                failure = await self._thread.run(self._commit_here, loop)
+                group, took_ns, failure = await self._thread.run(self._commit_here, loop)
+                if group is not None:
+                    self._on_stored(group, took_ns)
             if failure is not None:
                 self._give_up(failure)
             elif self._ledger.snapshot_due:
@@ -187,39 +209,49 @@ class GroupCommit:
 
     # --- in the thread -------------------------------------------------------------------------------------
 
-    def _commit_here(self, loop: asyncio.AbstractEventLoop) -> _Failure | None:
-        """Commit groups one behind the other, until the next one is not for here, or none waits.
+    def _commit_here(self, loop: asyncio.AbstractEventLoop) -> _Outcome:
+        """Commit groups one behind the other, until none waits, or the event loop is to come in between.
 
         Args:
-            loop: told of each that is on disk.
+            loop: told of each that is on disk, but for the last one.
         """
         ledger = self._ledger
         begun: _Group | None = None
-        while (group := self._take()) is not None or begun is not None:
+        while True:
+            group = self._take(begun)
+            if group is None and begun is None:
+                return self._outcome()
             try:
-                if group is None:
+                if begun is not None and (group is None or group.size_bytes > SHARED_FLUSH_BYTES_MAX):
                     ledger.finish()
-                else:
-                    if begun is not None and group.size_bytes > SHARED_FLUSH_BYTES_MAX:
-                        ledger.finish()
-                        self._tell(loop, begun)
-                        begun = None
-                    ledger.begin(group.blocks)
+                    if group is None and (begun.is_several or not self._has_some):
+                        return self._outcome(begun)
+                    self._tell(loop, begun)
+                    begun = None
+                if group is not None:
+                    ledger.begin(group.blocks)  # which finishes what was begun
             except Exception as error:  # the edge of a shell: whatever it was, nothing was committed
                 failure = self._failure(loop, begun, group, error)
                 if ledger.has_begun:  # not for the disk's sake: a later commit must not bring it back
                     ledger.give_up()
-                return failure
+                return self._outcome(failure=failure)
             if begun is not None:
                 self._tell(loop, begun)
             begun = group
-        return None
 
-    def _take(self) -> _Group | None:
-        """Take the next group from the queue, if there is one for the thread, and nothing else is due."""
-        if not self.queue or _is_apart(self.queue[0]) or self._ledger.snapshot_due:
+    @property
+    def _has_some(self) -> bool:
+        """Whether there is a group for the thread, and nothing else is due."""
+        return bool(self.queue) and not _is_apart(self.queue[0]) and not self._ledger.snapshot_due
+
+    def _take(self, begun: _Group | None) -> _Group | None:
+        """Take the next group from the queue, if there is one that may be begun behind another one."""
+        if not self._has_some or (begun is not None and begun.is_several):
             return None
         return self._next_group()
+
+    def _outcome(self, group: _Group | None = None, failure: _Failure | None = None) -> _Outcome:
+        return _Outcome(group, 0 if group is None else self._now_ns() - group.taken_ns, failure)
 
     def _failure(
         self, loop: asyncio.AbstractEventLoop, begun: _Group | None, group: _Group | None, error: Exception
