@@ -27,6 +27,7 @@ from datastream.streamer import DataStreamer
 from tests.datastream.fake_disk import FailingDisk, MemoryDisk
 from tests.datastream.streams import Item, add, bookmark, commit, entries
 from tests.datastream.test_appending import BIG, FIRST, open_on, zero_past_the_end
+from tests.datastream.test_bookmarks import FailingDatabase
 
 SECOND = (bookmark(2), (1, b"second" * 20))
 THIRD = (bookmark(3), *BIG)
@@ -79,9 +80,35 @@ def test_each_commit_costs_one_flush_while_they_follow_one_another(tmp_path: Pat
             disk.calls.clear()
             begin(streamer, bookmark(number))
             assert disk.calls == ["pwrite", "pwrite", "fdatasync"]
-        disk.calls.clear()
+            disk.calls.clear()
+            streamer.recover()
+            assert disk.calls == []  # what is seen is known to be on disk
         streamer.finish_commit()
         assert disk.calls == ["pwrite", "fdatasync"]
+        disk.calls.clear()
+        streamer.recover()
+        assert disk.calls == []
+
+
+def test_a_failing_bookmark_db_stops_the_next_commit(tmp_path: Path) -> None:
+    """And not the one that was begun before, whose bookmarks are kept in memory."""
+    state = {"open_fails": False, "write_fails": False}
+    path = tmp_path / "s.bin"
+    with DataStreamer.open(path, open_database=lambda folder: FailingDatabase(folder, state)) as streamer:
+        begin(streamer, *FIRST)
+        state.update(write_fails=True, open_fails=True)
+        begin(streamer, *SECOND)
+        with pytest.raises(CommitFailed, match=r"step 0a repair: .* bookmark DB: no room"):
+            begin(streamer, *THIRD)
+        assert streamer.has_begun
+        streamer.finish_commit()
+        assert list(streamer.read_entries(0)) == entries(*FIRST, *SECOND)
+        assert streamer.get_bookmark(bookmark(2)[1]) == 3
+        state.update(write_fails=False, open_fails=False)
+        begin(streamer, *THIRD)
+        streamer.finish_commit()
+    with DataStreamer.open(path) as streamer:
+        assert [streamer.get_bookmark(bookmark(number)[1]) for number in (1, 2, 3)] == [0, 3, 5]
 
 
 def test_a_begun_commit_takes_sealed_operations_and_pages_with_it(tmp_path: Path) -> None:
@@ -239,6 +266,7 @@ def test_a_disk_that_refuses_the_second_half(
         assert list(streamer.read_entries(0)) == entries(*FIRST, *SECOND)
 
 
+@pytest.mark.parametrize("items", [THIRD, (bookmark(3), (1, b"small"))], ids=["large", "small"])
 @pytest.mark.parametrize("half", ["begin", "finish"])
 @pytest.mark.parametrize(
     "where",
@@ -247,7 +275,12 @@ def test_a_disk_that_refuses_the_second_half(
 )  # fmt: skip
 @pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError])
 def test_whoever_interrupts_finds_all_of_a_commit_or_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, half: str, where: str, error: type[BaseException]
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    half: str,
+    where: str,
+    error: type[BaseException],
+    items: tuple[Item, ...],
 ) -> None:
     """Of the two that share a flush the second is gone; the first too, unless it was seen already."""
     memory = MemoryDisk()
@@ -259,7 +292,7 @@ def test_whoever_interrupts_finds_all_of_a_commit_or_nothing(
 
     with open_on(tmp_path, memory) as streamer:
         commit(streamer, *FIRST, flush=True)
-        begin(streamer, *THIRD)
+        begin(streamer, *items)
         with monkeypatch.context() as patch:
             patch.setattr(owner[class_name], method, interrupt)
             raised = False
@@ -271,13 +304,15 @@ def test_whoever_interrupts_finds_all_of_a_commit_or_nothing(
             except error:
                 raised = True
         is_written = method == "write_pending"
-        assert raised or class_name == "OperationGroup" or (is_written and error is MemoryError)
-        expected = entries(*FIRST, *THIRD) if is_written or not raised else entries(*FIRST)
+        # Without pages or checkpoints of its own there is nothing to adopt.
+        never_reached = class_name == "OperationGroup" or (method == "adopt" and items is not THIRD)
+        assert raised or never_reached or (is_written and error is MemoryError)
+        expected = entries(*FIRST, *items) if is_written or not raised else entries(*FIRST)
         if raised:
             assert not streamer.has_begun
         elif half == "begin":
             streamer.finish_commit()
-            expected = entries(*FIRST, *THIRD, *SECOND)
+            expected = entries(*FIRST, *items, *SECOND)
         assert list(streamer.read_entries(0)) == expected
         assert zero_past_the_end(memory, streamer)
         assert on_disk(memory, tmp_path / "crashed") == expected

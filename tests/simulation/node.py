@@ -13,7 +13,7 @@ from typing import Any, TypeVar, TypeVarTuple
 from gateway.admission import Admission, AdmissionLimits
 from gateway.conductor import Conductor
 from gateway.following import Following
-from gateway.ledger import Ledger
+from gateway.ledger import Ledger, VerifiedBlock
 from gateway.ledger_keys import LedgerKeys
 from gateway.metrics import Metrics
 from gateway.outbox import Outbox
@@ -50,9 +50,20 @@ def _shared() -> tuple[ProofVerifier, Metrics]:
 
 
 class SimLedger(Ledger):
-    """The ledger, with a probe that finds the disk as ill as it is."""
+    """The ledger, with a probe that finds the disk as ill as it is, and pauses between groups of blocks."""
 
     storage: Storage
+    pause: Callable[[], None]
+
+    def begin(self, blocks: Sequence[VerifiedBlock]) -> None:
+        """See `Ledger.begin`."""
+        super().begin(blocks)
+        self.pause()
+
+    def finish(self) -> None:
+        """See `Ledger.finish`."""
+        super().finish()
+        self.pause()
 
     def probe(self) -> None:
         """See `Ledger.probe`."""
@@ -89,11 +100,13 @@ class SimChecks(ProofChecks):
 
 
 class SimThread(WorkThread):
-    """A thread whose calls are made, and reported, when the simulated event loop says so."""
+    """A thread whose calls are made, go on, and are reported when the simulated event loop says so."""
 
     def run(self, function: Callable[[*Ts], T], *arguments: *Ts) -> asyncio.Future[T]:
         """See `WorkThread.run`."""
-        return asyncio.get_running_loop().run_in_executor(self, function, *arguments)  # type: ignore[arg-type]
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, SimLoop)
+        return loop.run_job(function, *arguments)
 
 
 class SimService(PublishService):
@@ -172,6 +185,7 @@ class SimNode:
         ledger = SimLedger.open(storage.folder, disk=storage.disk, open_database=storage.open_database)
         assert isinstance(ledger, SimLedger)
         ledger.storage = storage
+        ledger.pause = self.loop.pause_job
         return ledger
 
     def _make_conductor(self, coverage: Coverage) -> Conductor:

@@ -1,7 +1,8 @@
 """Time, chance and order: a fake clock, one queue of events, and an asyncio event loop that runs on them.
 
-Nothing here reads a clock, starts a thread or opens a socket. What happens next follows from the seed alone:
-events are taken in order of time, those of one time in the order in which they were asked for.
+Nothing here reads a clock or opens a socket, and nothing runs beside it: the thread of a job that pauses
+(`tests.simulation.jobs`) goes on when its turn comes. What happens next follows from the seed alone: events
+are taken in order of time, those of one time in the order in which they were asked for.
 """
 
 from __future__ import annotations
@@ -17,9 +18,12 @@ from concurrent.futures import Executor
 from typing import Any
 
 from tests.datastream.fake_disk import PowerLost
+from tests.simulation.jobs import Job
 
 MILLISECOND_NS = 1_000_000
 SECOND_NS = 1_000_000_000
+PAUSE_FACTOR = 4
+"""How many times longer a job may pause than it takes to come to one: for blocks to come meanwhile."""
 
 
 class Violation(Exception):
@@ -121,8 +125,10 @@ class SimLoop(asyncio.AbstractEventLoop):
         self.job_count = 0
         """Jobs that threads have done."""
         self._free_at_ns: dict[int, int] = {}
-        self._told_ns = self._end_ns = 0
-        """Of the job that is being done: when it has told something last, and when it is reported."""
+        self._jobs: deque[Job] = deque()
+        """Of the thread whose jobs pause; the first one is being done."""
+        # Dice of their own, so that what seeds drew before there were pauses is the same.
+        self._dice = random.Random(f"jobs {world.random.getstate()[1][:3]}")
 
     # --- what asyncio asks ---------------------------------------------------------------------------------
 
@@ -216,7 +222,6 @@ class SimLoop(asyncio.AbstractEventLoop):
         if self.dead:
             return
         self.job_count += 1
-        self._told_ns, self._end_ns = self._world.now_ns, end_ns
         error: BaseException | None = None
         result: Any = None
         try:
@@ -231,15 +236,47 @@ class SimLoop(asyncio.AbstractEventLoop):
     def call_soon_threadsafe(  # type: ignore[override]
         self, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
     ) -> asyncio.Handle:
-        """Run a callback that a job tells, at some moment before the job is reported, behind those before."""
-        handle = asyncio.Handle(callback, args, self, context)
-        self._told_ns += self._world.between(0, self._end_ns - self._told_ns)
-        self._world.at(self._told_ns - self._world.now_ns, self._hear, handle)
-        return handle
+        """Run a callback, of which a job tells, after those that are ready."""
+        return self.call_soon(callback, *args, context=context)
 
-    def _hear(self, handle: asyncio.Handle) -> None:
-        if not self.dead:
-            self.ready.append(handle)
+    # --- jobs that pause -----------------------------------------------------------------------------------
+
+    def run_job(self, func: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:
+        """Run a job in the thread whose jobs pause: one at a time, in order, each reported after a while."""
+        job = Job(self.create_future(), func, args)
+        self._jobs.append(job)
+        if len(self._jobs) == 1:
+            self._world.at(self._world.between(*self._job_ns), self._go_on)
+        future: asyncio.Future[Any] = job.future
+        return future
+
+    def pause_job(self) -> None:
+        """In a job of that thread: let other things happen first."""
+        if self._jobs and self._jobs[0].runs_here():
+            self._jobs[0].pause()
+
+    def _go_on(self) -> None:
+        if self.dead:
+            return
+        job = self._jobs[0]
+        self.job_count += 1
+        job.go_on()
+        if not job.is_over:
+            self._world.at(
+                self._dice.randint(0, PAUSE_FACTOR * max(self._job_ns[1], MILLISECOND_NS)), self._go_on
+            )
+        elif isinstance(job.error, PowerLost):
+            self._on_power_lost()
+        else:
+            self._world.at(self._world.between(*self._job_ns), self._end_job)
+
+    def _end_job(self) -> None:
+        if self.dead:
+            return
+        job = self._jobs.popleft()
+        self._report(job.future, job.result, job.error)
+        if self._jobs:
+            self._world.at(self._world.between(*self._job_ns), self._go_on)
 
     def _report(self, future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
         if self.dead or future.done():
@@ -278,8 +315,10 @@ class SimLoop(asyncio.AbstractEventLoop):
                 asyncio._set_running_loop(None)
 
     def kill(self) -> None:
-        """End it as a process ends: no callback runs any more."""
+        """End it as a process ends: no callback runs any more, and no job goes on."""
         self.dead = True
+        for job in self._jobs:
+            job.kill()
         self.ready.clear()
         for task in self.tasks:
             if not task.done():
