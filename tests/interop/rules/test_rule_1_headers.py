@@ -82,7 +82,7 @@ def test_the_next_unstreamed_block_is_won_and_those_below_it_are_skipped(
         await begin(stage, bob, 10)
         await offer(carol, 9, 10)
         await begin(stage, carol, 11)
-        with gate(monkeypatch, Ledger, "append") as disk:
+        with gate(monkeypatch, Ledger, "begin") as disk:
             await finish(alice, 9)
             await stage.held(9)
             await offer(dave, 9)  # is complete, and not acknowledged

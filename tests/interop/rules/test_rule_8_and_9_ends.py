@@ -191,7 +191,7 @@ def test_a_shutdown_finishes_what_is_complete_and_tells_everybody(
 ) -> None:
     async def scene(stage: Stage) -> None:
         alice, bob, idle = await stage.publishers("alice", "bob", "idle")
-        with gate(monkeypatch, Ledger, "append") as disk:
+        with gate(monkeypatch, Ledger, "begin") as disk:
             await alice.block(BLOCKS[9])
             await stage.held(9)
             await begin(stage, bob, 10)
