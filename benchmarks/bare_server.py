@@ -40,11 +40,11 @@ _Response = publish_pb2.PublishStreamResponse
 class BareServer:
     """One publisher, no questions."""
 
-    def __init__(self, file: int, *, hashes: bool, blocks_per_flush: float, block_count: int) -> None:
+    def __init__(self, file: int, *, hashes: bool, blocks_per_pair: float, block_count: int) -> None:
         self._block_count = block_count
         self._file = file
         self._hashes = hashes
-        self._blocks_per_flush = blocks_per_flush
+        self._blocks_per_pair = blocks_per_pair
 
     async def publish(self, _: object, context: aio.ServicerContext[Any, Any]) -> None:
         """Take blocks and acknowledge them, a group at a time."""
@@ -53,7 +53,7 @@ class BareServer:
         waiting: list[int] = []
         parts: list[bytes] = []
         sha384 = hashlib.sha384
-        due = self._blocks_per_flush
+        due = self._blocks_per_pair
         block_count = 0
         while True:
             request = await context.read()
@@ -70,7 +70,7 @@ class BareServer:
             block_count += 1
             last = request.end_of_block.block_number + 1 == self._block_count
             if block_count >= due or last:
-                due += self._blocks_per_flush
+                due += self._blocks_per_pair
                 await loop.run_in_executor(None, self._commit, parts)
                 parts = []
                 for number in waiting:
@@ -89,7 +89,7 @@ class BareRace(BareServer):
     """Any number of publishers, all of whom offer every block, its header in a message of its own."""
 
     def __init__(self, file: int) -> None:
-        super().__init__(file, hashes=True, blocks_per_flush=1, block_count=0)
+        super().__init__(file, hashes=True, blocks_per_pair=1, block_count=0)
         self._streams: list[tuple[asyncio.Lock, aio.ServicerContext[Any, Any]]] = []
         self._offered = -1
         self._disk = ThreadPoolExecutor(1)
@@ -133,14 +133,14 @@ class BareRace(BareServer):
         await asyncio.gather(*(tell(*stream) for stream in self._streams))
 
 
-async def serve(path: str, work: str, *, blocks_per_flush: float, block_count: int) -> None:
+async def serve(path: str, work: str, *, blocks_per_pair: float, block_count: int) -> None:
     """Serve until standard input ends."""
     file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
     if work == "race":
         bare: BareServer = BareRace(file)
     else:
         hashes = work == "hash"
-        bare = BareServer(file, hashes=hashes, blocks_per_flush=blocks_per_flush, block_count=block_count)
+        bare = BareServer(file, hashes=hashes, blocks_per_pair=blocks_per_pair, block_count=block_count)
     server = aio.server()
     handler = grpc.stream_stream_rpc_method_handler(
         bare.publish,
@@ -163,7 +163,7 @@ if __name__ == "__main__":
         serve(
             sys.argv[1],
             sys.argv[2],
-            blocks_per_flush=float(sys.argv[3]),
+            blocks_per_pair=float(sys.argv[3]),
             block_count=int(sys.argv[4]),
         ),
         loop_factory=NodeLoop,

@@ -67,7 +67,7 @@ def node(chain: Chain, arguments: Sequence[str] = (), *, watched: bool = False) 
         with NodeProcess(Path(folder, "data"), log_path, words, module=module) as process:
             facts = Facts(process.grpc)
             yield facts
-            facts.flush_count = int(process.metrics()["sluice_flush_seconds_count"])
+            facts.flush_count = int(process.metrics()["sluice_flushes_total"])
         if watched:
             facts.worst_pause_seconds = worst_pause_seconds(log_path)
             facts.worst_own_pause_seconds = worst_pause_seconds(log_path, "own_")
@@ -96,10 +96,10 @@ def bare_loop() -> Iterator[BareLoop]:
 
 
 @contextmanager
-def bare_server(work: str, blocks_per_flush: float, block_count: int) -> Iterator[str]:
+def bare_server(work: str, blocks_per_pair: float, block_count: int) -> Iterator[str]:
     """Run `benchmarks.bare_server` (`hash`, `echo` or `race`); give its address."""
     with tempfile.TemporaryDirectory() as folder:
-        words = [str(Path(folder, "bare")), work, str(blocks_per_flush), str(block_count)]
+        words = [str(Path(folder, "bare")), work, str(blocks_per_pair), str(block_count)]
         with subprocess.Popen(
             [sys.executable, "-m", "benchmarks.bare_server", *words],
             stdin=subprocess.PIPE,

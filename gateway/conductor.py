@@ -372,10 +372,13 @@ class Conductor:
         """Block 0 is on disk: believe what it publishes, before it is acknowledged."""
         await self._checks.block_0_committed(attempt.published)
 
-    def _stored(self, group: Sequence[Attempt], blocks: Sequence[VerifiedBlock], took_ns: int) -> None:
+    def _stored(
+        self, group: Sequence[Attempt], blocks: Sequence[VerifiedBlock], took_ns: int, flush_count: int
+    ) -> None:
         """Blocks are on disk: let readers have them, and acknowledge them."""
         now_ns = self._now_ns()
         self._metrics.flush_seconds.observe(took_ns / 1e9)
+        self._metrics.flushes.inc(flush_count)
         for attempt, block in zip(group, blocks, strict=True):
             self._ledger.advance(block)
             self.in_flight.attempts.pop(attempt.attempt_id)

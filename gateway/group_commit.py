@@ -94,8 +94,9 @@ class GroupCommit:
         spawn: starts a task whose errors would be our bugs.
         blocks_max: most blocks in a group.
         first_stored: told of block 0 when it is on disk, and awaited before `stored` is.
-        stored: told of each group that is on disk, with the nanoseconds that it took; the ledger is still to
-            `advance` by its blocks.
+        stored: told of each group that is on disk, with the nanoseconds that it took, and its flushes, of
+            which one that it shares counts for the group behind it; the ledger is still to `advance` by its
+            blocks.
         failed: told of the first block of a group that is not, and why; what waited is forgotten.
         recovered: told that the disk takes writes again.
     """
@@ -110,7 +111,7 @@ class GroupCommit:
         *,
         blocks_max: int,
         first_stored: Callable[[Attempt], Awaitable[None]],
-        stored: Callable[[Sequence[Attempt], Sequence[VerifiedBlock], int], None],
+        stored: Callable[[Sequence[Attempt], Sequence[VerifiedBlock], int, int], None],
         failed: Callable[[Attempt, str], None],
         recovered: Callable[[], None],
     ) -> None:
@@ -158,7 +159,7 @@ class GroupCommit:
             else:
                 group, took_ns, failure = await self._thread.run(self._commit_here, loop)
                 if group is not None:
-                    self._on_stored(group, took_ns)
+                    self._on_stored(group, took_ns, 2)
             if failure is not None:
                 self._give_up(failure)
             elif self._ledger.snapshot_due:
@@ -198,11 +199,11 @@ class GroupCommit:
             return _Failure(group.attempts[0], error)
         if group.attempts[0].number == 0:
             await self._first_stored(group.attempts[0])
-        self._on_stored(group, took_ns)
+        self._on_stored(group, took_ns, 2)
         return None
 
-    def _on_stored(self, group: _Group, took_ns: int) -> None:
-        self._stored(group.attempts, group.blocks, took_ns)
+    def _on_stored(self, group: _Group, took_ns: int, flush_count: int) -> None:
+        self._stored(group.attempts, group.blocks, took_ns, flush_count)
         log.debug(
             "blocks committed", extra=fields(first=group.blocks[0].number, last=group.blocks[-1].number)
         )
@@ -226,7 +227,7 @@ class GroupCommit:
                     ledger.finish()
                     if group is None and (begun.is_several or not self._has_some):
                         return self._outcome(begun)
-                    self._tell(loop, begun)
+                    self._tell(loop, begun, 2)
                     begun = None
                 if group is not None:
                     ledger.begin(group.blocks)  # which finishes what was begun
@@ -236,7 +237,7 @@ class GroupCommit:
                     ledger.give_up()
                 return self._outcome(failure=failure)
             if begun is not None:
-                self._tell(loop, begun)
+                self._tell(loop, begun, 1)
             begun = group
 
     @property
@@ -266,18 +267,18 @@ class GroupCommit:
             self._ledger.finish()
         except Exception as finish_error:  # as above
             return _Failure(begun.attempts[0], finish_error)
-        self._tell(loop, begun)
+        self._tell(loop, begun, 2)
         return _Failure(group.attempts[0], error)
 
-    def _tell(self, loop: asyncio.AbstractEventLoop, group: _Group) -> None:
+    def _tell(self, loop: asyncio.AbstractEventLoop, group: _Group, flush_count: int) -> None:
         """Have the event loop told that a group is on disk."""
         with suppress(RuntimeError):  # the loop is closed: nobody waits any more
-            loop.call_soon_threadsafe(self._hear, group, self._now_ns() - group.taken_ns)
+            loop.call_soon_threadsafe(self._hear, group, self._now_ns() - group.taken_ns, flush_count)
 
-    def _hear(self, group: _Group, took_ns: int) -> None:
+    def _hear(self, group: _Group, took_ns: int, flush_count: int) -> None:
         """In the event loop: a group is on disk."""
         try:
-            self._on_stored(group, took_ns)
+            self._on_stored(group, took_ns, flush_count)
         except Exception as error:  # our bug; the thread goes on, so a task of its own tells of it
             self._spawn(_raise(error))
 

@@ -13,6 +13,7 @@
     sluice_blocks_won_total{publisher}       blocks acknowledged, by who sent them
     sluice_acknowledgement_latency_seconds   from a block's header to its acknowledgement
     sluice_flush_seconds                     one commit: both flushes
+    sluice_flushes_total                     flushes of the stream file; one that two commits share is one
     sluice_min_standbys                      how many other nodes must have a block before it is acknowledged
     sluice_standbys                          other nodes that report, and have this node's chain
     sluice_blocks_awaiting_standbys          blocks on disk here that wait for others
@@ -126,6 +127,8 @@ class Metrics:
             buckets=_FLUSH_BUCKETS_SECONDS,
             registry=registry,
         )
+        text = "Flushes of the stream file by commits; one that two of them share is one."
+        self.flushes = Counter("sluice_flushes", text, registry=registry)
         self.inflight_bytes = Gauge(
             "sluice_inflight_bytes", "Bytes of items held and not yet committed.", registry=registry
         )

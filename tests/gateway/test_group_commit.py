@@ -118,6 +118,10 @@ def test_a_group_is_finished_with_the_flush_that_begins_the_next_one(
         assert stage.events[5:] == ["pwrite", "fdatasync"] + ["pwrite", "fdatasync"] * 2
         assert begun.threads == ["commit"] * 3
         assert finished.threads == ["commit"] * 2
+        assert (
+            stage.metrics.registry.get_sample_value("sluice_flushes_total")
+            == stage.events.count("fdatasync") + 2
+        )  # those of block 0
 
     on_stage(tmp_path, play)
 
@@ -140,6 +144,7 @@ def test_a_group_that_is_large_has_flushes_of_its_own(
             held.open()
             await alice.expect("ack 1", "ack 2")
         assert stage.events == ["pwrite", "fdatasync"] * 4
+        assert stage.metrics.registry.get_sample_value("sluice_flushes_total") == 2 * 3
 
     on_stage(tmp_path, play)
 
