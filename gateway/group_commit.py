@@ -4,9 +4,9 @@ A shell beside `gateway.conductor`, which puts blocks in the queue, and hears wh
 that writes takes the next group by itself: one flush has on disk what makes a group visible, and what is in
 the next one.
 
-    blocks ready    A      B C D      E F
-    written         ├─ A ─┤├─ A, B C D ─┤├─ B C D, E F ─┤├─ E F ─┤
-                                        └ A stored      └ B C D  └ E F
+    blocks ready    A     B       C D       E F
+    written         ├─ A ─┤├─ A, B ─┤├─ B, C D ─┤├─ C D ─┤├─ E F ─┤├─ E F ─┤
+                                    └ A stored  └ B      └ C D             └ E F
 
 A group has flushes of its own
 
