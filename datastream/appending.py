@@ -26,6 +26,7 @@ import logging
 import struct
 from dataclasses import dataclass
 from enum import Enum
+from typing import NoReturn
 
 from datastream.errors import CommitFailed
 from datastream.layout import (
@@ -157,9 +158,7 @@ class Appender:
             if buffer:
                 step = _ENTRIES  # then: garbage past the end, which opening zeroes
                 if flush:
-                    self._disk.pwrite(buffer, offset)
-                    if total_length > self._room_end and len(buffer) <= ROOM_OPERATION_BYTES_MAX:
-                        self._make_room(total_length)
+                    self._put_entries(buffer, offset)
                 else:
                     self._disk.append(buffer, offset)  # `append_window.py`
             if flush and self._flushed != new:
@@ -175,10 +174,7 @@ class Appender:
                 self._disk.fdatasync()
                 self._flushed = new
         except BaseException as error:  # also Ctrl-C: what is on disk must be known
-            self._restore(step, new)
-            if isinstance(error, OSError):
-                raise CommitFailed(self._file.path, step.value, error) from error
-            raise
+            self._fail(step, new, error)
         return new
 
     def begin(self, group: OperationGroup) -> tuple[int, int]:
@@ -203,9 +199,7 @@ class Appender:
                 step = CommitStep.GROW
                 self._grow(total_length)
             step = _ENTRIES  # then: the header before, and garbage past its end, which opening zeroes
-            self._disk.pwrite(buffer, offset)
-            if total_length > self._room_end and len(buffer) <= ROOM_OPERATION_BYTES_MAX:
-                self._make_room(total_length)
+            self._put_entries(buffer, offset)
             if before is not None:
                 step = _HEADER  # whose entries are on disk: the stream before it or with it
                 self._disk.pwrite(_pack_header(self._header_prefix, *before), HEADER_OFFSET)
@@ -214,10 +208,7 @@ class Appender:
         except BaseException as error:
             if step not in (_REPAIR, CommitStep.GROW, _ENTRIES):
                 self.begun = None
-            self._restore(step, new)
-            if isinstance(error, OSError):
-                raise CommitFailed(self._file.path, step.value, error) from error
-            raise
+            self._fail(step, new, error)
         if before is not None:
             self._flushed = before
         self.begun = new
@@ -237,10 +228,7 @@ class Appender:
             self._disk.fdatasync()
         except BaseException as error:
             self.begun = None
-            self._restore(step, new)
-            if isinstance(error, OSError):
-                raise CommitFailed(self._file.path, step.value, error) from error
-            raise
+            self._fail(step, new, error)
         self._flushed, self.begun = new, None
 
     def drop_begun(self) -> None:
@@ -248,6 +236,13 @@ class Appender:
         if self.begun is not None:
             new, self.begun = self.begun, None
             self._restore(_ENTRIES, new)
+
+    def _put_entries(self, buffer: bytearray, offset: int) -> None:
+        """Write the entries of a commit that is flushed, with zeros for room behind them where that helps."""
+        self._disk.pwrite(buffer, offset)
+        end = offset + len(buffer)
+        if end > self._room_end and len(buffer) <= ROOM_OPERATION_BYTES_MAX:
+            self._make_room(end)
 
     def _make_room(self, end: int) -> None:
         """Have commits of the bytes from `end` on be flushed faster, see `Disk.make_room`.
@@ -291,10 +286,7 @@ class Appender:
             step = CommitStep.FLUSH_HEADER
             self._disk.fdatasync()
         except BaseException as error:
-            self._restore(step, self._file.committed)
-            if isinstance(error, OSError):
-                raise CommitFailed(self._file.path, step.value, error) from error
-            raise
+            self._fail(step, self._file.committed, error)
         self._flushed = new
 
     def clear_dropped(self, dropped_end: int) -> None:
@@ -371,6 +363,13 @@ class Appender:
         size = max(file_size_of(pages_used(total_length)), grown)
         self._disk.truncate(size)
         self._size = size
+
+    def _fail(self, step: CommitStep, new: tuple[int, int], error: BaseException) -> NoReturn:
+        """Put right what a failed commit left, or remember to; then raise, for the disk a `CommitFailed`."""
+        self._restore(step, new)
+        if isinstance(error, OSError):
+            raise CommitFailed(self._file.path, step.value, error) from error
+        raise error
 
     def _restore(self, step: CommitStep, new: tuple[int, int]) -> None:
         """Remember what a failed commit left, and put it right now if the disk lets us."""
