@@ -3,22 +3,22 @@
     python -m benchmarks.publish_latency [--quick]
 
 First a node is driven as fast as it goes, for the load; then another gets a block every so many milliseconds,
-half as often, and each block's latency is the time from sending its end to its acknowledgement. The load is
+half as often, and each block's latency is the time from sending it to its acknowledgement. The load is
 measured anew in each round, since a machine's minutes are not alike: what is half of a node's load in one may
 be three quarters of it in another. The first blocks of a node are counted apart. The bare pair writes as
 many bytes as such a block has and flushes, writes 38 bytes and flushes (`fdatasync`), on the same disk, at
 the same pace. The bare loop is between the two: gRPC and such a pair for each block, and nothing else
 (`benchmarks.bare_server`). They take turns.
 
-The ratio is to what a pair takes once it has begun. A disk that stands still for 0.1 s makes one slow pair,
-but dozens of slow blocks, since blocks come when they are due. What a pair takes from when it was due stands
-behind: where that is as large as the latency of blocks, the disk has made both.
+The ratio is to what a pair takes once it has begun. A disk or a machine that stands still for 0.1 s makes one
+slow pair, but dozens of slow blocks, since blocks come when they are due. So what both take from when they
+were due stands behind: what a pair takes longer than when it has begun is the machine's, and a block waits
+for it, too.
 
-The publisher is bare (`benchmarks.bare_publisher`), since what gRPC's own client adds, threads of its own on
-the same processors, is not the node's; with it stands behind.
-
-Blocks are sent when a thread says so: the timers of an event loop come at whole milliseconds, so that of
-blocks that are to be 2.1 ms apart every second one would follow the one before after 1 ms.
+The publisher is bare, and has one thread (`benchmarks.paced_publisher`), since what gRPC's own client adds,
+threads of its own on the same processors, is not the node's; with it stands behind. There, a thread says when
+a block is to be sent: the timers of an event loop come at whole milliseconds, so that of blocks that are to
+be 2.1 ms apart every second one would follow the one before after 1 ms.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from statistics import median, quantiles
 
 import uvloop
 from grpc import aio
 
-from benchmarks.bare_publisher import open_bare
 from benchmarks.chains import Chain, make_chain
-from benchmarks.publish_processes import METHOD, bare_server, node, open_call, publish
+from benchmarks.paced_publisher import Latency, latencies
+from benchmarks.publish_processes import bare_server, node, open_call, publish
 from gateway.api import publish_pb2
 
-__all__ = ["latencies", "run"]
+__all__ = ["run"]
 
 ITEMS_PER_BLOCK, ITEM_BYTES = 30, 165
 BLOCK_COUNT = 2_000
@@ -49,74 +49,38 @@ ROUNDS = 9
 """Of 5, one stretch of 4 s in which the machine stood still more often could decide the p99."""
 
 
-async def _due(count: int, per_second: float) -> AsyncIterator[int]:
-    """Yield numbers from 0 on, each when it is due."""
-    loop, due = asyncio.get_running_loop(), asyncio.Semaphore(0)
+async def _due(count: int, per_second: float) -> AsyncIterator[tuple[int, float]]:
+    """Yield numbers from 0 on, each when it is due, and when that was."""
+    loop, is_due, begun = asyncio.get_running_loop(), asyncio.Semaphore(0), time.perf_counter()
+    due = [begun + number / per_second for number in range(count)]
 
     def tell() -> None:
-        begun = time.perf_counter()
-        for number in range(count):
-            time.sleep(max(0.0, begun + number / per_second - time.perf_counter()))
-            loop.call_soon_threadsafe(due.release)
+        for at in due:
+            time.sleep(max(0.0, at - time.perf_counter()))
+            loop.call_soon_threadsafe(is_due.release)
 
     telling = asyncio.ensure_future(asyncio.to_thread(tell))
-    for number in range(count):
-        await due.acquire()
-        yield number
+    for number, at in enumerate(due):
+        await is_due.acquire()
+        yield number, at
     await telling
 
 
-async def latencies(address: str, chain: Chain, blocks_per_second: float) -> list[float]:
-    """Send a block every so often; return the seconds from each block's end to its acknowledgement."""
+async def _grpc_latencies(address: str, chain: Chain, blocks_per_second: float) -> list[Latency]:
+    """As `latencies`, with gRPC's own client, and from when the last message of a block is sent."""
     count = len(chain.messages)
-    sent = [0.0] * count
-    found: list[float] = []
-    over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-    def hear(response: publish_pb2.PublishStreamResponse | str) -> None:
-        number = len(found)
-        if over.done():
-            return
-        if isinstance(response, str) or response.acknowledgement.block_number != number:
-            error = f"block {number}: got {response}, expected its acknowledgement"
-            over.set_exception(RuntimeError(error))
-        else:
-            found.append(time.perf_counter() - sent[number])
-            if len(found) == count:
-                over.set_result(None)
-
-    async def send() -> None:
-        async for number in _due(count, blocks_per_second):
-            *first, last = chain.messages[number]
-            publisher.send(first)
-            sent[number] = time.perf_counter()
-            publisher.send([last])
-
-    publisher = await open_bare(address, METHOD, "benchmark", hear)
-    sending = asyncio.ensure_future(send())
-    try:
-        await over
-    finally:
-        sending.cancel()
-        publisher.close()
-    return found
-
-
-async def _grpc_latencies(address: str, chain: Chain, blocks_per_second: float) -> list[float]:
-    """As `latencies`, with gRPC's own client."""
-    count = len(chain.messages)
-    sent = [0.0] * count
+    due_and_sent_at = [(0.0, 0.0)] * count
     async with aio.insecure_channel(address) as channel:
         await channel.channel_ready()
         call = open_call(channel)
         await call.initial_metadata()
 
         async def send() -> None:
-            async for number in _due(count, blocks_per_second):
+            async for number, due in _due(count, blocks_per_second):
                 *first, last = chain.messages[number]
                 for message in first:
                     await call.write(message)
-                sent[number] = time.perf_counter()
+                due_and_sent_at[number] = due, time.perf_counter()
                 await call.write(last)
 
         sending = asyncio.ensure_future(send())
@@ -126,14 +90,15 @@ async def _grpc_latencies(address: str, chain: Chain, blocks_per_second: float) 
             assert isinstance(response, publish_pb2.PublishStreamResponse), "the node closed the stream"
             if response.acknowledgement.block_number != number:
                 raise SystemExit(f"block {number}: got {response}, expected its acknowledgement")
-            found.append(time.perf_counter() - sent[number])
+            now, (due, sent_at) = time.perf_counter(), due_and_sent_at[number]
+            found.append(Latency(now - sent_at, now - due))
         await sending
     return found
 
 
-def _flush_pairs(count: int, size_bytes: int, pairs_per_second: float) -> tuple[list[float], list[float]]:
-    """Write and flush twice, every so often; return the seconds of each pair, and those since it was due."""
-    found, since_due = [], []
+def _flush_pairs(count: int, size_bytes: int, pairs_per_second: float) -> list[Latency]:
+    """Write and flush twice, every so often; return how long each pair took."""
+    found = []
     data = bytes(size_bytes)
     with tempfile.TemporaryFile(buffering=0) as file:
         fd = file.fileno()
@@ -149,12 +114,39 @@ def _flush_pairs(count: int, size_bytes: int, pairs_per_second: float) -> tuple[
             os.pwrite(fd, data[:38], 16)
             os.fdatasync(fd)
             ended = time.perf_counter()
-            found.append(ended - started)
-            since_due.append(ended - due)
-    return found, since_due
+            found.append(Latency(ended - started, ended - due))
+    return found
 
 
-def _p99(values: list[float]) -> float:
+class _Rounds:
+    """Latencies of one kind, a round at a time; figures in milliseconds, the median of the rounds."""
+
+    def __init__(self) -> None:
+        self._sent: list[list[float]] = []
+        self._due: list[list[float]] = []
+
+    def add(self, found: Sequence[Latency]) -> None:
+        self._sent.append([one.since_sent for one in found])
+        self._due.append([one.since_due for one in found])
+
+    @property
+    def median(self) -> float:
+        return median(map(median, self._sent)) * 1e3
+
+    @property
+    def p99(self) -> float:
+        return median(map(_p99, self._sent)) * 1e3
+
+    @property
+    def p99_since_due(self) -> float:
+        return median(map(_p99, self._due)) * 1e3
+
+    @property
+    def worst(self) -> float:
+        return median(map(max, self._sent)) * 1e3
+
+
+def _p99(values: Sequence[float]) -> float:
     return quantiles(values, n=100)[98]
 
 
@@ -162,33 +154,32 @@ def run(quick: bool = False) -> list[tuple[str, str]]:
     """Measure load, latency and flushes; return a label and a text."""
     chain = make_chain(BLOCK_COUNT // (4 if quick else 1), ITEMS_PER_BLOCK, ITEM_BYTES)
     count = len(chain.messages)
-    loads, ours, first, loop, bare, bare_since_due, grpc = [], [], [], [], [], [], []
+    loads = []
+    blocks, first, pairs, loop, grpc = (_Rounds() for _ in range(5))
     for _ in range(1 if quick else ROUNDS):
         with node(chain) as facts:
             load = count / uvloop.run(publish(facts.address, chain))
         loads.append(load)
         with bare_server("echo", 1, count) as address:
-            loop.append(uvloop.run(latencies(address, chain, load / 2))[FIRST_BLOCKS:])
+            loop.add(latencies(address, chain, load / 2)[FIRST_BLOCKS:])
         with node(chain) as facts:
-            found = uvloop.run(latencies(facts.address, chain, load / 2))
-        first.append(found[:FIRST_BLOCKS])
-        ours.append(found[FIRST_BLOCKS:])
-        pairs, pairs_since_due = _flush_pairs(count, chain.size_bytes // count, load / 2)
-        bare.append(pairs)
-        bare_since_due.append(pairs_since_due)
+            found = latencies(facts.address, chain, load / 2)
+        first.add(found[:FIRST_BLOCKS])
+        blocks.add(found[FIRST_BLOCKS:])
+        pairs.add(_flush_pairs(count, chain.size_bytes // count, load / 2))
         with node(chain) as facts:
-            grpc.append(uvloop.run(_grpc_latencies(facts.address, chain, load / 2))[FIRST_BLOCKS:])
+            grpc.add(uvloop.run(_grpc_latencies(facts.address, chain, load / 2))[FIRST_BLOCKS:])
     load = median(loads)
-    medians = [median(map(median, rounds)) * 1e3 for rounds in (ours, bare, loop, first, grpc)]
-    p99s = [median(map(_p99, rounds)) * 1e3 for rounds in (ours, bare, loop, grpc, bare_since_due)]
-    worst = median(map(max, first)) * 1e3
     text = (
-        f"at {load / 2:,.0f} of {load:,.0f} blocks/s: median {medians[0]:.2f} ms, p99 {p99s[0]:.2f} ms; "
-        f"a pair of flushes {medians[1]:.2f} ms, p99 {p99s[1]:.2f} ms, since it was due {p99s[4]:.2f} ms; "
-        f"ratio {medians[0] / medians[1]:.1f}, p99 {p99s[0] / p99s[1]:.1f} "
-        f"(the bare loop {medians[2]:.2f} ms, p99 {p99s[2]:.2f} ms; "
-        f"with gRPC's client {medians[4]:.2f} ms, p99 {p99s[3]:.2f} ms); "
-        f"the first {FIRST_BLOCKS} blocks: median {medians[3]:.2f} ms, worst {worst:.2f} ms"
+        f"at {load / 2:,.0f} of {load:,.0f} blocks/s: "
+        f"median {blocks.median:.2f} ms, p99 {blocks.p99:.2f} ms; "
+        f"a pair of flushes {pairs.median:.2f} ms, p99 {pairs.p99:.2f} ms; "
+        f"ratio {blocks.median / pairs.median:.1f}, p99 {blocks.p99 / pairs.p99:.1f} "
+        f"(since they were due: p99 {blocks.p99_since_due:.2f} ms, of a pair {pairs.p99_since_due:.2f} ms, "
+        f"ratio {blocks.p99_since_due / pairs.p99_since_due:.1f}; "
+        f"the bare loop {loop.median:.2f} ms, p99 {loop.p99:.2f} ms; "
+        f"with gRPC's client {grpc.median:.2f} ms, p99 {grpc.p99:.2f} ms); "
+        f"the first {FIRST_BLOCKS} blocks: median {first.median:.2f} ms, worst {first.worst:.2f} ms"
     )
     return [("publish, latency of small blocks", text)]
 

@@ -33,7 +33,8 @@ from typing import Protocol
 import uvloop
 from grpc import aio
 
-from benchmarks.bare_publisher import Hear, open_bare
+from benchmarks.bare_call import Hear
+from benchmarks.bare_publisher import open_bare
 from benchmarks.chains import Chain, make_chain
 from benchmarks.publish_processes import METHOD, bare_server, node, open_call
 from gateway.api import publish_pb2

@@ -4,7 +4,7 @@
 
 An active node and the standby that follows it, as processes on this machine, so that both share its
 processors and its disk. Throughput is one publisher that sends small blocks as fast as they go: with 1 no
-faster than the standby follows, which with 0 is left behind. Latency is from a block's end to its
+faster than the standby follows, which with 0 is left behind. Latency is from sending a block to its
 acknowledgement, at a pace that leaves both nodes room.
 """
 
@@ -20,7 +20,7 @@ from statistics import median, quantiles
 import uvloop
 
 from benchmarks.chains import Chain, make_chain
-from benchmarks.publish_latency import latencies
+from benchmarks.paced_publisher import latencies
 from benchmarks.publish_processes import free_addresses, publish
 from publishers.node_process import NodeProcess
 
@@ -65,8 +65,8 @@ def run(quick: bool = False) -> list[tuple[str, str]]:
                 seconds = uvloop.run(publish(address, chain))
                 rates.setdefault(min_standbys, []).append(len(chain.messages) / seconds)
             with _pair(chain, min_standbys) as address:
-                found = uvloop.run(latencies(address, paced, BLOCKS_PER_SECOND))
-                times.setdefault(min_standbys, []).extend(found[WARM_COUNT:])
+                found = latencies(address, paced, BLOCKS_PER_SECOND)
+                times.setdefault(min_standbys, []).extend(one.since_sent for one in found[WARM_COUNT:])
     lines = []
     for min_standbys in (0, 1):
         latency = times[min_standbys]

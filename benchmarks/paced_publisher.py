@@ -1,0 +1,98 @@
+"""A publisher that sends blocks when they are due, in one thread and without an event loop.
+
+Between two blocks it waits for the connection, and no longer than until the next block is due (`select`, to
+the microsecond). An event loop has timers of whole milliseconds, so that a second thread would have to tell
+it when a block is due: as many wakings again, on the processors that the node is measured on.
+See `benchmarks.bare_call`.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+import time
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from benchmarks.bare_call import BareCall
+from benchmarks.chains import Chain
+from benchmarks.publish_processes import METHOD
+from gateway.api import publish_pb2
+
+__all__ = ["Latency", "latencies"]
+
+_READ_BYTES = 1 << 16
+_SILENCE_SECONDS_MAX = 30.0
+"""A node that says nothing for so long, though it is to answer, has failed."""
+
+
+class Latency(NamedTuple):
+    """How long a block took until it was acknowledged, in seconds."""
+
+    since_sent: float
+    since_due: float
+    """The same and how late it was sent: a machine that stands still delays that, too."""
+
+
+class _Publisher:
+    """One connection with one publish stream, over which a chain is sent."""
+
+    def __init__(self, address: str, chain: Chain) -> None:
+        self._messages = chain.messages
+        self._due_and_sent_at: list[tuple[float, float]] = []
+        self.latencies: list[Latency] = []
+        """Of each block."""
+        host, _, port = address.rpartition(":")
+        self._socket = socket.create_connection((host, int(port)))
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._call = BareCall(METHOD, "benchmark", self._write, self._hear)
+
+    def run(self, blocks_per_second: float) -> None:
+        """Send all blocks, each when it is due, and wait for the last acknowledgement."""
+        with self._socket:
+            self._call.open()
+            while not self._call.is_taken:
+                self._receive(_SILENCE_SECONDS_MAX)
+            begun = time.perf_counter()
+            for number, messages in enumerate(self._messages):
+                due = begun + number / blocks_per_second
+                while (wait_seconds := due - time.perf_counter()) > 0:
+                    self._receive(wait_seconds)
+                self._due_and_sent_at.append((due, time.perf_counter()))
+                self._call.send(messages)
+            while len(self.latencies) < len(self._messages):
+                self._receive(_SILENCE_SECONDS_MAX)
+
+    def _receive(self, wait_seconds: float) -> None:
+        """Take what comes, for so long at most."""
+        if select.select([self._socket], [], [], wait_seconds)[0]:
+            data = self._socket.recv(_READ_BYTES)
+            if not data:
+                raise RuntimeError("the node closed the connection")
+            self._call.receive(data)
+        elif wait_seconds == _SILENCE_SECONDS_MAX:
+            raise RuntimeError(f"the node said nothing for {wait_seconds:.0f} s")
+
+    def _write(self, parts: Sequence[bytes | memoryview]) -> None:
+        self._socket.sendall(b"".join(parts))
+
+    def _hear(self, answer: publish_pb2.PublishStreamResponse | str) -> None:
+        number = len(self.latencies)
+        if isinstance(answer, str) or answer.WhichOneof("response") != "acknowledgement":
+            raise RuntimeError(f"block {number}: got {answer}, expected its acknowledgement")
+        if answer.acknowledgement.block_number != number:
+            got = answer.acknowledgement.block_number
+            raise RuntimeError(f"block {number}: got the acknowledgement of block {got}, expected its own")
+        now, (due, sent_at) = time.perf_counter(), self._due_and_sent_at[number]
+        self.latencies.append(Latency(now - sent_at, now - due))
+
+
+def latencies(address: str, chain: Chain, blocks_per_second: float) -> list[Latency]:
+    """Send a block every so often; return how long each took.
+
+    Raises:
+        RuntimeError: the node answered something else, or nothing.
+    """
+    publisher = _Publisher(address, chain)
+    publisher.run(blocks_per_second)
+    return publisher.latencies
