@@ -86,6 +86,10 @@ EXPECTED: dict[str, list[str]] = {
         for event, step in row.items()
         if step is not Step.REFUSE
     ],
+    "commit": [
+        *("apart", "begun", "flush shared", "finished by itself", "several blocks"),
+        *("refused behind another one", "power lost or killed behind another one"),
+    ],
     "fault": list(FAULTS),
     "rogue": [],
 }

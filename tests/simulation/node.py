@@ -26,6 +26,7 @@ from gateway.standby_gate import StandbyGate
 from gateway.standby_watch import StandbyWatch
 from gateway.verification import BlockVerifier, Verdict
 from gateway.work_thread import WorkThread
+from tests.datastream.fake_disk import PowerLost
 from tests.nodes import ledger_key
 from tests.simulation.conductor_checks import ConductorChecks, WatchedHasher
 from tests.simulation.coverage import Coverage
@@ -54,15 +55,32 @@ class SimLedger(Ledger):
 
     storage: Storage
     pause: Callable[[], None]
+    count: Callable[[str, str], None]
+
+    def append(self, blocks: Sequence[VerifiedBlock]) -> None:
+        """See `Ledger.append`."""
+        super().append(blocks)
+        self.count("commit", "apart")
 
     def begin(self, blocks: Sequence[VerifiedBlock]) -> None:
         """See `Ledger.begin`."""
-        super().begin(blocks)
+        is_behind = self.has_begun
+        try:
+            super().begin(blocks)
+        except BaseException as error:
+            if is_behind:
+                what = "power lost or killed" if isinstance(error, PowerLost) else "refused"
+                self.count("commit", f"{what} behind another one")
+            raise
+        self.count("commit", "flush shared" if is_behind else "begun")
+        if len(blocks) > 1:
+            self.count("commit", "several blocks")
         self.pause()
 
     def finish(self) -> None:
         """See `Ledger.finish`."""
         super().finish()
+        self.count("commit", "finished by itself")
         self.pause()
 
     def probe(self) -> None:
@@ -156,12 +174,12 @@ class SimNode:
         # By identity, and kept: the same short message of two publishers is one object, handled twice.
         self.malformed: dict[int, Any] = {}
         self._malformed_messages = malformed
-        self.loop = SimLoop(world, options.job_ns, self._lose_power)  # type: ignore[abstract]
+        self.loop = SimLoop(world, options.job_ns, options.pause_ns, self._lose_power)  # type: ignore[abstract]
         self.contexts: list[ServerContext] = []
+        self._standbys, self._coverage = standbys, coverage
         self.ledger = self._open_ledger()
         self.oracle = Oracle(world, options, storage, self.ledger)
         self.conductor_checks = ConductorChecks(world, self.oracle)
-        self._standbys, self._coverage = standbys, coverage
         self.conductor: Conductor = self.loop.run(lambda: self._make_conductor(coverage))
         self.conductor_checks.listen(self.conductor)
         self.following = Following(self.conductor, _shared()[1], stall_seconds=STALL_SECONDS)
@@ -185,7 +203,8 @@ class SimNode:
         ledger = SimLedger.open(storage.folder, disk=storage.disk, open_database=storage.open_database)
         assert isinstance(ledger, SimLedger)
         ledger.storage = storage
-        ledger.pause = self.loop.pause_job
+        ledger.pause = storage.pause = self.loop.pause_job
+        ledger.count = self._coverage.count
         return ledger
 
     def _make_conductor(self, coverage: Coverage) -> Conductor:

@@ -34,6 +34,8 @@ class Options:
     """Most time that a publisher takes between two messages."""
     job_ns: tuple[int, int] = (0, 2 * MILLISECOND_NS)
     """How long a thread takes to come to a job, and again to report it."""
+    pause_ns: tuple[int, int] = (0, 4 * MILLISECOND_NS)
+    """How long the thread that commits stands still with each flush, and between two groups of blocks."""
     inline_items_max: int = 1024
     """0: every set is hashed in a thread, so that verification ends in any order."""
     stage_items_max: int = 0
@@ -136,6 +138,15 @@ class Options:
 
 def draw(seed: int, steps: int | None = None) -> Options:
     """Draw the options of a seed. Most runs have some faults, some all, some none."""
+    # Dice of its own, so that what seeds drew before there were slow disks is the same.
+    dice = random.Random(f"disk {seed}")
+    options = replace(
+        _without_slow_disk(seed, steps), pause_ns=(0, dice.choice([1, 4, 30, 400]) * MILLISECOND_NS)
+    )
+    return _burst(options, dice) if dice.random() < 0.2 else options
+
+
+def _without_slow_disk(seed: int, steps: int | None) -> Options:
     # Its own dice, so that the options of a seed can be changed without changing what chance does in the run.
     dice = random.Random(f"options {seed}")
 
@@ -201,4 +212,27 @@ def draw(seed: int, steps: int | None = None) -> Options:
         min_standbys=more.randint(1, standbys) if standbys else 0,
         standby_faults=more.randint(0, 4) if standbys else 0,
         standby_alias=more.random() < 0.3,
+    )
+
+
+def _burst(options: Options, dice: random.Random) -> Options:
+    """Have blocks come faster than a slow disk takes them, so that they are committed behind one another."""
+    return replace(
+        options,
+        blocks=dice.randint(12, 20),
+        chaos_ns=2 * SECOND_NS,
+        start_ns=0,
+        block_time_ns=0,
+        delay_ns=(0, MILLISECOND_NS),
+        window=64,
+        lag_ns=0,
+        job_ns=(0, dice.choice([0, 1]) * MILLISECOND_NS),
+        pause_ns=(0, dice.choice([8, 20, 60]) * MILLISECOND_NS),
+        stage_items_max=0,
+        messages_per_second=0,
+        group_blocks_max=dice.choice([1, 1, 2, 64]),
+        window_blocks=128,
+        cache_bytes=1 << 20,
+        commit_crashes=options.commit_crashes + dice.randint(0, 2),
+        disk_faults=options.disk_faults + dice.randint(0, 3),
     )

@@ -6,7 +6,7 @@ import contextlib
 import errno
 import os
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -142,6 +142,8 @@ class Storage:
         """It is only the process that ends then."""
         self.is_dead = False
         """The process that used it is gone; what is left of it changes nothing."""
+        self.pause: Callable[[], None] = lambda: None
+        """Lets other things happen; called before each flush, which is what takes time."""
 
     @property
     def durable(self) -> bytes | bytearray:
@@ -179,6 +181,8 @@ class Storage:
             raise error
 
     def _failure(self, name: str) -> OSError | None:
+        if name == "fdatasync":
+            self.pause()
         if self.is_dead:
             return OSError(errno.EIO, "the process is gone")
         if self.power_fails_after is not None:

@@ -22,8 +22,6 @@ from tests.simulation.jobs import Job
 
 MILLISECOND_NS = 1_000_000
 SECOND_NS = 1_000_000_000
-PAUSE_FACTOR = 4
-"""How many times longer a job may pause than it takes to come to one: for blocks to come meanwhile."""
 
 
 class Violation(Exception):
@@ -112,19 +110,26 @@ class SimLoop(asyncio.AbstractEventLoop):
     Args:
         world: time and chance.
         job_ns: least and most time that a thread takes to come to a job, and again to report it.
+        pause_ns: least and most time that a job of the thread whose jobs pause does so.
         on_power_lost: called when a job dies because the machine stopped.
     """
 
-    def __init__(self, world: World, job_ns: tuple[int, int], on_power_lost: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        world: World,
+        job_ns: tuple[int, int],
+        pause_ns: tuple[int, int],
+        on_power_lost: Callable[[], None],
+    ) -> None:
         self._world = world
         self._job_ns = job_ns
+        self._pause_ns = pause_ns
         self._on_power_lost = on_power_lost
         self.ready: deque[asyncio.Handle] = deque()
         self.tasks: list[asyncio.Task[Any]] = []
         self.dead = False
         self.job_count = 0
         """Jobs that threads have done."""
-        self._free_at_ns: dict[int, int] = {}
         self._jobs: deque[Job] = deque()
         """Of the thread whose jobs pause; the first one is being done."""
         # Dice of their own, so that what seeds drew before there were pauses is the same.
@@ -202,17 +207,13 @@ class SimLoop(asyncio.AbstractEventLoop):
     def run_in_executor(  # type: ignore[override]
         self, executor: Executor | None, func: Callable[..., Any], *args: Any
     ) -> asyncio.Future[Any]:
-        """Run a job at one moment of chance, and report it at a later one.
+        """Run a job, which only reads or computes, at one moment of chance, and report it at a later one.
 
-        Jobs of an executor with one thread run in order; of one with more, in any order.
+        Jobs run in any order, as those of a pool of several threads do.
         """
         world, future = self._world, self.create_future()
         begin_ns = world.now_ns + world.between(*self._job_ns)
         end_ns = begin_ns + world.between(*self._job_ns)
-        if getattr(executor, "_max_workers", 1) == 1:
-            late_ns = max(0, self._free_at_ns.get(id(executor), 0) - begin_ns)
-            begin_ns, end_ns = begin_ns + late_ns, end_ns + late_ns
-            self._free_at_ns[id(executor)] = end_ns
         world.at(begin_ns - world.now_ns, self._work, future, end_ns, func, args)
         return future
 
@@ -226,9 +227,6 @@ class SimLoop(asyncio.AbstractEventLoop):
         result: Any = None
         try:
             result = func(*args)
-        except PowerLost:
-            self._on_power_lost()
-            return
         except Exception as caught:  # what a thread raises is the awaiting task's
             error = caught
         self._world.at(end_ns - self._world.now_ns, self._report, future, result, error)
@@ -262,9 +260,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         self.job_count += 1
         job.go_on()
         if not job.is_over:
-            self._world.at(
-                self._dice.randint(0, PAUSE_FACTOR * max(self._job_ns[1], MILLISECOND_NS)), self._go_on
-            )
+            self._world.at(self._dice.randint(*self._pause_ns), self._go_on)
         elif isinstance(job.error, PowerLost):
             self._on_power_lost()
         else:
