@@ -14,10 +14,13 @@ of a block of 2 MB. So the ratio depends on the size, and is given, with the goa
 1.5 MB, of 3 MB and of 6 MB: what 750, 1,500 and 3,000 transactions of 1 kB a second come to in the 2 s of a
 block.
 
+Two processors are busy nearly all the time, so that blocks a second are what node and publishers together
+take of them, though publishers are on machines of their own. What the node alone takes stands behind.
+
 The publishers are bare (`benchmarks.bare_publisher`), alone and racing alike: gRPC's own clients take about
-as long over a short message as the node, from the same processors, though publishers are on machines of their
-own. The same with gRPC's clients stands behind it, and the same race of bare publishers to a bare loop: a
-grpcio server that does for winners and losers only what cannot be avoided (`benchmarks.bare_server`).
+as long over a short message as the node. The same with gRPC's clients stands behind, too, and the same race
+of bare publishers to a bare loop: a grpcio server that does for winners and losers only what cannot be
+avoided (`benchmarks.bare_server`).
 """
 
 from __future__ import annotations
@@ -28,7 +31,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from statistics import median
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import uvloop
 from grpc import aio
@@ -36,6 +39,7 @@ from grpc import aio
 from benchmarks.bare_call import Hear
 from benchmarks.bare_publisher import open_bare
 from benchmarks.chains import Chain, make_chain
+from benchmarks.cpu_seconds import cpu_seconds
 from benchmarks.publish_processes import METHOD, bare_server, node, open_call
 from gateway.api import publish_pb2
 
@@ -209,14 +213,22 @@ class _Race:
             self._over.set_exception(RuntimeError(error))
 
 
-async def _race(address: str, chain: Chain, publisher_count: int, open_one: _Open) -> float:
-    """Publish the chain; return the seconds."""
+class _Took(NamedTuple):
+    """What it took to publish a chain."""
+
+    seconds: float
+    processor_seconds: float
+    """Of the node, and of the processes that it has started."""
+
+
+async def _race(address: str, chain: Chain, publisher_count: int, open_one: _Open) -> _Took:
+    """Publish the chain."""
     race = _Race(chain)
     try:
         await race.open(address, publisher_count, open_one)
-        started = time.perf_counter()
+        before, started = cpu_seconds(), time.perf_counter()
         await race.run()
-        return time.perf_counter() - started
+        return _Took(time.perf_counter() - started, cpu_seconds().since(before).python)
     finally:
         race.close()
         await asyncio.sleep(0.1)  # for what has to be said to the node
@@ -236,25 +248,31 @@ _Serve = Callable[[Chain], AbstractContextManager[str]]
 """Runs what is published to; gives its address."""
 
 
-def _seconds(chain: Chain, publisher_count: int, serve: _Serve, open_one: _Open) -> float:
+def _publish(chain: Chain, publisher_count: int, serve: _Serve, open_one: _Open) -> _Took:
     with serve(chain) as address:
         return uvloop.run(_race(address, chain, publisher_count, open_one))
 
 
-def _measure(chain: Chain, serve: _Serve, open_one: _Open, pair_count: int) -> str:
-    """Race in turns with a publisher alone; return the text for it."""
-    alone: list[float] = []
-    racing: list[float] = []
+def _measure(chain: Chain, serve: _Serve, open_one: _Open, pair_count: int) -> tuple[str, str]:
+    """Race in turns with a publisher alone; return the text for it, and that for the processor time."""
+    alone: list[_Took] = []
+    racing: list[_Took] = []
     for index in range(pair_count):
         for publisher_count in (1, PUBLISHER_COUNT)[:: 1 if index % 2 else -1]:
-            seconds = _seconds(chain, publisher_count, serve, open_one)
-            (alone if publisher_count == 1 else racing).append(seconds)
+            took = _publish(chain, publisher_count, serve, open_one)
+            (alone if publisher_count == 1 else racing).append(took)
     count = len(chain.messages)
-    ratios = sorted(one / many for one, many in zip(alone, racing, strict=True))
-    return (
-        f"{count / median(racing):,.1f} blocks/s, alone {count / median(alone):,.1f}; "
+    pairs = list(zip(alone, racing, strict=True))
+    ratios = sorted(one.seconds / many.seconds for one, many in pairs)
+    rates = [count / median(took.seconds for took in runs) for runs in (racing, alone)]
+    busy_ms = [median(took.processor_seconds for took in runs) / count * 1e3 for runs in (racing, alone)]
+    busy_ratio = median(one.processor_seconds / many.processor_seconds for one, many in pairs)
+    text = (
+        f"{rates[0]:,.1f} blocks/s, alone {rates[1]:,.1f}; "
         f"ratio {median(ratios):.2f}, median of {pair_count} from {ratios[0]:.2f} to {ratios[-1]:.2f}"
     )
+    busy = f"{busy_ms[0]:.1f} ms a block, alone {busy_ms[1]:.1f}, ratio {busy_ratio:.2f}"
+    return text, f"the node's processor time {busy}"
 
 
 def run(quick: bool = False) -> list[tuple[str, str]]:
@@ -262,7 +280,7 @@ def run(quick: bool = False) -> list[tuple[str, str]]:
     rows = []
     for block_count, items_per_block in CASES:
         chain = make_chain(block_count // (4 if quick else 1), items_per_block, ITEM_BYTES, header_apart=True)
-        racing, grpc, loop = (
+        (racing, processor), (grpc, _), (loop, _) = (
             _measure(chain, serve, open_one, 1 if quick else pair_count)
             for serve, open_one, pair_count in (
                 (_node, _open_bare, NODE_PAIR_COUNT),
@@ -270,7 +288,7 @@ def run(quick: bool = False) -> list[tuple[str, str]]:
                 (_bare_loop, _open_bare, OTHER_PAIR_COUNT),
             )
         )
-        text = f"{racing} (with gRPC's clients: {grpc}; a bare loop: {loop})"
+        text = f"{racing} ({processor}; with gRPC's clients: {grpc}; a bare loop: {loop})"
         rows.append((f"publish, {PUBLISHER_COUNT} racing, {items_per_block} items of 1 kB", text))
     return rows
 
