@@ -41,7 +41,7 @@ def mutants() -> list[Mutant]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the mutants; 0 when each of them was noticed."""
     parser = argparse.ArgumentParser(prog="python -m tests.simulation.mutants", description=__doc__)
-    parser.add_argument("--seeds", type=int, default=400, help="seeds for each mutant at most")
+    parser.add_argument("--seeds", type=int, default=600, help="seeds for each mutant at most")
     parser.add_argument("--only", default="", help="mutants whose name has this in it")
     given = parser.parse_args(arguments)
     survivors = 0

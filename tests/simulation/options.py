@@ -228,7 +228,7 @@ def _burst(options: Options, dice: random.Random) -> Options:
         lag_ns=0,
         job_ns=(0, dice.choice([0, 1]) * MILLISECOND_NS),
         pause_ns=(0, dice.choice([8, 20, 60]) * MILLISECOND_NS),
-        stage_items_max=0,
+        stage_items_max=dice.choice([0, 0, 0, 3]),
         messages_per_second=0,
         group_blocks_max=dice.choice([1, 1, 2, 64]),
         window_blocks=128,
