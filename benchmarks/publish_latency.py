@@ -122,28 +122,28 @@ class _Rounds:
     """Latencies of one kind, a round at a time; figures in milliseconds, the median of the rounds."""
 
     def __init__(self) -> None:
-        self._sent: list[list[float]] = []
-        self._due: list[list[float]] = []
+        self._since_sent: list[list[float]] = []
+        self._since_due: list[list[float]] = []
 
     def add(self, found: Sequence[Latency]) -> None:
-        self._sent.append([one.since_sent for one in found])
-        self._due.append([one.since_due for one in found])
+        self._since_sent.append([one.since_sent for one in found])
+        self._since_due.append([one.since_due for one in found])
 
     @property
     def median(self) -> float:
-        return median(map(median, self._sent)) * 1e3
+        return median(map(median, self._since_sent)) * 1e3
 
     @property
     def p99(self) -> float:
-        return median(map(_p99, self._sent)) * 1e3
+        return median(map(_p99, self._since_sent)) * 1e3
 
     @property
     def p99_since_due(self) -> float:
-        return median(map(_p99, self._due)) * 1e3
+        return median(map(_p99, self._since_due)) * 1e3
 
     @property
     def worst(self) -> float:
-        return median(map(max, self._sent)) * 1e3
+        return median(map(max, self._since_sent)) * 1e3
 
 
 def _p99(values: Sequence[float]) -> float:
