@@ -47,7 +47,7 @@ __all__ = ["run"]
 
 PUBLISHER_COUNT = 16
 ITEM_BYTES = 1_000
-NODE_PAIR_COUNT = 21
+NODE_PAIR_COUNT = 15
 """Races, each beside a publisher alone, in turns before and behind it. Minutes of a machine are not alike:
 each is compared with its neighbour, and the median of these ratios counts. Of eleven it was off by 0.03 now
 and then, and so was the ratio of the best race to the best alone, which are seldom of the same minute."""
