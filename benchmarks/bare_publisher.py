@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import cast
 
 from benchmarks.bare_call import BareCall, Hear
+from gateway.addresses import parse_address
 from gateway.api import publish_pb2
 
 __all__ = ["BarePublisher", "open_bare"]
@@ -79,9 +80,9 @@ class BarePublisher(asyncio.Protocol):
 
 async def open_bare(address: str, method: str, name: str, hear: Hear) -> BarePublisher:
     """Connect to a node and open the call; return once the node has taken it. Arguments as above."""
-    host, _, port = address.rpartition(":")
+    place = parse_address(address)
     _, publisher = await asyncio.get_running_loop().create_connection(
-        lambda: BarePublisher(method, name, hear), host, int(port)
+        lambda: BarePublisher(method, name, hear), place.host, place.port
     )
     await publisher.taken
     return publisher

@@ -12,14 +12,16 @@ import select
 import socket
 import time
 from collections.abc import Sequence
+from statistics import quantiles
 from typing import NamedTuple
 
 from benchmarks.bare_call import BareCall
 from benchmarks.chains import Chain
 from benchmarks.publish_processes import METHOD
+from gateway.addresses import parse_address
 from gateway.api import publish_pb2
 
-__all__ = ["Latency", "latencies"]
+__all__ = ["Latency", "latencies", "p99"]
 
 _READ_BYTES = 1 << 16
 _SILENCE_SECONDS_MAX = 30.0
@@ -42,8 +44,8 @@ class _Publisher:
         self._due_and_sent_at: list[tuple[float, float]] = []
         self.latencies: list[Latency] = []
         """Of each block."""
-        host, _, port = address.rpartition(":")
-        self._socket = socket.create_connection((host, int(port)))
+        place = parse_address(address)
+        self._socket = socket.create_connection((place.host, place.port))
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._call = BareCall(METHOD, "benchmark", self._write, self._hear)
 
@@ -52,7 +54,7 @@ class _Publisher:
         with self._socket:
             self._call.open()
             while not self._call.is_taken:
-                self._receive(_SILENCE_SECONDS_MAX)
+                self._await_answer()
             begun = time.perf_counter()
             for number, messages in enumerate(self._messages):
                 due = begun + number / blocks_per_second
@@ -61,17 +63,21 @@ class _Publisher:
                 self._due_and_sent_at.append((due, time.perf_counter()))
                 self._call.send(messages)
             while len(self.latencies) < len(self._messages):
-                self._receive(_SILENCE_SECONDS_MAX)
+                self._await_answer()
 
-    def _receive(self, wait_seconds: float) -> None:
-        """Take what comes, for so long at most."""
-        if select.select([self._socket], [], [], wait_seconds)[0]:
-            data = self._socket.recv(_READ_BYTES)
-            if not data:
-                raise RuntimeError("the node closed the connection")
-            self._call.receive(data)
-        elif wait_seconds == _SILENCE_SECONDS_MAX:
-            raise RuntimeError(f"the node said nothing for {wait_seconds:.0f} s")
+    def _await_answer(self) -> None:
+        if not self._receive(_SILENCE_SECONDS_MAX):
+            raise RuntimeError(f"the node said nothing for {_SILENCE_SECONDS_MAX:.0f} s")
+
+    def _receive(self, wait_seconds: float) -> bool:
+        """Take what comes, for so long at most; return whether something came."""
+        if not select.select([self._socket], [], [], wait_seconds)[0]:
+            return False
+        data = self._socket.recv(_READ_BYTES)
+        if not data:
+            raise RuntimeError("the node closed the connection")
+        self._call.receive(data)
+        return True
 
     def _write(self, parts: Sequence[bytes | memoryview]) -> None:
         self._socket.sendall(b"".join(parts))
@@ -96,3 +102,8 @@ def latencies(address: str, chain: Chain, blocks_per_second: float) -> list[Late
     publisher = _Publisher(address, chain)
     publisher.run(blocks_per_second)
     return publisher.latencies
+
+
+def p99(values: Sequence[float]) -> float:
+    """Return what all but one of a hundred do not exceed."""
+    return quantiles(values, n=100)[98]

@@ -28,14 +28,15 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Sequence
-from statistics import median, quantiles
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from operator import attrgetter
+from statistics import median
 
 import uvloop
 from grpc import aio
 
 from benchmarks.chains import Chain, make_chain
-from benchmarks.paced_publisher import Latency, latencies
+from benchmarks.paced_publisher import Latency, latencies, p99
 from benchmarks.publish_processes import bare_server, node, open_call, publish
 from gateway.api import publish_pb2
 
@@ -47,40 +48,41 @@ FIRST_BLOCKS = 100
 """Blocks of a node that has just started, which are counted apart."""
 ROUNDS = 9
 """Of 5, one stretch of 4 s in which the machine stood still more often could decide the p99."""
+_SINCE_SENT, _SINCE_DUE = attrgetter("since_sent"), attrgetter("since_due")
 
 
-async def _due(count: int, per_second: float) -> AsyncIterator[tuple[int, float]]:
-    """Yield numbers from 0 on, each when it is due, and when that was."""
-    loop, is_due, begun = asyncio.get_running_loop(), asyncio.Semaphore(0), time.perf_counter()
-    due = [begun + number / per_second for number in range(count)]
+async def _due(count: int, per_second: float) -> AsyncIterator[int]:
+    """Yield numbers from 0 on, each when it is due."""
+    loop, due = asyncio.get_running_loop(), asyncio.Semaphore(0)
 
     def tell() -> None:
-        for at in due:
-            time.sleep(max(0.0, at - time.perf_counter()))
-            loop.call_soon_threadsafe(is_due.release)
+        begun = time.perf_counter()
+        for number in range(count):
+            time.sleep(max(0.0, begun + number / per_second - time.perf_counter()))
+            loop.call_soon_threadsafe(due.release)
 
     telling = asyncio.ensure_future(asyncio.to_thread(tell))
-    for number, at in enumerate(due):
-        await is_due.acquire()
-        yield number, at
+    for number in range(count):
+        await due.acquire()
+        yield number
     await telling
 
 
-async def _grpc_latencies(address: str, chain: Chain, blocks_per_second: float) -> list[Latency]:
-    """As `latencies`, with gRPC's own client, and from when the last message of a block is sent."""
+async def _grpc_latencies(address: str, chain: Chain, blocks_per_second: float) -> list[float]:
+    """As `latencies`, with gRPC's own client: since the last message of each block was sent, in seconds."""
     count = len(chain.messages)
-    due_and_sent_at = [(0.0, 0.0)] * count
+    sent = [0.0] * count
     async with aio.insecure_channel(address) as channel:
         await channel.channel_ready()
         call = open_call(channel)
         await call.initial_metadata()
 
         async def send() -> None:
-            async for number, due in _due(count, blocks_per_second):
+            async for number in _due(count, blocks_per_second):
                 *first, last = chain.messages[number]
                 for message in first:
                     await call.write(message)
-                due_and_sent_at[number] = due, time.perf_counter()
+                sent[number] = time.perf_counter()
                 await call.write(last)
 
         sending = asyncio.ensure_future(send())
@@ -90,8 +92,7 @@ async def _grpc_latencies(address: str, chain: Chain, blocks_per_second: float) 
             assert isinstance(response, publish_pb2.PublishStreamResponse), "the node closed the stream"
             if response.acknowledgement.block_number != number:
                 raise SystemExit(f"block {number}: got {response}, expected its acknowledgement")
-            now, (due, sent_at) = time.perf_counter(), due_and_sent_at[number]
-            found.append(Latency(now - sent_at, now - due))
+            found.append(time.perf_counter() - sent[number])
         await sending
     return found
 
@@ -118,68 +119,46 @@ def _flush_pairs(count: int, size_bytes: int, pairs_per_second: float) -> list[L
     return found
 
 
-class _Rounds:
-    """Latencies of one kind, a round at a time; figures in milliseconds, the median of the rounds."""
-
-    def __init__(self) -> None:
-        self._since_sent: list[list[float]] = []
-        self._since_due: list[list[float]] = []
-
-    def add(self, found: Sequence[Latency]) -> None:
-        self._since_sent.append([one.since_sent for one in found])
-        self._since_due.append([one.since_due for one in found])
-
-    @property
-    def median(self) -> float:
-        return median(map(median, self._since_sent)) * 1e3
-
-    @property
-    def p99(self) -> float:
-        return median(map(_p99, self._since_sent)) * 1e3
-
-    @property
-    def p99_since_due(self) -> float:
-        return median(map(_p99, self._since_due)) * 1e3
-
-    @property
-    def worst(self) -> float:
-        return median(map(max, self._since_sent)) * 1e3
+def _ms(figure: Callable[[Sequence[float]], float], rounds: Iterable[Sequence[float]]) -> float:
+    """Give the median of a figure of each round, in milliseconds."""
+    return median(map(figure, rounds)) * 1e3
 
 
-def _p99(values: Sequence[float]) -> float:
-    return quantiles(values, n=100)[98]
+def _each(time_of: Callable[[Latency], float], rounds: Iterable[Sequence[Latency]]) -> list[list[float]]:
+    return [list(map(time_of, found)) for found in rounds]
 
 
 def run(quick: bool = False) -> list[tuple[str, str]]:
     """Measure load, latency and flushes; return a label and a text."""
     chain = make_chain(BLOCK_COUNT // (4 if quick else 1), ITEMS_PER_BLOCK, ITEM_BYTES)
     count = len(chain.messages)
-    loads = []
-    blocks, first, pairs, loop, grpc = (_Rounds() for _ in range(5))
+    loads, firsts, blocks, pairs, loops, grpc = [], [], [], [], [], []
     for _ in range(1 if quick else ROUNDS):
         with node(chain) as facts:
             load = count / uvloop.run(publish(facts.address, chain))
         loads.append(load)
         with bare_server("echo", 1, count) as address:
-            loop.add(latencies(address, chain, load / 2)[FIRST_BLOCKS:])
+            loops.append(latencies(address, chain, load / 2)[FIRST_BLOCKS:])
         with node(chain) as facts:
             found = latencies(facts.address, chain, load / 2)
-        first.add(found[:FIRST_BLOCKS])
-        blocks.add(found[FIRST_BLOCKS:])
-        pairs.add(_flush_pairs(count, chain.size_bytes // count, load / 2))
+        firsts.append(found[:FIRST_BLOCKS])
+        blocks.append(found[FIRST_BLOCKS:])
+        pairs.append(_flush_pairs(count, chain.size_bytes // count, load / 2))
         with node(chain) as facts:
-            grpc.add(uvloop.run(_grpc_latencies(facts.address, chain, load / 2))[FIRST_BLOCKS:])
+            grpc.append(uvloop.run(_grpc_latencies(facts.address, chain, load / 2))[FIRST_BLOCKS:])
     load = median(loads)
+    sent, first, loop, pair = (_each(_SINCE_SENT, rounds) for rounds in (blocks, firsts, loops, pairs))
+    due, pair_due = (_each(_SINCE_DUE, rounds) for rounds in (blocks, pairs))
     text = (
         f"at {load / 2:,.0f} of {load:,.0f} blocks/s: "
-        f"median {blocks.median:.2f} ms, p99 {blocks.p99:.2f} ms; "
-        f"a pair of flushes {pairs.median:.2f} ms, p99 {pairs.p99:.2f} ms; "
-        f"ratio {blocks.median / pairs.median:.1f}, p99 {blocks.p99 / pairs.p99:.1f} "
-        f"(since they were due: p99 {blocks.p99_since_due:.2f} ms, of a pair {pairs.p99_since_due:.2f} ms, "
-        f"ratio {blocks.p99_since_due / pairs.p99_since_due:.1f}; "
-        f"the bare loop {loop.median:.2f} ms, p99 {loop.p99:.2f} ms; "
-        f"with gRPC's client {grpc.median:.2f} ms, p99 {grpc.p99:.2f} ms); "
-        f"the first {FIRST_BLOCKS} blocks: median {first.median:.2f} ms, worst {first.worst:.2f} ms"
+        f"median {_ms(median, sent):.2f} ms, p99 {_ms(p99, sent):.2f} ms; "
+        f"a pair of flushes {_ms(median, pair):.2f} ms, p99 {_ms(p99, pair):.2f} ms; "
+        f"ratio {_ms(median, sent) / _ms(median, pair):.1f}, p99 {_ms(p99, sent) / _ms(p99, pair):.1f} "
+        f"(since they were due: p99 {_ms(p99, due):.2f} ms, of a pair {_ms(p99, pair_due):.2f} ms, "
+        f"ratio {_ms(p99, due) / _ms(p99, pair_due):.1f}; "
+        f"the bare loop {_ms(median, loop):.2f} ms, p99 {_ms(p99, loop):.2f} ms; "
+        f"with gRPC's client {_ms(median, grpc):.2f} ms, p99 {_ms(p99, grpc):.2f} ms); "
+        f"the first {FIRST_BLOCKS} blocks: median {_ms(median, first):.2f} ms, worst {_ms(max, first):.2f} ms"
     )
     return [("publish, latency of small blocks", text)]
 
