@@ -29,11 +29,21 @@ _SILENCE_SECONDS_MAX = 30.0
 
 
 class Latency(NamedTuple):
-    """How long a block took until it was acknowledged, in seconds."""
+    """When a block was to be sent, was sent, and was acknowledged, in seconds of `time.perf_counter`."""
 
-    since_sent: float
-    since_due: float
-    """The same and how late it was sent: a machine that stands still delays that, too."""
+    due_at: float
+    sent_at: float
+    heard_at: float
+
+    @property
+    def since_sent(self) -> float:
+        """How long the block took until it was acknowledged."""
+        return self.heard_at - self.sent_at
+
+    @property
+    def since_due(self) -> float:
+        """The same and how late it was sent: a machine that stands still delays that, too."""
+        return self.heard_at - self.due_at
 
 
 class _Publisher:
@@ -89,8 +99,7 @@ class _Publisher:
         if answer.acknowledgement.block_number != number:
             got = answer.acknowledgement.block_number
             raise RuntimeError(f"block {number}: got the acknowledgement of block {got}, expected its own")
-        now, (due, sent_at) = time.perf_counter(), self._due_and_sent_at[number]
-        self.latencies.append(Latency(now - sent_at, now - due))
+        self.latencies.append(Latency(*self._due_and_sent_at[number], time.perf_counter()))
 
 
 def latencies(address: str, chain: Chain, blocks_per_second: float) -> list[Latency]:

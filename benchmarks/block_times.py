@@ -1,0 +1,114 @@
+"""Where the time of a small block goes, from its sending to its acknowledgement: for whoever tunes that.
+
+    python -m benchmarks.block_times [--rate BLOCKS_PER_SECOND] [--show BLOCK]
+
+No benchmark, and not in `make bench`: it has no ratio. A node that notes when each block reaches which stage
+(`benchmarks.traced_node`) gets a block every so often, as in `benchmarks.publish_latency`. Blocks that were
+acknowledged before the next one was sent are told apart from those that were not, and that overlap with it:
+
+    sent ─► offered ─► linked ─► begun ─► entries on disk ─► on disk ─► told ─► heard
+    └ gRPC ─┘└ hash, verify ┘└ thread ┘└ lay out, flush ┘└ flush, index ┘└ loop ┘└ gRPC ┘
+
+Two blocks that overlap share the interpreter: while the event loop hashes the later one, the thread that
+commits the earlier one waits for it after each flush. So each makes the other late, and a block that is late
+makes the next one late. `--show` prints the moments of one block and of the three behind it, in order.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+from statistics import median, quantiles
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.chains import Chain, make_chain
+from benchmarks.paced_publisher import Latency, latencies
+from benchmarks.publish_latency import BLOCK_COUNT, FIRST_BLOCKS, ITEM_BYTES, ITEMS_PER_BLOCK
+from benchmarks.traced_node import Moment, moments_in
+from publishers.node_process import NodeProcess
+
+RATE = 800.0
+"""About half of the load that a node takes on two cores."""
+SHOWN_BLOCKS = 4
+SENT, HEARD = "it is sent", "its acknowledgement is heard"
+_MOMENTS: tuple[str, ...] = (SENT, *Moment, HEARD)
+
+_Times = dict[str, float]
+"""Of one block: the seconds of `time.perf_counter` by what happened then."""
+
+
+def _measure(chain: Chain, blocks_per_second: float) -> list[_Times]:
+    """Publish a chain; return the times of each block that was committed as small blocks are."""
+    with tempfile.TemporaryDirectory() as folder:
+        data_dir = Path(folder, "data")
+        words = ["--ledger-key", chain.ledger_key]
+        with NodeProcess(data_dir, Path(folder, "log"), words, module="benchmarks.traced_node") as node:
+            found = latencies(node.grpc, chain, blocks_per_second)
+        moments = moments_in(data_dir)
+    return [_times(moments, number, one) for number, one in enumerate(found) if number >= FIRST_BLOCKS]
+
+
+def _times(moments: dict[Moment, dict[int, int]], number: int, one: Latency) -> _Times:
+    noted = {str(moment): moments[moment][number] / 1e9 for moment in Moment}
+    return {SENT: one.sent_at, **noted, HEARD: one.heard_at}
+
+
+def _step_ms(blocks: Sequence[_Times], from_moment: str, to_moment: str) -> str:
+    """Say how long blocks take from one moment to another: the median, and what nine of ten do not exceed."""
+    if len(blocks) < 2:
+        return "-"
+    taken = [(block[to_moment] - block[from_moment]) * 1e3 for block in blocks]
+    return f"{median(taken):.2f}, {quantiles(taken, n=10)[8]:.2f}"
+
+
+def _table(blocks: Sequence[_Times]) -> Table:
+    """Lay out how long each step takes, of blocks alone and of those that overlap with the next."""
+    alone = [block for block, after in pairwise(blocks) if block[HEARD] <= after[SENT]]
+    others = [block for block, after in pairwise(blocks) if block[HEARD] > after[SENT]]
+    title = "From one moment to the next: median and p90, in milliseconds"
+    table = Table("until", f"{len(alone)} alone", f"{len(others)} that overlap", title=title)
+    for before, moment in pairwise(_MOMENTS):
+        table.add_row(moment, _step_ms(alone, before, moment), _step_ms(others, before, moment))
+    table.add_section()
+    table.add_row("in all", _step_ms(alone, SENT, HEARD), _step_ms(others, SENT, HEARD))
+    return table
+
+
+def _print_moments(blocks: Sequence[_Times], first: int) -> None:
+    """Print the moments of some blocks in order, in microseconds since the first was sent."""
+    shown = blocks[first - FIRST_BLOCKS :][:SHOWN_BLOCKS]
+    moments = sorted(
+        (at, first + index, what) for index, block in enumerate(shown) for what, at in block.items()
+    )
+    for at, number, what in moments:
+        print(f"{(at - moments[0][0]) * 1e6:8,.0f}  block {number}: {what}")
+
+
+def main() -> None:
+    """Measure, and print."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.block_times", description="Where the time of a small block goes."
+    )
+    parser.add_argument("--rate", type=float, default=RATE, metavar="N", help="blocks a second (%(default)g)")
+    parser.add_argument(
+        "--show", type=int, metavar="BLOCK", help=f"print the moments of it and of {SHOWN_BLOCKS - 1} more"
+    )
+    options = parser.parse_args()
+    if options.rate <= 0:
+        parser.error(f"--rate: got {options.rate:g}, expected blocks a second, above 0")
+    last = BLOCK_COUNT - 1
+    if options.show is not None and not FIRST_BLOCKS <= options.show <= last:
+        parser.error(f"--show: got {options.show}, expected a block from {FIRST_BLOCKS} to {last}")
+    blocks = _measure(make_chain(BLOCK_COUNT, ITEMS_PER_BLOCK, ITEM_BYTES), options.rate)
+    Console().print(_table(blocks))
+    if options.show is not None:
+        _print_moments(blocks, options.show)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,119 @@
+"""A node that notes when each block reaches which stage: `sluice serve`, which leaves a file of moments.
+
+    python -m benchmarks.traced_node serve …
+
+For one publisher that sends each block once, in order: `benchmarks.block_times` makes sense of the moments.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Sequence
+from enum import StrEnum
+from importlib.metadata import version
+from pathlib import Path
+
+from gateway.grpc_engine import use_poller
+
+use_poller(os.environ, version("grpcio"))  # as the node does, before it loads gRPC
+import gateway.node  # noqa: E402
+import gateway.node_run  # noqa: E402
+from gateway.cli import main  # noqa: E402
+from gateway.ledger import Ledger, VerifiedBlock  # noqa: E402
+from gateway.node import Node  # noqa: E402
+from gateway.race import Arbiter  # noqa: E402
+from gateway.race_actions import Action, AttemptId  # noqa: E402
+
+__all__ = ["Moment", "TracedNode", "moments_in"]
+
+FILE_NAME = "moments.json"
+
+
+class Moment(StrEnum):
+    """What is noted of a block, in this order."""
+
+    OFFERED = "its header is in the event loop"
+    LINKED = "it is verified and linked"
+    BEGUN = "the thread that commits has it"
+    ENTRIES_ON_DISK = "its entries are flushed"
+    ON_DISK = "its header is flushed, its bookmarks written"
+    TOLD = "the event loop knows"
+
+
+_noted: dict[Moment, dict[int, int]] = {moment: {} for moment in Moment}
+"""For each moment the nanoseconds of `time.perf_counter_ns`, by block number."""
+
+
+class _TracedArbiter(Arbiter):
+    """An arbiter whose blocks are noted."""
+
+    def header(self, *arguments: object, **named: object) -> list[Action]:
+        """Note that block N has come; arguments as for `Arbiter.header`."""
+        number = arguments[1]
+        assert isinstance(number, int)
+        _noted[Moment.OFFERED][number] = time.perf_counter_ns()
+        return super().header(*arguments, **named)  # type: ignore[arg-type]
+
+    def linked(self, attempt_id: AttemptId, now_ns: int) -> list[Action]:
+        """Note that a block is to be committed."""
+        _noted[Moment.LINKED][self.attempts[attempt_id].number] = time.perf_counter_ns()
+        return super().linked(attempt_id, now_ns)
+
+    def committed(self, attempt_id: AttemptId, now_ns: int) -> list[Action]:
+        """Note that the event loop knows that a block is on disk."""
+        _noted[Moment.TOLD][self.attempts[attempt_id].number] = time.perf_counter_ns()
+        return super().committed(attempt_id, now_ns)
+
+
+class _TracedLedger(Ledger):
+    """A ledger whose commits are noted: those that are begun and finished, as those of small blocks are."""
+
+    _begun: Sequence[VerifiedBlock] = ()
+
+    def begin(self, blocks: Sequence[VerifiedBlock]) -> None:
+        """Note when entries are on disk, and the blocks before with them."""
+        _note(Moment.BEGUN, blocks)
+        super().begin(blocks)
+        _note(Moment.ENTRIES_ON_DISK, blocks)
+        _note(Moment.ON_DISK, self._begun)
+        self._begun = blocks
+
+    def finish(self) -> None:
+        """Note when blocks are on disk."""
+        super().finish()
+        _note(Moment.ON_DISK, self._begun)
+        self._begun = ()
+
+
+class TracedNode(Node):
+    """A node that leaves its moments behind."""
+
+    async def stop(self) -> None:
+        """Stop, and write the file."""
+        await super().stop()
+        _write(Path(self.settings.data_dir, FILE_NAME))
+
+
+def _write(path: Path) -> None:
+    path.write_text(json.dumps({moment.name: _noted[moment] for moment in Moment}), "utf-8")
+
+
+def moments_in(data_dir: Path) -> dict[Moment, dict[int, int]]:
+    """Read what a node that has ended noted: for each moment the nanoseconds by block number."""
+    found = json.loads(Path(data_dir, FILE_NAME).read_text("utf-8"))
+    return {Moment[name]: {int(number): at for number, at in of.items()} for name, of in found.items()}
+
+
+def _note(moment: Moment, blocks: Sequence[VerifiedBlock]) -> None:
+    now_ns, noted = time.perf_counter_ns(), _noted[moment]
+    for block in blocks:
+        noted[block.number] = now_ns
+
+
+if __name__ == "__main__":
+    gateway.node.Arbiter = _TracedArbiter  # type: ignore[attr-defined]
+    gateway.node.Ledger = _TracedLedger  # type: ignore[attr-defined]
+    gateway.node_run.Node = TracedNode  # type: ignore[attr-defined]
+    main()
