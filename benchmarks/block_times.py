@@ -17,6 +17,7 @@ makes the next one late. `--show` prints the moments of one block and of the thr
 from __future__ import annotations
 
 import argparse
+import math
 import tempfile
 from collections.abc import Sequence
 from itertools import pairwise
@@ -43,7 +44,7 @@ _Times = dict[str, float]
 
 
 def _measure(chain: Chain, blocks_per_second: float) -> list[_Times]:
-    """Publish a chain; return the times of each block that was committed as small blocks are."""
+    """Publish a chain; return the times of its blocks from FIRST_BLOCKS on."""
     with tempfile.TemporaryDirectory() as folder:
         data_dir = Path(folder, "data")
         words = ["--ledger-key", chain.ledger_key]
@@ -99,7 +100,7 @@ def main() -> None:
         "--show", type=int, metavar="BLOCK", help=f"print the moments of it and of {SHOWN_BLOCKS - 1} more"
     )
     options = parser.parse_args()
-    if options.rate <= 0:
+    if not 0 < options.rate < math.inf:
         parser.error(f"--rate: got {options.rate:g}, expected blocks a second, above 0")
     last = BLOCK_COUNT - 1
     if options.show is not None and not FIRST_BLOCKS <= options.show <= last:

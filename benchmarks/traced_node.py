@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from enum import StrEnum
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 from gateway.grpc_engine import use_poller
 
@@ -24,7 +25,7 @@ from gateway.cli import main  # noqa: E402
 from gateway.ledger import Ledger, VerifiedBlock  # noqa: E402
 from gateway.node import Node  # noqa: E402
 from gateway.race import Arbiter  # noqa: E402
-from gateway.race_actions import Action, AttemptId  # noqa: E402
+from gateway.race_actions import Action, AttemptId, PublisherId  # noqa: E402
 
 __all__ = ["Moment", "TracedNode", "moments_in"]
 
@@ -49,41 +50,40 @@ _noted: dict[Moment, dict[int, int]] = {moment: {} for moment in Moment}
 class _TracedArbiter(Arbiter):
     """An arbiter whose blocks are noted."""
 
-    def header(self, *arguments: object, **named: object) -> list[Action]:
-        """Note that block N has come; arguments as for `Arbiter.header`."""
-        number = arguments[1]
-        assert isinstance(number, int)
-        _noted[Moment.OFFERED][number] = time.perf_counter_ns()
-        return super().header(*arguments, **named)  # type: ignore[arg-type]
+    def header(self, publisher_id: PublisherId, number: int, *arguments: Any, **named: Any) -> list[Action]:
+        """Note that a block has come."""
+        _note(Moment.OFFERED, number)
+        return super().header(publisher_id, number, *arguments, **named)
 
     def linked(self, attempt_id: AttemptId, now_ns: int) -> list[Action]:
         """Note that a block is to be committed."""
-        _noted[Moment.LINKED][self.attempts[attempt_id].number] = time.perf_counter_ns()
+        _note(Moment.LINKED, self.attempts[attempt_id].number)
         return super().linked(attempt_id, now_ns)
 
     def committed(self, attempt_id: AttemptId, now_ns: int) -> list[Action]:
         """Note that the event loop knows that a block is on disk."""
-        _noted[Moment.TOLD][self.attempts[attempt_id].number] = time.perf_counter_ns()
+        _note(Moment.TOLD, self.attempts[attempt_id].number)
         return super().committed(attempt_id, now_ns)
 
 
 class _TracedLedger(Ledger):
     """A ledger whose commits are noted: those that are begun and finished, as those of small blocks are."""
 
-    _begun: Sequence[VerifiedBlock] = ()
+    _begun: Sequence[int] = ()
 
     def begin(self, blocks: Sequence[VerifiedBlock]) -> None:
         """Note when entries are on disk, and the blocks before with them."""
-        _note(Moment.BEGUN, blocks)
+        numbers = [block.number for block in blocks]
+        _note(Moment.BEGUN, *numbers)
         super().begin(blocks)
-        _note(Moment.ENTRIES_ON_DISK, blocks)
-        _note(Moment.ON_DISK, self._begun)
-        self._begun = blocks
+        _note(Moment.ENTRIES_ON_DISK, *numbers)
+        _note(Moment.ON_DISK, *self._begun)
+        self._begun = numbers
 
     def finish(self) -> None:
         """Note when blocks are on disk."""
         super().finish()
-        _note(Moment.ON_DISK, self._begun)
+        _note(Moment.ON_DISK, *self._begun)
         self._begun = ()
 
 
@@ -106,10 +106,8 @@ def moments_in(data_dir: Path) -> dict[Moment, dict[int, int]]:
     return {Moment[name]: {int(number): at for number, at in of.items()} for name, of in found.items()}
 
 
-def _note(moment: Moment, blocks: Sequence[VerifiedBlock]) -> None:
-    now_ns, noted = time.perf_counter_ns(), _noted[moment]
-    for block in blocks:
-        noted[block.number] = now_ns
+def _note(moment: Moment, *block_numbers: int) -> None:
+    _noted[moment].update(dict.fromkeys(block_numbers, time.perf_counter_ns()))
 
 
 if __name__ == "__main__":
