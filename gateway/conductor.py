@@ -73,7 +73,7 @@ class Conductor:
         clock_ns: monotonic time in nanoseconds.
         responses_max: how many responses may wait for one publisher.
         group_blocks_max: most blocks that share one pair of flushes.
-        hash_process: hashes what takes long; closed with the conductor.
+        hash_processes: hash what takes long; closed with the conductor.
         standbys: knows which blocks other nodes have; None: acknowledgements do not wait for that.
         commit_thread: where blocks are committed, closed with the conductor; None: in a thread of its own.
     """
@@ -88,7 +88,7 @@ class Conductor:
         clock_ns: Callable[[], int] = time.monotonic_ns,
         responses_max: int = 4096,
         group_blocks_max: int = 64,
-        hash_process: HashProcess | None = None,
+        hash_processes: Sequence[HashProcess] = (),
         standbys: StandbyGate | None = None,
         commit_thread: WorkThread | None = None,
     ) -> None:
@@ -101,7 +101,7 @@ class Conductor:
         """What is on disk, and what of it was acknowledged."""
         self.turns = Turns()
         """Of the event loop, for what takes it long."""
-        self._hashing = Hashing(hash_process, self.turns)
+        self._hashing = Hashing(hash_processes, self.turns)
         self.in_flight = BlocksInFlight(
             *(arbiter, self.perform, ledger, checks, self._hashing, metrics, clock_ns, self._spawn)
         )

@@ -47,6 +47,7 @@ class HashProcess:
         self._settled.set()
         self._start_at = 0.0
         self._next: asyncio.TimerHandle | None = None
+        self._waiting_items = 0
         self._helper = HelperProcess(
             *(_NAME, "gateway.hash_process", HASH_PROCESS_SECONDS_MAX),
             on_ready=self._on_ready,
@@ -57,6 +58,11 @@ class HashProcess:
     def pid(self) -> int | None:
         """Process id, None while there is no process."""
         return self._helper.pid
+
+    @property
+    def waiting_items(self) -> int:
+        """Items that were sent to it, and wait for its answer."""
+        return self._waiting_items
 
     def start(self) -> None:
         """Start the process if there is none, and none was lost just now; it is ready some time later."""
@@ -88,7 +94,12 @@ class HashProcess:
         if max(subtree_of_kind, default=0) < 256:  # as all kinds of today
             kinds = bytes(kinds)
         sent: Any = (states, subtree_of_kind, leaves.items, kinds)
-        grown: _States = marshal.loads(await self._helper.ask(marshal.dumps(sent, _MARSHAL_VERSION)))
+        self._waiting_items += len(leaves.items)
+        try:
+            answer = await self._helper.ask(marshal.dumps(sent, _MARSHAL_VERSION))
+        finally:
+            self._waiting_items -= len(leaves.items)
+        grown: _States = marshal.loads(answer)
         return {subtree: StreamingTree.from_state(*state) for subtree, state in grown.items()}
 
     def close(self) -> None:

@@ -1,6 +1,6 @@
 """Where a block's items are hashed: in the event loop, in a thread, or in a process apart.
 
-A shell. What is hashed quickly is hashed where it is. The rest waits in a queue of its block for the process
+A shell. What is hashed quickly is hashed where it is. The rest waits in a queue of its block for a process
 (`gateway.hash_process`), where there is one that is ready and the items are not very long; else for a thread.
 
     a set                              no process is ready    one is
@@ -9,6 +9,10 @@ A shell. What is hashed quickly is hashed where it is. The rest waits in a queue
     up to 8,192 items and 8 MiB        thread                 process
     more                               thread                 thread
     any, behind one that waits         thread                 process
+
+Of several processes, all take the first one until so much waits for it that it cannot keep up, as with blocks
+of many short items: the blocks behind those go to the next one. To share them out evenly would be slower, as
+every process takes a core from the event loop.
 
 Sets of one block that wait together go together, and begin their way in a turn of the event loop
 (`gateway.turns`). What comes out is the same wherever it is done.
@@ -24,6 +28,7 @@ from concurrent.futures import ThreadPoolExecutor
 from gateway.errors import HelperProcessLost
 from gateway.hash_process import HashProcess
 from gateway.limits import (
+    HASH_BACKLOG_ITEMS,
     HASH_BATCH_BYTES,
     HASH_BATCH_ITEMS,
     HASH_PROCESS_BYTES_MAX,
@@ -45,19 +50,19 @@ class Hashing:
     """Hashes the items of one node's blocks.
 
     Args:
-        process: hashes what is not hashed in the event loop; None: threads do. Closed with this.
+        processes: hash what is not hashed in the event loop; none: threads do. Closed with this.
         turns: of the event loop, in one of which a batch of many items begins its way; None: its own.
     """
 
-    def __init__(self, process: HashProcess | None = None, turns: Turns | None = None) -> None:
-        self._process = process
+    def __init__(self, processes: Sequence[HashProcess] = (), turns: Turns | None = None) -> None:
+        self._processes = processes
         self._turns = turns or Turns()
         self._threads = ThreadPoolExecutor(2, "hash")
 
     def is_quick(self, items: Sequence[bytes]) -> bool:
         """Tell whether items may be hashed in the event loop."""
         items_max, bytes_max = INLINE_HASH_ITEMS_MAX, INLINE_HASH_BYTES_MAX
-        if self._process is not None and self._process.ready.is_set():
+        if self._ready:
             items_max, bytes_max = HASH_PROCESS_ITEMS_MIN - 1, HASH_PROCESS_BYTES_MIN - 1
         return len(items) <= items_max and sum(map(len, items)) <= bytes_max
 
@@ -76,23 +81,34 @@ class Hashing:
         await loop.run_in_executor(self._threads, hasher.add, batch.items, batch.kinds)
 
     async def _add_in_process(self, hasher: BlockHasher, batch: Append) -> bool:
-        """Add items that the process has hashed; tell whether it did."""
-        if self._process is None:
+        """Add items that a process has hashed; tell whether it did."""
+        if not self._processes:
             return False
         looked = hasher.look(batch.items, batch.kinds, batch.size_bytes)
         if looked is None or looked.size_bytes > HASH_PROCESS_BYTES_MAX:
             return False
         try:
-            grown = await self._process.hash(hasher.trees, looked.leaves)
+            grown = await self._next_process().hash(hasher.trees, looked.leaves)
         except HelperProcessLost:
             return False
         hasher.take(looked, grown)
         return True
 
+    @property
+    def _ready(self) -> list[HashProcess]:
+        """The processes that answer, as far as is known."""
+        return [process for process in self._processes if process.ready.is_set()]
+
+    def _next_process(self) -> HashProcess:
+        """Choose the first of those for which least waits, in steps; one that is not ready, if none is."""
+        return min(
+            self._ready or self._processes, key=lambda process: process.waiting_items // HASH_BACKLOG_ITEMS
+        )
+
     def close(self) -> None:
-        """End threads and process."""
-        if self._process is not None:
-            self._process.close()
+        """End threads and processes."""
+        for process in self._processes:
+            process.close()
         self._threads.shutdown()
 
 

@@ -38,7 +38,7 @@ from gateway.ledger import Ledger
 from gateway.ledger_files import given_address_book, given_ledger, keep_ledger, ledger_to_start_with
 from gateway.ledger_keys import LedgerKeys
 from gateway.level_service import LevelService
-from gateway.limits import HARD_MESSAGE_FACTOR
+from gateway.limits import HARD_MESSAGE_FACTOR, HASH_PROCESSES
 from gateway.logs import fields
 from gateway.loop_watch import LoopWatch
 from gateway.metrics import Metrics
@@ -95,7 +95,9 @@ class Node:
         self._rsa_book = given_address_book(self._keys, mode, settings.verification_rsa_threshold)
         self._disk = disk
         # With a single core, to send items to another process only costs.
-        self._hash_process = HashProcess() if len(os.sched_getaffinity(0)) > 1 else None
+        self._hash_processes = [
+            HashProcess() for _ in range(HASH_PROCESSES if len(os.sched_getaffinity(0)) > 1 else 0)
+        ]
         self._instance = secrets.token_hex(8)
         self._cut_off_at = 0.0
         self._cleanup = AsyncExitStack()
@@ -149,9 +151,9 @@ class Node:
 
     def warm_up(self) -> None:
         """Start what otherwise starts when it is needed first; this waits for nothing."""
-        if self._hash_process is not None:
-            self._hash_process.start()
-            self._cleanup.callback(self._hash_process.close)
+        for process in self._hash_processes:
+            process.start()
+            self._cleanup.callback(process.close)
 
     async def stop(self) -> None:
         """Finish complete blocks, tell publishers, and close everything. Stopping twice does nothing."""
@@ -182,8 +184,8 @@ class Node:
         self._make_account()
         self.http_address = await self._start_http()
         self.tcp_address = await self._start_tcp()
-        if self._hash_process is not None:  # once warm, it takes no core from the first blocks
-            await self._hash_process.started()
+        # Once warm, they take no core from the first blocks.
+        await asyncio.gather(*(process.started() for process in self._hash_processes))
         await self._start_grpc()
         self.control_address = await self._start_control()
 
@@ -211,7 +213,7 @@ class Node:
             self.metrics,
             responses_max=settings.publish_send_queue_max,
             group_blocks_max=settings.commit_max_blocks_per_group,
-            hash_process=self._hash_process,
+            hash_processes=self._hash_processes,
             standbys=gate,
         )
         loop = asyncio.get_running_loop()

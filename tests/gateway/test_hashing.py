@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 from collections import deque
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -22,11 +23,13 @@ from gateway.limits import (
     INLINE_HASH_BYTES_MAX,
     INLINE_HASH_ITEMS_MAX,
 )
+from gateway.merkle import StreamingTree
 from gateway.race_actions import Append, AttemptId
-from gateway.root_hash import BlockHasher
+from gateway.root_hash import BlockHasher, Leaves
 from tests.gateway.blocks import body_items, header_item
 from tests.gateway.conducting import Stage, gate, on_stage
 from tests.gateway.rounds import Rounds
+from tests.gateway.test_following import until
 from tests.nodes import make_blocks
 
 BLOCKS = make_blocks(2)
@@ -53,10 +56,21 @@ def roots_of(*sets: list[bytes]) -> list[bytes]:
     return hasher.subtree_roots()
 
 
+class NotedProcess(HashProcess):
+    """Counts what it was asked to hash."""
+
+    hashed_count = 0
+
+    async def hash(self, trees: Sequence[StreamingTree], leaves: Leaves) -> dict[int, StreamingTree]:
+        """Count, and hash."""
+        self.hashed_count += 1
+        return await super().hash(trees, leaves)
+
+
 def test_what_is_quick_depends_on_whether_a_process_is_ready() -> None:
     async def main() -> None:
         process = HashProcess()
-        subject = Hashing(process)
+        subject = Hashing([process])
         try:
             for items_max, bytes_max in (
                 (INLINE_HASH_ITEMS_MAX, INLINE_HASH_BYTES_MAX),
@@ -87,7 +101,7 @@ def test_sets_that_wait_go_together_up_to_a_limit(
 
     async def main() -> None:
         process = HashProcess()
-        subject = Hashing(process if ready else None)
+        subject = Hashing([process] if ready else [])
         try:
             if ready:
                 process.start()
@@ -114,7 +128,7 @@ def test_what_is_too_much_for_the_process_goes_to_a_thread(
 
     async def main() -> None:
         process = HashProcess()
-        subject = Hashing(process)
+        subject = Hashing([process])
         try:
             process.start()
             await process.ready.wait()
@@ -132,6 +146,46 @@ def test_what_is_too_much_for_the_process_goes_to_a_thread(
     uvloop.run(main())
 
 
+def test_a_further_process_takes_what_the_one_before_cannot_keep_up_with(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(hashing, "HASH_BACKLOG_ITEMS", 300)
+    items = [header_item(), *body_items(200)]
+
+    async def main() -> None:
+        first, second = processes = NotedProcess(), NotedProcess()
+        subject = Hashing(processes)
+        hashers = [BlockHasher() for _ in range(5)]
+        try:
+            for process in processes:
+                process.start()
+            for process in processes:
+                await process.ready.wait()
+            assert first.pid is not None
+            os.kill(first.pid, signal.SIGSTOP)
+            works = [
+                asyncio.ensure_future(subject.add_next(hasher, queue_of(items))) for hasher in hashers[:3]
+            ]
+            await works[2]
+            assert (first.waiting_items, second.waiting_items) == (402, 0)
+            os.kill(first.pid, signal.SIGCONT)
+            await asyncio.gather(*works)
+            await subject.add_next(hashers[3], queue_of(items))
+            assert (first.hashed_count, second.hashed_count) == (3, 1)
+            assert (first.waiting_items, second.waiting_items) == (0, 0)
+            # One that died is passed over, and what it had was hashed in a thread.
+            os.kill(first.pid, signal.SIGKILL)
+            await until(lambda: not first.ready.is_set())
+            await subject.add_next(hashers[4], queue_of(items))
+            assert (first.hashed_count, second.hashed_count) == (3, 2)
+            assert all(hasher.subtree_roots() == roots_of(items) for hasher in hashers)
+        finally:
+            subject.close()
+        assert all(process.pid is None for process in processes)
+
+    uvloop.run(main())
+
+
 def test_a_refusal_comes_from_the_process_path_as_from_the_hasher() -> None:
     items = [header_item(), *body_items(200), header_item()]
     with pytest.raises(BlockRefused) as here:
@@ -139,7 +193,7 @@ def test_a_refusal_comes_from_the_process_path_as_from_the_hasher() -> None:
 
     async def main() -> None:
         process = HashProcess()
-        subject = Hashing(process)
+        subject = Hashing([process])
         try:
             process.start()
             await process.ready.wait()
@@ -185,7 +239,7 @@ def test_a_process_that_dies_in_mid_block_costs_nothing_but_time(
             assert stored is not None
             assert stored.items == block.items
 
-    on_stage(tmp_path, play, hash_process=process)
+    on_stage(tmp_path, play, hash_processes=[process])
 
 
 def test_batches_of_many_items_begin_their_way_in_a_round_each(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,10 +17,10 @@ from tests.gateway.test_following import answer_of, readiness_of
 from tests.nodes import ANSWER_SECONDS, node_settings
 
 
-def test_publishers_are_taken_when_the_hash_process_is_ready(
+def test_publishers_are_taken_when_the_hash_processes_are_ready(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else it takes a core from the first blocks."""
+    """Else they take a core from the first blocks."""
     processes: list[HashProcess] = []
     ready_when_it_listens: list[bool] = []
 
@@ -33,7 +33,7 @@ def test_publishers_are_taken_when_the_hash_process_is_ready(
             return await super().started(seconds_max)
 
     async def start_server(*arguments: Any) -> Any:
-        ready_when_it_listens.append(processes[0].ready.is_set())
+        ready_when_it_listens.append(all(process.ready.is_set() for process in processes))
         return await grpc_server.start_server(*arguments)
 
     monkeypatch.setattr(node_module, "HashProcess", WatchedProcess)
@@ -45,7 +45,7 @@ def test_publishers_are_taken_when_the_hash_process_is_ready(
         node.warm_up()
         await node.start()
         await node.stop()
-        assert processes[0].pid is None
+        assert [process.pid for process in processes] == [None, None]
 
     asyncio.run(main())
     assert ready_when_it_listens == [True, True]  # for publishers, and for those who operate the node
