@@ -230,9 +230,10 @@ def ledger_to_start_with(
         return None
     kept = kept_ledger(ledger.data_dir)
     block_0 = ledger.read_block(0) if ledger.first_number == 0 else None
+    verifier = BlockVerifier(ProofVerifier(keys, mode, None, rsa_book), root_layout)
     chosen = given or kept
     if chosen is None and block_0 is not None:
-        verdict = _verdict_on(block_0, BlockVerifier(ProofVerifier(keys, mode, None, rsa_book), root_layout))
+        verdict = _verdict_on(block_0, verifier)
         if verdict is not None and verdict.published is None:
             # As in the run that has committed it (`ProofChecks.block_0_committed`): the other keys do.
             log.warning("block 0 publishes no ledger data: TSS proofs are refused")
@@ -256,6 +257,15 @@ def ledger_to_start_with(
             got="another id than that of the ledger data here",
             expected=f"{chosen.ledger_id.hex()}, of {ledger.data_dir / KEPT_NAME}",
         )
+    if given is None and keys.tss_id is not None and chosen.wraps_vk and block_0 is not None:
+        # Kept by a run without that key, maybe, which believes the WRAPS key of any block 0.
+        verdict = _verdict_on(block_0, verifier)
+        if verdict is None or verdict.published != chosen:
+            raise LedgerKeyError(
+                str(ledger.data_dir / KEPT_NAME),
+                got="a WRAPS key for which block 0 does not vouch",
+                expected="a block 0 with a Schnorr address-book proof, or tss:FILE, a file that you trust",
+            )
     return chosen
 
 

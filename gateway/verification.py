@@ -7,8 +7,9 @@ Block 0 of a TSS network brings the ledger data that its own proof, and every la
 
     ledger data known     block 0 publishes     then
     yes                   the same, or none     its proof is checked with what is known
-    yes                   others                refused: block 0 of another network
-    no                    any, and keys allow   checked in themselves, then its proof is checked with them
+    yes                   others alone          refused: block 0 of another network
+    no                    any, and keys allow   checked in themselves, then its proof is checked with them;
+                                                a proof has to cover the whole block, not a record file alone
     no                    none                  its proof is checked with the other keys
 
 The ledger data of an accepted block 0 are in the verdict; to believe them from then on is up to the caller.
@@ -19,15 +20,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from gateway.errors import BlockRefused
-from gateway.proofs import ProofVerifier
+from gateway.proofs import ProofVerifier, signs_root
 from gateway.proofs.ledger_data import LedgerData, publications_in, published_ledger
 from gateway.root_hash import BlockHasher, BlockSummary, RootLayout
 from gateway.verdict import Refusal, RefusalKind
 
 __all__ = ["BlockVerifier", "Verdict"]
+
+_WHAT: Final = "ledger id publication in block 0"
 
 
 class Verdict(NamedTuple):
@@ -94,12 +97,16 @@ class BlockVerifier:
             if published is not None and proofs.ledger is None:
                 proofs = proofs.with_ledger(self._vouching(published))
         refusal = proofs.verify(summary)
-        if refusal is None:
-            return Verdict(summary, published)
-        other = summary.in_other_layout()
-        if other is not None and proofs.verify(other) is None:
-            return Verdict(other, published)
-        raise BlockRefused(refusal)
+        if refusal is not None:
+            other = summary.in_other_layout()
+            if other is None or proofs.verify(other) is not None:
+                raise BlockRefused(refusal)
+            summary = other
+        if published is not None and self.proofs.ledger is None and not signs_root(summary):
+            # Whoever delivers the block can put one beside its record file, with a WRAPS key of his own.
+            got, expected = "proofs of the record file alone", "one that covers the whole block"
+            raise BlockRefused(Refusal(RefusalKind.BAD_PROOF, _WHAT, got, expected))
+        return Verdict(summary, published)
 
     def _vouching(self, published: LedgerData) -> LedgerData:
         """Return what of the ledger data that block 0 brings may vouch for block 0 itself.
@@ -122,14 +129,13 @@ class BlockVerifier:
         items = list(items)
         if known is not None and publications_in(items) == [known.publication]:
             return known  # the very bytes that were believed: to check them takes up to half a second
-        published = published_ledger(items, keys.tss_id)
+        published = published_ledger(items, keys.tss_id if known is None else known.ledger_id)
         if known is None or published is None or published == known:
             return published
-        difference = "ledger id" if published.ledger_id != known.ledger_id else "WRAPS key"
         raise BlockRefused(
             Refusal(
                 RefusalKind.BAD_PROOF,
-                f"ledger id publication in block 0: {difference}",
+                f"{_WHAT}: WRAPS key",
                 f"one other than that of ledger {known.ledger_id.hex()}",
                 "the ledger data that this node has",
             )

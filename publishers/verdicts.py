@@ -22,13 +22,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 from gateway.block import Block
 from gateway.chain import Chain
 from gateway.errors import BlockRefused, ItemError
 from gateway.items import proof_of
-from gateway.proofs import ProofKind, kind_of_proof
+from gateway.proofs import SIGN_THE_ROOT, kind_of_proof
 from gateway.proofs.ledger_data import LedgerData
 from gateway.root_hash import BlockSummary
 from gateway.verdict import Refusal, RefusalKind
@@ -118,13 +118,9 @@ def check_block(verifier: BlockVerifier, block: Block) -> CheckedBlock:
     except BlockRefused as refused:
         return CheckedBlock(block.number, kinds, _light(summary), refused.refusal)
     summary = verdict.summary
-    if verifier.proofs.mode == "full" and not _SIGN_THE_ROOT.isdisjoint(kinds):
+    if verifier.proofs.mode == "full" and not SIGN_THE_ROOT.isdisjoint(kinds):
         summary = summary._replace(root_hash_other_layout=None)
     return CheckedBlock(block.number, kinds, _light(summary), None, verdict.published)
-
-
-_SIGN_THE_ROOT: Final[frozenset[str]] = frozenset((ProofKind.ED25519, ProofKind.TSS, ProofKind.STATE))
-"""Kinds of proofs that hold for one root hash only."""
 
 
 def _kinds(summary: BlockSummary) -> tuple[str, ...]:

@@ -36,7 +36,15 @@ from gateway.proofs.tss import TSS_SIGNATURE_SIZES, TssCheck
 from gateway.root_hash import BlockSummary
 from gateway.verdict import Refusal, RefusalKind
 
-__all__ = ["TSS_SIGNATURE_SIZES", "ProofKind", "ProofVerifier", "RsaBook", "kind_of_proof"]
+__all__ = [
+    "SIGN_THE_ROOT",
+    "TSS_SIGNATURE_SIZES",
+    "ProofKind",
+    "ProofVerifier",
+    "RsaBook",
+    "kind_of_proof",
+    "signs_root",
+]
 
 
 class ProofKind(StrEnum):
@@ -50,6 +58,8 @@ class ProofKind(StrEnum):
     UNKNOWN = "block proof of an unknown kind"
 
 
+SIGN_THE_ROOT: Final = frozenset((ProofKind.ED25519, ProofKind.TSS, ProofKind.STATE))
+"""Kinds of proofs that hold for one root hash only, and so for the whole block."""
 _NEED_NO_PROCESS: Final = frozenset((ProofKind.ED25519, ProofKind.UNKNOWN_SIGNATURE, ProofKind.UNKNOWN))
 
 
@@ -66,6 +76,11 @@ def kind_of_proof(proof: block_pb2.BlockProof) -> ProofKind:
     if signature_size == SIGNATURE_SIZE:
         return ProofKind.ED25519
     return ProofKind.TSS if signature_size in TSS_SIGNATURE_SIZES else ProofKind.UNKNOWN_SIGNATURE
+
+
+def signs_root(summary: BlockSummary) -> bool:
+    """Tell whether proofs of a block that hold cover all of it, and not the record file in it alone."""
+    return any(kind_of_proof(proof_of(item)) in SIGN_THE_ROOT for item in summary.proofs)
 
 
 @dataclass(frozen=True, slots=True)

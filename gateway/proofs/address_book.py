@@ -8,7 +8,7 @@ Pure. The network's address book in the JSON form of its protobuf message:
     nodeId      a decimal number, as a string or not; left out for node 0
 
 An entry without a usable key is passed over, as in the reference, but its node counts when it is asked which
-share of the nodes has signed. A number that is there twice refuses the book.
+share of the nodes has signed. A number that is there twice, each time with such a key, refuses the book.
 Source: proofs.md section 5.1.
 """
 
@@ -68,17 +68,14 @@ def read_address_book(serialized: bytes) -> AddressBook:
     if len(entries) > ADDRESS_BOOK_NODES_MAX:
         raise ProofDataError(_WHAT, f"{len(entries)} nodes", f"at most {ADDRESS_BOOK_NODES_MAX}")
     keys: dict[int, bytes] = {}
-    seen: set[int] = set()
     for entry in entries:
         node_id = _node_id(entry)
-        if node_id is None:
+        key = None if node_id is None else _key(entry)
+        if node_id is None or key is None:
             continue
-        if node_id in seen:
+        if node_id in keys:
             raise ProofDataError(f"{_WHAT}: node {node_id}", "it twice", "at most once")
-        seen.add(node_id)
-        key = _key(entry)
-        if key is not None:
-            keys[node_id] = key
+        keys[node_id] = key
     if not keys:
         raise ProofDataError(_WHAT, f"{len(entries)} nodes without a usable RSA key", "at least one key")
     return AddressBook(tuple(keys.items()), len(entries))

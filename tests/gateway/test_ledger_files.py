@@ -31,6 +31,7 @@ from tests.gateway.blocks import summary_of
 from tests.gateway.proofs.record_files import book_bytes
 from tests.gateway.proofs.tss_chain import TssChain
 from tests.gateway.proofs.tss_network import TssNetwork
+from tests.gateway.test_verification import WRAPS, Forger
 from tests.nodes import ledger_key, make_blocks
 
 NETWORK, OTHER = TssNetwork((1, 1, 1)), TssNetwork((1, 1, 1), seed=2)
@@ -428,6 +429,23 @@ def test_another_wraps_key_is_other_data(tmp_path: Path) -> None:
     assert start(tmp_path / "data", NO_KEYS, CHAIN.block(0)) == NETWORK.ledger
     with pytest.raises(LedgerKeyError, match=": got the data of ledger "):
         start(tmp_path / "data", LedgerKeys(tss_file=str(path), tss_id=ID))
+
+
+def test_an_id_that_is_pinned_later_asks_who_vouches_for_the_wraps_key(tmp_path: Path) -> None:
+    """Without a key, a node believes whoever delivers block 0: maybe one with a WRAPS key of his own."""
+    network = TssNetwork((1, 1, 1), wraps_vk=WRAPS.key_bytes())
+    chain, pinned = TssChain(network), LedgerKeys(tss_id=ID)
+    forged, honest = tmp_path / "forged", tmp_path / "honest"
+    assert start(forged, NO_KEYS, chain.block(0, signed_by=Forger((1, 1, 1), seed=2))) == network.ledger
+    with pytest.raises(LedgerKeyError) as caught:
+        start(forged, pinned)
+    assert str(caught.value) == (
+        f"{forged / KEPT_NAME}: got a WRAPS key for which block 0 does not vouch, "
+        "expected a block 0 with a Schnorr address-book proof, or tss:FILE, a file that you trust"
+    )
+    assert start(forged) == network.ledger  # as before: nobody is asked
+    assert start(honest, NO_KEYS, chain.block(0)) == network.ledger
+    assert start(honest, pinned) == network.ledger
 
 
 def test_the_same_data_written_otherwise_are_the_same_data(tmp_path: Path) -> None:

@@ -15,14 +15,14 @@ from gateway.items import field_item, varint
 from gateway.ledger_keys import LedgerKeys, VerificationMode
 from gateway.limits import PROOFS_PER_BLOCK_MAX, STATE_PROOF_SIBLINGS_MAX
 from gateway.merkle import inner_hash, leaf_hash
-from gateway.proofs import ProofVerifier
+from gateway.proofs import ProofVerifier, RsaBook
 from gateway.proofs.ledger_data import FIELDS_MAX, LedgerData
 from gateway.proofs.poseidon import hash_array_number, round_constants
 from gateway.root_hash import BlockSummary, RootLayout
 from gateway.verdict import Refusal, RefusalKind
 from gateway.verification import BlockVerifier, Verdict
-from tests.gateway.blocks import PUBLIC_KEY, block_items, proof_item, summary_of
-from tests.gateway.proofs import state_proofs
+from tests.gateway.blocks import KEY, PUBLIC_KEY, block_items, proof_item, summary_of
+from tests.gateway.proofs import record_files, state_proofs
 from tests.gateway.proofs.bn254_setup import WrapsSetup
 from tests.gateway.proofs.tss_chain import TssChain, publishing_transaction
 from tests.gateway.proofs.tss_network import TssNetwork
@@ -159,9 +159,9 @@ def test_block_0_of_another_network_is_refused() -> None:
         verdict_on(CHAIN.block(0), LedgerKeys(tss_file="file"), OTHER.ledger)
     assert caught.value.refusal == Refusal(
         RefusalKind.BAD_PROOF,
-        "ledger id publication in block 0: ledger id",
-        f"one other than that of ledger {OTHER.ledger.ledger_id.hex()}",
-        "the ledger data that this node has",
+        "ledger id publication: ledger id",
+        NETWORK.ledger.ledger_id.hex(),
+        f"{OTHER.ledger.ledger_id.hex()}, the ledger key",
     )
     twin = TssNetwork((1, 1, 1), wraps_vk=bytes(1768))
     with pytest.raises(BlockRefused, match="ledger id publication in block 0: WRAPS key"):
@@ -213,6 +213,34 @@ def test_a_pinned_id_does_not_let_block_0_choose_the_key_that_vouches_for_it() -
     assert verdict_on(chain.block(1, signed_by=forger), pinned, ledger).summary.number == 1
 
 
+def test_a_publication_that_no_proof_covers_is_not_believed() -> None:
+    """The proof of a record file covers nothing beside it, so that anyone can put a publication there."""
+    network = TssNetwork((1, 1, 1), wraps_vk=WRAPS.key_bytes())
+    file = record_files.contents()
+    proof = record_files.record_file_proof([(0, record_files.sign(file, 0)), (1, record_files.sign(file, 1))])
+    header, *rest = record_files.block_items(record_files.record_file_item(file), proof)
+    plain, forged = [header, *rest], [header, publishing_transaction(network.publication), *rest]
+    book = RsaBook(record_files.book_bytes(3))
+    pinned = LedgerKeys(ed25519=(PUBLIC_KEY,), rsa_file="book", tss_id=network.ledger.ledger_id)
+
+    def verdict(items: list[bytes], ledger: LedgerData | None = None) -> Verdict:
+        return BlockVerifier(ProofVerifier(pinned, "full", ledger, book)).check(summary_of(items), items)
+
+    assert verdict(plain).published is None
+    with pytest.raises(BlockRefused) as caught:
+        verdict(forged)
+    assert caught.value.refusal == Refusal(
+        RefusalKind.BAD_PROOF,
+        "ledger id publication in block 0",
+        "proofs of the record file alone",
+        "one that covers the whole block",
+    )
+    # Who knows the ledger takes nothing from there; who has signed the whole block vouches for it.
+    assert verdict(forged, network.ledger).published == network.ledger
+    signed = [*forged, proof_item(0, KEY.sign(summary_of(forged).root_hash))]
+    assert verdict(signed).published == network.ledger
+
+
 def test_a_block_0_signed_by_others_than_it_publishes_is_refused() -> None:
     with pytest.raises(BlockRefused, match="Schnorr address-book proof: challenge"):
         verdict_on(CHAIN.block(0, signed_by=OTHER), LedgerKeys())
@@ -243,7 +271,9 @@ def test_a_block_0_has_to_publish_one_ledger(
         verdict_on(block, LedgerKeys())
     assert (caught.value.refusal.kind, caught.value.refusal.what) == (kind, what)
     known = LedgerKeys(tss_file="file")
-    if publishes:
+    if NETWORK.publication in publishes:  # what else is published is of no concern to who knows the ledger
+        assert verdict_on(block, known, NETWORK.ledger).published == NETWORK.ledger
+    elif publishes:
         with pytest.raises(BlockRefused):
             verdict_on(block, known, NETWORK.ledger)
     else:

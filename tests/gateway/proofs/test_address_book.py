@@ -39,6 +39,8 @@ def der_hex(key: object) -> str:
 UNUSABLE: list[object] = [
     {"nodeId": "9"},
     {"nodeId": "9", "RSAPubKey": ""},
+    {"nodeId": "1", "RSAPubKey": ""},
+    {},
     {"nodeId": "9", "RSAPubKey": "0x" + public_key_hex(0)},
     {"nodeId": "9", "RSAPubKey": public_key_hex(0)[:-2]},
     {"nodeId": "9", "RSAPubKey": 5},
@@ -97,7 +99,10 @@ def test_an_entry_without_a_usable_key_still_counts_as_a_node(entry: object) -> 
         (b'{"nodeAddress": {}}', "address book: got no array `nodeAddress`"),
         (book_of(), "address book: got 0 nodes without a usable RSA key, expected at least one key"),
         (book_of({"nodeId": "1"}), "address book: got 1 nodes without a usable RSA key"),
-        (book_bytes(2, {"nodeId": "1"}), "address book: node 1: got it twice, expected at most once"),
+        (
+            book_bytes(2, {"nodeId": "1", "RSAPubKey": public_key_hex(2)}),
+            "address book: node 1: got it twice, expected at most once",
+        ),
         (
             book_of(*[None] * (limits.ADDRESS_BOOK_NODES_MAX + 1)),
             "address book: got 501 nodes, expected at most 500",
