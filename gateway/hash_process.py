@@ -21,7 +21,12 @@ from typing import Any, Final
 
 from gateway.errors import HelperProcessLost
 from gateway.helper_process import HelperProcess, serve
-from gateway.limits import HASH_PROCESS_REST_SECONDS, HASH_PROCESS_SECONDS_MAX, WARM_UP_SECONDS_MAX
+from gateway.limits import (
+    HASH_PROCESS_REST_SECONDS,
+    HASH_PROCESS_SECONDS_MAX,
+    HASH_WAITING_BYTES_MAX,
+    WARM_UP_SECONDS_MAX,
+)
 from gateway.logs import fields
 from gateway.merkle import StreamingTree
 from gateway.root_hash import NOT_HASHED, Leaves, hash_into
@@ -47,7 +52,8 @@ class HashProcess:
         self._settled.set()
         self._start_at = 0.0
         self._next: asyncio.TimerHandle | None = None
-        self._waiting_items = 0
+        self._waiting_items = self._waiting_bytes = 0
+        self._has_room = asyncio.Event()
         self._helper = HelperProcess(
             *(_NAME, "gateway.hash_process", HASH_PROCESS_SECONDS_MAX),
             on_ready=self._on_ready,
@@ -63,6 +69,11 @@ class HashProcess:
     def waiting_items(self) -> int:
         """Items that were sent to it, and wait for its answer."""
         return self._waiting_items
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Bytes of the requests with them."""
+        return self._waiting_bytes
 
     def start(self) -> None:
         """Start the process if there is none, and none was lost just now; it is ready some time later."""
@@ -81,9 +92,14 @@ class HashProcess:
     async def hash(self, trees: Sequence[StreamingTree], leaves: Leaves) -> dict[int, StreamingTree]:
         """Append leaves to the trees, there; return the trees that have grown, by the number of the subtree.
 
+        Cancelled, it sends nothing where it still waits for room; what was sent is hashed for nobody.
+
         Raises:
             HelperProcessLost: the process is not ready, died or took too long.
         """
+        while self._waiting_bytes >= HASH_WAITING_BYTES_MAX:
+            self._has_room.clear()
+            await self._has_room.wait()
         if not self.ready.is_set():
             self.start()
             raise HelperProcessLost(_NAME, "none that is ready", is_first=False)
@@ -94,13 +110,26 @@ class HashProcess:
         if max(subtree_of_kind, default=0) < 256:  # as all kinds of today
             kinds = bytes(kinds)
         sent: Any = (states, subtree_of_kind, leaves.items, kinds)
-        self._waiting_items += len(leaves.items)
-        try:
-            answer = await self._helper.ask(marshal.dumps(sent, _MARSHAL_VERSION))
-        finally:
-            self._waiting_items -= len(leaves.items)
-        grown: _States = marshal.loads(answer)
+        request = marshal.dumps(sent, _MARSHAL_VERSION)
+        grown: _States = marshal.loads(await asyncio.shield(self._ask(request, len(leaves.items))))
         return {subtree: StreamingTree.from_state(*state) for subtree, state in grown.items()}
+
+    def _ask(self, request: bytes, item_count: int) -> asyncio.Future[bytes]:
+        """Send a request, which counts until the process has let go of it, or is lost."""
+        size_bytes = len(request)
+
+        def let_go(answered: asyncio.Future[bytes]) -> None:
+            self._waiting_items -= item_count
+            self._waiting_bytes -= size_bytes
+            self._has_room.set()
+            if not answered.cancelled():
+                answered.exception()  # of a block that was dropped it is nobody's
+
+        self._waiting_items += item_count
+        self._waiting_bytes += size_bytes
+        answered = self._helper.ask(request)
+        answered.add_done_callback(let_go)
+        return answered
 
     def close(self) -> None:
         """End the process and wait for it; it is not started again."""

@@ -12,7 +12,10 @@ A shell. What is hashed quickly is hashed where it is. The rest waits in a queue
 
 Of several processes, all take the first one until so much waits for it that it cannot keep up, as with blocks
 of many short items: the blocks behind those go to the next one. To share them out evenly would be slower, as
-every process takes a core from the event loop.
+each process takes a core from the event loop.
+
+A block that is dropped takes back what waits here. What a thread or a process has cannot be taken back: they
+are given little, so that a publisher that begins its block again and again fills no memory.
 
 Sets of one block that wait together go together, and begin their way in a turn of the event loop
 (`gateway.turns`). What comes out is the same wherever it is done.
@@ -35,6 +38,7 @@ from gateway.limits import (
     HASH_PROCESS_BYTES_MIN,
     HASH_PROCESS_ITEMS_MAX,
     HASH_PROCESS_ITEMS_MIN,
+    HASH_THREADS,
     INLINE_HASH_BYTES_MAX,
     INLINE_HASH_ITEMS_MAX,
     TURN_ITEMS_MIN,
@@ -57,7 +61,8 @@ class Hashing:
     def __init__(self, processes: Sequence[HashProcess] = (), turns: Turns | None = None) -> None:
         self._processes = processes
         self._turns = turns or Turns()
-        self._threads = ThreadPoolExecutor(2, "hash")
+        self._threads = ThreadPoolExecutor(HASH_THREADS, "hash")
+        self._free_threads = asyncio.Semaphore(HASH_THREADS)
 
     def is_quick(self, items: Sequence[bytes]) -> bool:
         """Tell whether items may be hashed in the event loop."""
@@ -69,6 +74,8 @@ class Hashing:
     async def add_next(self, hasher: BlockHasher, waiting: deque[Append]) -> None:
         """Take sets from the front of a block's queue, one at least, and add them to its hasher.
 
+        Cancelled, it gives up the batch where it still waits; the hasher is of no use then.
+
         Raises:
             BlockRefused: as `BlockHasher.add`.
         """
@@ -77,8 +84,8 @@ class Hashing:
         batch = _next_batch(waiting)
         if len(batch.items) <= HASH_PROCESS_ITEMS_MAX and await self._add_in_process(hasher, batch):
             return
-        loop = asyncio.get_running_loop()
-        await loop.run_in_executor(self._threads, hasher.add, batch.items, batch.kinds)
+        await self._free_threads.acquire()  # in the queue of the pool, nothing could be taken back
+        await asyncio.shield(self._add_in_thread(hasher, batch))
 
     async def _add_in_process(self, hasher: BlockHasher, batch: Append) -> bool:
         """Add items that a process has hashed; tell whether it did."""
@@ -93,6 +100,18 @@ class Hashing:
             return False
         hasher.take(looked, grown)
         return True
+
+    def _add_in_thread(self, hasher: BlockHasher, batch: Append) -> asyncio.Future[None]:
+        loop = asyncio.get_running_loop()
+        adding = loop.run_in_executor(self._threads, hasher.add, batch.items, batch.kinds)
+        adding.add_done_callback(self._on_added)
+        return adding
+
+    def _on_added(self, adding: asyncio.Future[None]) -> None:
+        """A thread is free."""
+        self._free_threads.release()
+        if not adding.cancelled():
+            adding.exception()  # a refusal of a block that was dropped is nobody's any more
 
     @property
     def _ready(self) -> list[HashProcess]:

@@ -119,8 +119,12 @@ class BlocksInFlight:
     def drop(self, action: Drop) -> None:
         """An attempt has come to nothing."""
         attempt = self.attempts.pop(action.attempt_id)
-        if attempt.proving is not None:
-            attempt.proving.cancel()
+        attempt.unhashed.clear()
+        for task in (attempt.hashing, attempt.proving):
+            if task is not None:
+                task.cancel()
+        # A cancelled task holds what it had: with it here, the items would stay until a full collection.
+        attempt.hashing = attempt.proving = None
         note_drop(attempt.publisher, action)
 
     def commit_failed(self) -> None:
@@ -154,15 +158,14 @@ class BlocksInFlight:
 
     async def _hash_apart(self, attempt: Attempt) -> None:
         try:
-            while attempt.unhashed and attempt.attempt_id in self.attempts:
+            while attempt.unhashed:
                 await self._hashing.add_next(attempt.hasher, attempt.unhashed)
         except BlockRefused as refused:
             attempt.hashing = None
-            if attempt.attempt_id in self.attempts:  # it may have been dropped meanwhile
-                self._perform(self._refused(attempt, refused))
+            self._perform(self._refused(attempt, refused))
             return
         attempt.hashing = None
-        if attempt.ended and attempt.attempt_id in self.attempts:
+        if attempt.ended:
             self._perform(self._verify(attempt))
 
     # --- root hash and proofs ------------------------------------------------------------------------------

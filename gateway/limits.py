@@ -52,6 +52,8 @@ __all__ = [
     "HASH_PROCESS_ITEMS_MIN",
     "HASH_PROCESS_REST_SECONDS",
     "HASH_PROCESS_SECONDS_MAX",
+    "HASH_THREADS",
+    "HASH_WAITING_BYTES_MAX",
     "HEADER_SIZE_MAX",
     "HEALTH_CHECK_SECONDS",
     "HELPER_LOOK_LATE_SECONDS_MAX",
@@ -174,9 +176,8 @@ RECORD_FILE_SIGNATURES_MAX: Final = 500
 once for all proofs of a block."""
 
 RECORD_FILE_FIELDS_MAX: Final = 100_000
-"""Fields of a record file and of its item together, most of them its records. A network that makes 10,000
-transactions a second writes 20,000 records into a file of two seconds; to pass over so many as this takes
-some 0.1 s."""
+"""Fields of a record file and of its item together, most of them its records: 20,000 of a network that makes
+10,000 transactions a second, in a file of two seconds. To pass over so many as this takes some 0.1 s."""
 
 STATE_PROOF_PATHS_MAX: Final = 64
 """Paths of one state proof. Those of blocks have three; a proof of several leaves has two more for each."""
@@ -190,8 +191,7 @@ PUBLICATION_FILE_BYTES_MAX: Final = 256 * 1024 * 1024
 """Bytes of a file that `tss:FILE` names, decompressed: a block 0 with some margin."""
 
 PROOF_CHECK_SECONDS_MAX: Final = 30.0
-"""How long the proofs of one block may be checked. Real ones take 50 ms; what takes that long hangs, and its
-process is replaced."""
+"""How long the proofs of one block may be checked: real ones take 50 ms. Then the process is replaced."""
 
 HELPER_LOOK_LATE_SECONDS_MAX: Final = 1.0
 """How late the node may look whether a process has answered in time. Its event loop is late by milliseconds;
@@ -299,8 +299,7 @@ CROWD_ITEMS_MIN: Final = 256 * 1024
 take some 90 bytes each, however short they are, and some tens of streams would fill the memory with them."""
 
 CROWD_SAMPLES: Final = 64
-"""Places of a message at which its items are counted, to tell whether there are so many; to count them all
-takes the event loop 2 ms for each MB."""
+"""Places of a message at which its items are counted: to count them all takes the loop 2 ms for each MB."""
 
 CROWD_SAMPLE_BYTES: Final = 1_024
 """Bytes of each of these."""
@@ -309,8 +308,7 @@ TURN_ITEMS_MIN: Final = 128
 """Items of one message, or batch to be hashed, from which on it takes a turn of the event loop."""
 
 HASH_PROCESS_ITEMS_MIN: Final = 128
-"""Items of one set from which on they are hashed in the process for that: 0.15 ms of hashing, where to send
-them and to receive the answer takes the event loop 0.05 ms."""
+"""Items of one set from which on a process hashes them, in 0.15 ms; the way there and back takes 0.05."""
 
 HASH_PROCESS_BYTES_MIN: Final = 32 * 1024
 """Bytes of one set from which on they are hashed there, for the same reason."""
@@ -332,13 +330,18 @@ HASH_PROCESS_BYTES_MAX: Final = 8 << 20
 HASH_PROCESSES: Final = 2
 """Processes for hashing. One keeps up with the event loop where items have 400 bytes or more."""
 
+HASH_THREADS: Final = 2
+"""Threads that hash what is too long for a process, or while there is none; who comes third waits."""
+
+HASH_WAITING_BYTES_MAX: Final = 8 << 20
+"""Bytes that wait for one process from which on no more are sent there: nothing there can be taken back."""
+
 HASH_BACKLOG_ITEMS: Final = 3_000
 """Items that wait for one process from which on others go to the next: two or three blocks. Shared evenly,
 blocks of 1 kB items take 6 % longer on two cores: a process at work takes time from the event loop."""
 
 HASH_PROCESS_SECONDS_MAX: Final = 10.0
-"""How long the process for hashing may take to start, or for one request of at most 256 MiB. One that takes
-longer hangs and is replaced; its items are hashed in the node."""
+"""How long a process for hashing may take to start, or for one request; then it is replaced."""
 
 HASH_PROCESS_REST_SECONDS: Final = 5.0
 """Time between two attempts to start the process for hashing."""
@@ -431,16 +434,13 @@ client wait with further ones. A proxy may bring all publishers and subscribers 
 connection."""
 
 HTTP_CONNECTIONS_MAX: Final = 256
-"""Connections at once to the HTTP address, which probes, a scraper and a few browsers share; one more is
-closed at once."""
+"""Connections at once to the HTTP address, of probes, a scraper, a few browsers; one more is closed."""
 
 HTTP_CONNECTIONS_KEPT: Final = 8
-"""Of these, the connections for which the last file descriptors of the process are used: a probe that finds
-none would have a node killed that its clients have filled."""
+"""Of these, those that may take the last file descriptors: without one, probes would have a node killed."""
 
 HTTP_SILENT_SECONDS_MAX: Final = 75.0
-"""How long an HTTP client may be connected without a whole request; then it is closed. Scrapers ask again
-within a minute."""
+"""How long an HTTP client may be connected without a whole request. Scrapers ask again within a minute."""
 
 HTTP_STOP_SECONDS: Final = 1.0
 """How long a stopping node waits for HTTP clients to take their answers, and as long again for requests that
@@ -454,8 +454,8 @@ REFUSED_PUBLISHERS_KEPT: Final = 1_000
 once. The oldest is forgotten first."""
 
 BLAMED_PUBLISHERS_KEPT: Final = 1_000
-"""Publishers that failed a block and are remembered while nobody brings it; beyond so many, those that are
-gone are forgotten. A name costs its publisher nothing, and a block may not come for long."""
+"""Publishers that failed a block and are remembered while nobody brings it; of more, those that are gone are
+forgotten. A name costs its publisher nothing, and a block may not come for long."""
 
 MESSAGE_PACES_KEPT: Final = 10_000
 """Publishers and addresses whose pace of messages is remembered, some 200 bytes each. The one that was idle

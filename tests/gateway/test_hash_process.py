@@ -116,6 +116,43 @@ def test_items_without_any_leaf_change_nothing() -> None:
     with_process(play)
 
 
+def test_only_so_much_is_sent_that_a_process_has_at_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was sent cannot be taken back, also where the block was dropped that it is of."""
+    here = BlockHasher()
+    here.add(ITEMS)
+
+    async def play(process: HashProcess) -> None:
+        async def add(hasher: BlockHasher) -> None:
+            looked = looked_at(hasher, ITEMS)
+            hasher.take(looked, await process.hash(hasher.trees, looked.leaves))
+
+        os.kill(await started(process), signal.SIGSTOP)
+        hashers = [BlockHasher() for _ in range(4)]
+        adding = [asyncio.ensure_future(add(hashers[0]))]
+        await asyncio.sleep(0)
+        size_bytes, item_count = process.waiting_bytes, process.waiting_items
+        for hasher, limit, sent_count in (
+            (hashers[1], size_bytes, 1),
+            (hashers[2], size_bytes + 1, 2),
+            (hashers[3], 2 * size_bytes, 2),
+        ):
+            monkeypatch.setattr(hash_process, "HASH_WAITING_BYTES_MAX", limit)
+            adding.append(asyncio.ensure_future(add(hasher)))
+            await asyncio.sleep(0)
+            assert process.waiting_items == sent_count * item_count
+            assert process.waiting_bytes == sent_count * size_bytes
+        adding[1].cancel()  # it waits for room
+        adding[2].cancel()  # it was sent
+        assert process.pid is not None
+        os.kill(process.pid, signal.SIGCONT)
+        await asyncio.wait(adding)
+        assert [one.cancelled() for one in adding] == [False, True, True, False]
+        assert hashers[0].subtree_roots() == hashers[3].subtree_roots() == here.subtree_roots()
+        assert (process.waiting_items, process.waiting_bytes) == (0, 0)
+
+    with_process(play)
+
+
 def test_requests_are_answered_in_order_and_one_that_was_given_up_is_passed_over() -> None:
     async def play(process: HashProcess) -> None:
         await started(process)

@@ -30,7 +30,7 @@ from tests.gateway.blocks import body_items, header_item
 from tests.gateway.conducting import Stage, gate, on_stage
 from tests.gateway.rounds import Rounds
 from tests.gateway.test_following import until
-from tests.nodes import make_blocks
+from tests.nodes import ANSWER_SECONDS, make_blocks
 
 BLOCKS = make_blocks(2)
 SHORT = field_item(ItemKind.SIGNED_TRANSACTION, b"")
@@ -238,6 +238,26 @@ def test_a_process_that_dies_in_mid_block_costs_nothing_but_time(
             stored = stage.ledger.read_block(block.number)
             assert stored is not None
             assert stored.items == block.items
+
+    on_stage(tmp_path, play, hash_processes=[process])
+
+
+def test_a_node_that_stops_while_a_dropped_block_is_hashed_breaks_nothing(tmp_path: Path) -> None:
+    process = HashProcess()
+
+    async def play(stage: Stage) -> None:
+        process.start()
+        await process.ready.wait()
+        assert process.pid is not None
+        os.kill(process.pid, signal.SIGSTOP)
+        alice = stage.publisher("alice")
+        alice.items(header_item(), *body_items(200))
+        await asyncio.sleep(0)
+        assert process.waiting_items == 201
+        await stage.conductor.stop(ANSWER_SECONDS)
+        await asyncio.sleep(0.01)  # a task that was left over would die now
+        assert not stage.conductor.broken.done()
+        await alice.expect_end("end SUCCESS last None about 0")
 
     on_stage(tmp_path, play, hash_processes=[process])
 

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from gateway import verification
 from gateway.block import Block
 from gateway.items import ItemKind, field_item
-from gateway.limits import INLINE_HASH_BYTES_MAX
+from gateway.limits import HASH_THREADS, INLINE_HASH_BYTES_MAX
 from gateway.proof_checks import ProofChecks
 from gateway.root_hash import BlockHasher, BlockSummary
 from gateway.verification import Verdict
@@ -132,15 +136,57 @@ def test_a_block_that_was_dropped_meanwhile_is_not_verified(
             alice.items(BLOCKS[0].items[0], LARGE_ITEM)
             await held.reached()
             (attempt,) = conductor.in_flight.attempts.values()
-            assert attempt.hashing is not None
+            hashing = attempt.hashing
+            assert hashing is not None
             alice.end(0)
             conductor.perform(conductor.arbiter.commit_failed(attempt.attempt_id, "no space", 0))
             held.open()
-            await asyncio.wait({attempt.hashing})
+            await asyncio.wait({hashing})
             await alice.expect_end("end PERSISTENCE_FAILED last None about 0")
 
     on_stage(tmp_path, play)
     assert logged(caplog, "block refused") == []
+
+
+def test_a_publisher_that_begins_its_block_again_and_again_fills_no_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What waits to be hashed of a block that was dropped goes at once, and not with a full collection."""
+    begun: list[weakref.ref[BlockHasher]] = []
+
+    class WatchedHasher(BlockHasher):
+        def __init__(self, *arguments: Any) -> None:
+            super().__init__(*arguments)
+            begun.append(weakref.ref(self))
+
+    monkeypatch.setattr(verification, "BlockHasher", WatchedHasher)
+
+    async def play(stage: Stage) -> None:
+        gc.collect()
+        gc.disable()
+        try:
+            with gate(monkeypatch, BlockHasher, "add") as held:
+                alice, bob = stage.publisher("alice"), stage.publisher("bob")
+                for _ in range(20):
+                    alice.items(BLOCKS[0].items[0], LARGE_ITEM)
+                    await asyncio.sleep(0)
+                await held.reached()
+                await asyncio.sleep(0)
+                kept = [hasher for hasher in begun if hasher() is not None]
+                assert len(begun) == 20
+                assert len(kept) <= HASH_THREADS + 1  # and the one that she is at
+                alice.items(BLOCKS[0].items[0], LARGE_ITEM, field_item(14, b""))
+                held.open()
+                await alice.expect_end("end BAD_BLOCK_PROOF last None about 0")
+                bob.block(BLOCKS[0])
+                await bob.expect("ack 0")
+                assert len(held.threads) <= HASH_THREADS + 1
+                await asyncio.sleep(0)
+                assert [hasher for hasher in begun if hasher() is not None] == []
+        finally:
+            gc.enable()
+
+    on_stage(tmp_path, play)
 
 
 # --- proofs -------------------------------------------------------------------------------------------------
