@@ -282,6 +282,8 @@ class RaceFacts:
         if number < self.next_number and not anywhere:
             if not self.has_beginning:
                 return Standing.BEFORE_BEGINNING
+            if self.last_number is None:  # of no block could it be told later that it is safe
+                return Standing.COMMITTED
             window_start = self.next_number - self.rules.duplicate_skip_window
             return Standing.COMMITTED_JUST_NOW if number >= window_start else Standing.COMMITTED
         block = self.blocks.get(number)
@@ -341,6 +343,7 @@ class RaceFacts:
             other.number >= block.number + ahead
             and other.state in LIVE
             and other.state is not BlockState.STREAMING
+            and other.winner_name != block.winner_name
             and other.turn > block.turn
             for other in self.blocks.values()
         )

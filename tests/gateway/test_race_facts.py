@@ -95,6 +95,14 @@ def test_the_duplicate_skip_window() -> None:
     }
 
 
+def test_nothing_is_skipped_before_the_beginning_of_an_empty_node() -> None:
+    """It would wait to hear that the block is safe, which nobody can say."""
+    rules = RaceRules(duplicate_skip_window=3)
+    facts = RaceFacts(None, 5, rules)
+    assert [facts.standing_of(number, "P") for number in (4, 5)] == [Standing.COMMITTED, Standing.WANTED]
+    assert RaceFacts(5, 5, rules).standing_of(4, "P") is Standing.COMMITTED_JUST_NOW
+
+
 @pytest.mark.parametrize("last_number", [None, BLOCK_NUMBER_MAX - 1, BLOCK_NUMBER_MAX])
 def test_the_number_that_means_no_block_is_ahead_wherever_the_chain_begins_or_ends(
     last_number: int | None,
@@ -402,13 +410,15 @@ def test_who_failed_a_block_is_pardoned_when_nobody_else_has_come(
 def test_a_winner_is_stalled_when_a_later_attempt_far_ahead_is_complete(
     number: int, state: BlockState, turn: int, stall_blocks: int, expected: bool
 ) -> None:
-    slow = BlockFacts(9, BlockState.STREAMING, AttemptId(2), PublisherId(1), turn=2)
+    slow = BlockFacts(9, BlockState.STREAMING, AttemptId(2), PublisherId(1), turn=2, winner_name="P")
     between = [BlockFacts(other, BlockState.OPEN) for other in (10, 11)]
-    ahead = BlockFacts(number, state, AttemptId(3), turn=turn)
+    ahead = BlockFacts(number, state, AttemptId(3), turn=turn, winner_name="Q")
     facts = facts_with(slow, *between, ahead, rules=RaceRules(stall_blocks=stall_blocks))
     winner = connect(facts, "P", StreamState.SENDING)
     assert facts.is_stalled(slow) == expected
-    winner.held_back = True
+    ahead.winner_name = "P"  # on another stream of its own
+    assert not facts.is_stalled(slow)
+    ahead.winner_name, winner.held_back = "Q", True
     assert not facts.is_stalled(slow)
 
 

@@ -206,7 +206,8 @@ class Picture:
             return None
         for other in self.blocks.values():
             is_ahead = other.complete and other.number >= slow.number + limit
-            if is_ahead and other.turn > slow.turn:  # the time of one that was not read begins anew
+            is_by_another = other.winner_name != slow.winner_name
+            if is_ahead and is_by_another and other.turn > slow.turn:  # of who was not read it begins anew
                 return slow
         return None
 
@@ -217,9 +218,8 @@ class Picture:
         if number < self.next_number and self.is_unsettled:
             return "skip"
         if number < self.next_number:
-            if number >= self.next_number - self._rules.duplicate_skip_window:
-                return "skip"
-            return "duplicate"
+            is_close = number >= self.next_number - self._rules.duplicate_skip_window
+            return "skip" if is_close and self.last is not None else "duplicate"
         if number in self.blocks:
             return "skip"
         unstreamed = self.next_unstreamed
