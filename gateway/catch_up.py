@@ -34,7 +34,20 @@ from typing import Final, Literal
 
 from gateway.roles import Phase
 
-__all__ = ["DONE", "OUTCOMES", "CatchUp", "CatchUpRules", "Outcome", "Pause", "Range", "Rest", "Step", "Try"]
+__all__ = [
+    "DONE",
+    "FOLLOWED",
+    "OUTCOMES",
+    "CatchUp",
+    "CatchUpRules",
+    "Outcome",
+    "Pause",
+    "Range",
+    "Rest",
+    "Step",
+    "Told",
+    "Try",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +81,7 @@ class Outcome(Enum):
     RACED = "a publisher was faster: begin again where the node is now"
     NOTHING = "the peer does not have the next block"
     UNREACHABLE = "the peer does not answer"
+    CLOSED = "the peer ended the stream in order, and nothing was missing"
     BROKE_OFF = "the peer ended the stream too early"
     STALLED = "the peer sends nothing, or too little, though it has more"
     OUTRUN = "the peer has nothing more, though another one has"
@@ -82,6 +96,7 @@ OUTCOMES: Final[dict[Outcome, Rest]] = {
     Outcome.RACED: Rest.NONE,
     Outcome.NOTHING: Rest.SHORT,
     Outcome.UNREACHABLE: Rest.RISING,
+    Outcome.CLOSED: Rest.SHORT,
     Outcome.BROKE_OFF: Rest.RISING,
     Outcome.STALLED: Rest.RISING,
     Outcome.OUTRUN: Rest.SHORT,
@@ -93,10 +108,26 @@ OUTCOMES: Final[dict[Outcome, Rest]] = {
 """What the peer gets for it. An attempt that brought blocks counts as the first failure, if it is one."""
 
 
+class Told(Enum):
+    """What a peer has said in an attempt."""
+
+    NOTHING = "it has not answered"
+    LEVEL = "it has nothing that the node lacks"
+    MORE = "it has blocks that the node lacks"
+
+
+FOLLOWED: Final[dict[tuple[Outcome, Told], Rest]] = {
+    (Outcome.UNREACHABLE, Told.NOTHING): Rest.RISING_A_LITTLE,
+    (Outcome.UNREACHABLE, Told.LEVEL): Rest.RISING_A_LITTLE,
+    (Outcome.BROKE_OFF, Told.LEVEL): Rest.RISING_A_LITTLE,
+}
+"""What goes before `OUTCOMES` where a peer is followed live: acknowledgements may wait for the follower, and
+nothing wakes it when the peer is well again. One that told of blocks and did not bring them is not here."""
+
 _LITTLE_MAX: Final = 3
 """So often `Rest.RISING_A_LITTLE` is doubled: a node that is well again is not to lag for long."""
 
-_NO_ATTEMPT: Final = frozenset({Outcome.RACED, Outcome.ITSELF, Outcome.STANDBY})
+_NO_ATTEMPT: Final = frozenset({Outcome.RACED, Outcome.ITSELF, Outcome.STANDBY, Outcome.CLOSED})
 """These do not count as standing still."""
 
 _SHUNNED: Final = frozenset({Outcome.STALLED, Outcome.LIED})
@@ -145,7 +176,11 @@ class _Peer:
 
     address: str
     failures_count: int = 0
-    """In a row, without a block between."""
+    """Of those that `Rest.RISING` answers, in a row, without a block between."""
+    lapses_count: int = 0
+    """Of those that `Rest.RISING_A_LITTLE` answers: the same, and without a time of being level between."""
+    told: Told = Told.NOTHING
+    """In the attempt that is under way."""
     rests_until_ns: int = 0
     last_number: int | None = None
     """Its last block, as it said."""
@@ -367,6 +402,7 @@ class CatchUp:
         peer = self._peer(address)
         peer.last_number, peer.has_answered = last, True
         peer.began_number = first if next_number is None else next_number
+        peer.told = Told.LEVEL if _is_level(last, peer.began_number) else Told.MORE
         self.noted(address, first, last, role)
         if self.live:
             self._aim_at_peers()
@@ -380,17 +416,20 @@ class CatchUp:
         if start < first:
             return f"it begins with block {first}, after block {start}"
         if self.live:
-            if last < start:
+            if peer.told is Told.LEVEL:
                 self.stalled_count, peer.lied_at_number = 0, None  # level with it
             return Range(start, None)
         if last < start:
             return f"it ends with block {last}, before block {start}"
         return Range(start, last if self.target is None else min(last, self.target))
 
-    def heard(self, address: str, last: int | None) -> None:
-        """A peer that is subscribed to was asked again for its last block."""
-        self._peer(address).last_number = last
+    def heard(self, address: str, last: int | None, next_number: int) -> None:
+        """A peer that is subscribed to was asked again for its last block; `next_number` is needed next."""
+        peer = self._peer(address)
+        peer.last_number = last
         if self.live:
+            if _is_level(last, next_number):
+                peer.lapses_count = 0  # it is well again, though no block shows it
             self._aim_at_peers()
 
     def _aim_at_peers(self) -> None:
@@ -400,10 +439,13 @@ class CatchUp:
 
     def ended(self, address: str, outcome: Outcome, reason: str, next_number: int, now_ns: int) -> None:
         """An attempt has ended; `reason` is for people, `next_number` the block that is needed now."""
-        peer, rest = self._peer(address), OUTCOMES[outcome]
+        peer = self._peer(address)
+        rest = OUTCOMES[outcome]
+        if self.live:
+            rest = FOLLOWED.get((outcome, peer.told), rest)
         peer.is_itself = outcome is Outcome.ITSELF
         # Since the attempt began: `came_to` may have been told of its blocks already.
-        began_number, peer.began_number = peer.began_number, None
+        began_number, peer.began_number, peer.told = peer.began_number, None, Told.NOTHING
         came_forward = next_number > self._next_number >= 0
         came_forward |= began_number is not None and next_number > began_number
         if rest is not Rest.NONE:
@@ -415,7 +457,7 @@ class CatchUp:
         if outcome is Outcome.LIED:
             peer.lie, peer.lied_at_number = reason, next_number
         if came_forward or outcome is Outcome.COMPLETE:
-            peer.failures_count = 0
+            peer.failures_count = peer.lapses_count = 0
         if came_forward:
             self.stalled_count, self._next_number = 0, next_number
         elif outcome not in _NO_ATTEMPT and (self.live or self.curious or self.distance(next_number)):
@@ -425,22 +467,32 @@ class CatchUp:
             if self.stalled_count >= self.rules.stalled_attempts_max:
                 self.curious = False
         self._reason = f"{address}: {reason}"
-        rest_ns = 0
-        if rest is Rest.LONGEST:
-            rest_ns = self.rules.rest_max_ns
-        elif rest is Rest.SHORT:
-            rest_ns = self.rules.rest_ns
-        elif rest is Rest.RISING_A_LITTLE:
-            rest_ns = min(self.rules.rest_max_ns, self.rules.rest_ns << min(peer.failures_count, _LITTLE_MAX))
-            peer.failures_count = max(peer.failures_count, min(peer.failures_count + 1, _LITTLE_MAX))
-        elif rest is Rest.RISING:
-            rest_ns = min(self.rules.rest_max_ns, self.rules.rest_ns << min(peer.failures_count, 30))
-            peer.failures_count += 1
-        elif not came_forward:
-            rest_ns = self.rules.rest_ns >> 3  # nothing has changed: not in a loop without a breath
+        rest_ns = self._rest_ns(peer, rest, came_forward=came_forward)
         peer.rests_until_ns = now_ns + rest_ns
         if rest_ns:
             self._turn = (self._peers.index(peer) + 1) % len(self._peers)
 
+    def _rest_ns(self, peer: _Peer, rest: Rest, *, came_forward: bool) -> int:
+        """Say how long the peer is left alone now, and count the failure."""
+        rules = self.rules
+        if rest is Rest.LONGEST:
+            return rules.rest_max_ns
+        if rest is Rest.SHORT:
+            return rules.rest_ns
+        if rest is Rest.RISING_A_LITTLE:
+            count, peer.lapses_count = peer.lapses_count, min(peer.lapses_count + 1, _LITTLE_MAX)
+            return min(rules.rest_max_ns, rules.rest_ns << count)
+        if rest is Rest.RISING:
+            count, peer.failures_count = min(peer.failures_count, 30), peer.failures_count + 1
+            return min(rules.rest_max_ns, rules.rest_ns << count)
+        return (
+            0 if came_forward else rules.rest_ns >> 3
+        )  # nothing has changed: not in a loop without a breath
+
     def _peer(self, address: str) -> _Peer:
         return next(peer for peer in self._peers if peer.address == address)
+
+
+def _is_level(last: int | None, next_number: int | None) -> bool:
+    """Whether a peer with this last block has nothing that a node lacks that needs `next_number` next."""
+    return last is None or (next_number is not None and last < next_number)

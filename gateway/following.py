@@ -46,7 +46,7 @@ __all__ = ["Following"]
 
 log = logging.getLogger(__name__)
 
-_QUIET = frozenset({Outcome.COMPLETE, Outcome.RACED, Outcome.NOTHING, Outcome.STANDBY})
+_QUIET = frozenset({Outcome.COMPLETE, Outcome.RACED, Outcome.NOTHING, Outcome.STANDBY, Outcome.CLOSED})
 
 
 class Following:
@@ -341,7 +341,7 @@ class Following:
         finally:
             asking.cancel()
         stream.is_mute, stream.known_active, stream.known_last = False, None, said.last
-        machine.heard(address, said.last)
+        machine.heard(address, said.last, self._conductor.next_to_store)
         machine.noted(address, said.first, said.last, said.role)
         if stream.is_quiet or machine.is_standby(address):
             await self._look_beside(machine, stream, address)

@@ -52,6 +52,11 @@ ENDINGS: Final[dict[EndStatus, Outcome]] = {
 }
 """What it means for a peer when the race ends its stream."""
 
+_Code = subscribe_pb2.SubscribeStreamResponse.Code
+
+_ORDERLY: Final = frozenset({_Code.SUCCESS, _Code.ERROR})
+"""What a node that works ends a stream with that it has begun."""
+
 
 class PeerStream:
     """One attempt with one peer.
@@ -200,7 +205,7 @@ class PeerStream:
         finally:
             reading.cancel()
         if not order.complete:
-            return Outcome.BROKE_OFF, f"it ended the stream with {status_name(order.status)}"
+            return self._closed(order.status), f"it ended the stream with {status_name(order.status)}"
         assert order.next_number is not None
         self._heard_at = loop.time()  # it may take as long as a silent peer, and no longer
         while conductor.next_to_store < order.next_number:
@@ -208,6 +213,15 @@ class PeerStream:
             await self._settled.wait()
             self._heard_at = loop.time()
         return Outcome.COMPLETE, f"it has sent everything up to block {order.next_number - 1}"
+
+    def _closed(self, status: int) -> Outcome:
+        """What it means that the peer ended a stream that has not brought all that was asked for.
+
+        Every live subscriber of a peer hears ERROR when its last publisher leaves with an error, and SUCCESS
+        when it stops: that says nothing against the peer.
+        """
+        in_order = status in _ORDERLY and not self._order.in_block and not self._has(self.known_last)
+        return Outcome.CLOSED if in_order else Outcome.BROKE_OFF
 
     async def _take(self, response: subscribe_pb2.SubscribeStreamResponse, outbox: Outbox) -> None:
         """Check one message and offer it to the race."""

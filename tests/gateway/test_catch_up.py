@@ -121,6 +121,7 @@ def test_a_follower_goes_back_to_the_peer_that_it_prefers() -> None:
         (Outcome.NOTHING, [100] * 3),
         (Outcome.NODE, [100, 200, 400, 800, 800, 800]),
         (Outcome.OUTRUN, [100] * 3),
+        (Outcome.CLOSED, [100] * 3),
         (Outcome.RACED, [12] * 3),
         (Outcome.COMPLETE, [12] * 3),
         (Outcome.STANDBY, [12] * 3),
@@ -262,11 +263,11 @@ def test_a_follower_whose_peers_are_away_has_one() -> None:
 def test_what_a_followed_peer_says_later_is_a_distance() -> None:
     machine = CatchUp((A,), RULES, live=True)
     machine.told(A, 0, 4, 5)
-    machine.heard(A, 9)
+    machine.heard(A, 9, 5)
     assert machine.distance(5) == 5
     assert machine._peer(A).last_number == 9
     catching_up = behind(A)
-    catching_up.heard(A, 90)
+    catching_up.heard(A, 90, 5)
     assert catching_up.target == 20
 
 
@@ -480,7 +481,7 @@ def test_without_a_time_limit_it_is_never_given_up() -> None:
 def test_a_peer_that_is_followed_may_correct_what_it_said() -> None:
     machine = CatchUp((A,), RULES, live=True)
     machine.told(A, 0, FAR, 5)
-    machine.heard(A, 9)
+    machine.heard(A, 9, 5)
     assert machine.distance(5) == 5
 
 

@@ -22,7 +22,7 @@ from gateway.peer_stream import ENDINGS, PeerStream
 from gateway.race_tables import EndStatus
 from gateway.turns import Turns
 from publishers.maker import BlockMaker, MakerOptions
-from tests.gateway.fake_peer import fake_peer, items_of, nonsense_peer, says, silent, whole
+from tests.gateway.fake_peer import Code, Response, fake_peer, items_of, nonsense_peer, says, silent, whole
 from tests.gateway.test_following import FAST, peers, until_block
 from tests.gateway.test_ledger import logged
 from tests.nodes import ANSWER_SECONDS, KEY, make_blocks, running_node, wire_to
@@ -286,3 +286,41 @@ def test_a_peer_whose_status_does_not_parse_is_left_for_another(
     assert (
         dropped["reason"] == "its status: got a message that does not parse, expected a ServerStatusResponse"
     )
+
+
+@pytest.mark.parametrize(
+    ("sent", "status", "known_last", "expected"),
+    [
+        ([0, 1], Code.ERROR, 1, Outcome.CLOSED),
+        ([0, 1], Code.SUCCESS, 1, Outcome.CLOSED),
+        ([], Code.ERROR, None, Outcome.CLOSED),
+        ([0, 1], Code.ERROR, 2, Outcome.BROKE_OFF),
+        ([0, 1], Code.NOT_AVAILABLE, 1, Outcome.BROKE_OFF),
+        ([0, 1], None, 1, Outcome.BROKE_OFF),
+    ],
+)
+def test_a_peer_that_ends_a_stream_in_order_with_nothing_missing_has_not_broken_off(
+    tmp_path: Path, sent: list[int], status: int | None, known_last: int | None, expected: Outcome
+) -> None:
+    """Live subscribers hear ERROR when the last publisher of a peer leaves with an error: not its fault."""
+    responses = whole(*[BLOCKS[number] for number in sent])
+    if status is not None:
+        responses.append(Response(status=status))  # type: ignore[arg-type]
+    assert asyncio.run(ending_of(tmp_path, responses, known_last)) is expected
+
+
+def test_a_peer_that_ends_a_stream_within_a_block_has_broken_off(tmp_path: Path) -> None:
+    responses = [items_of(*BLOCKS[0].items[:3]), Response(status=Code.ERROR)]
+    assert asyncio.run(ending_of(tmp_path, responses, None)) is Outcome.BROKE_OFF
+
+
+async def ending_of(tmp_path: Path, responses: Sequence[Response], known_last: int | None) -> Outcome:
+    """What it means that a peer with this last block sends these to one that follows it."""
+    async with AsyncExitStack() as stack:
+        peer = await stack.enter_async_context(fake_peer(BLOCKS, says(*responses)))
+        node = await stack.enter_async_context(running_node(tmp_path))
+        channel = await stack.enter_async_context(open_channel(peer.address))
+        stream = PeerStream(node.conductor, peer.address, Range(0, None), ANSWER_SECONDS)
+        stream.known_last = known_last
+        outcome, _ = await stream.run(channel, None)
+        return outcome
