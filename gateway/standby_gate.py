@@ -13,6 +13,10 @@ say; `gateway.acknowledging` acknowledges a block when its number is `confirmed`
 
 Invariants
   - What a node reported counts while it is connected to, so that what it lost meanwhile is not believed.
+  - Where a process is found in the place of another one, the other one may be gone, and its disk be that of
+    the new one; or the address leads elsewhere now, and both run. So a stream that was opened before and may
+    lead to the other one is `stale`: what it brings is not believed, only what comes over a later one. Two
+    that run at a time have two disks.
   - Having block N with the same root hash is having every block before it: each names the root of the one
     before, and both nodes have checked that.
   - `confirmed` never goes beyond this node's own last block; it may go back.
@@ -30,6 +34,7 @@ __all__ = ["Level", "StandbyGate", "StandbyNote"]
 
 
 _NOT_YET = "not reached yet"
+_REPLACED = "another process has taken its place"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +78,8 @@ class _Peer:
     """The highest block that was ever found to be there, by whatever process."""
     other_chain: int | None = None
     """The block that it has with another root hash."""
+    is_stale: bool = False
+    """Whether the stream to it was opened before a process was replaced that may be behind it."""
 
 
 class StandbyGate:
@@ -120,11 +127,17 @@ class StandbyGate:
                 self._judge(peer, number, peer.said.root_hash)
         self._count()
 
+    def opening(self, address: str) -> None:
+        """A stream to a watched node is opened: what comes over it is said by a process that runs now."""
+        self._peers[address].is_stale = False
+
     def heard(self, address: str, level: Level) -> None:
         """A watched node has reported its last block."""
         peer = self._peers[address]
+        if peer.is_stale:
+            return  # it may have been on its way for long; what is true of it comes over the next stream
         if level.instance != peer.instance:
-            self._forget_process(peer.instance)
+            self._forget_process(peer.instance, peer)
             peer.instance, peer.level, peer.other_chain = level.instance, None, None
         was_connected, peer.said = peer.said is not None, level
         number = _number(level.number)
@@ -161,7 +174,9 @@ class StandbyGate:
     def lost(self, address: str, reason: str) -> None:
         """A watched node is not connected to, or not any more; `reason` is for people."""
         peer = self._peers[address]
-        if peer.said is not None or peer.reason == _NOT_YET:
+        if peer.is_stale:
+            return  # the stream was ended for that; whether the node is there is found out by the next one
+        if peer.said is not None or peer.reason in (_NOT_YET, _REPLACED):
             self._note(peer, f"does not report: {reason}")
         peer.said, peer.level, peer.reason = None, None, reason
         self._count()
@@ -184,6 +199,10 @@ class StandbyGate:
             and peer.level != last
             and peer.other_chain is None
         ]
+
+    def stale(self) -> list[str]:
+        """The nodes to which a stream, where one is open, is to be ended and opened anew."""
+        return [peer.address for peer in self._peers.values() if peer.is_stale]
 
     def take_notes(self) -> list[StandbyNote]:
         """What people should hear of, since this was asked last."""
@@ -247,12 +266,17 @@ class StandbyGate:
             )
         peer.level, peer.other_chain = None, number
 
-    def _forget_process(self, instance: str) -> None:
+    def _forget_process(self, instance: str, successor: _Peer) -> None:
         """A process is gone from one of its addresses: what it said at others is not to count beside what the
-        one in its place says, which may have the same disk."""
+        one in its place says, which may have the same disk. If it still runs there, it will say it again."""
+        if not instance:
+            return
         for peer in self._peers.values():
-            if instance and peer.instance == instance:
-                peer.said, peer.level, peer.reason = None, None, "another process has taken its place"
+            if peer.instance == instance and peer.said is not None:
+                peer.said, peer.level, peer.reason = None, None, _REPLACED
+            # One that has never reported may be about to, over a stream to the process that is gone.
+            if peer is not successor and peer.instance in (instance, ""):
+                peer.is_stale = True
 
     def _count(self) -> None:
         levels: dict[str, int] = {}

@@ -4,7 +4,8 @@ A shell around `gateway.standby_gate`. The nodes are those that the operator has
 make itself a standby by connecting here. They are watched in whatever role this node is, so that it knows
 where it stands when it becomes active.
 
-    watch   one stream for each node: its level, at once and whenever it has risen; anew when it breaks
+    watch   one stream for each node: its level, at once and whenever it has risen; anew when it breaks, or
+            where the gate cannot know any more who is at its other end
     ask     those that are ahead whether they have our last block, while a block or publishers wait for it;
             and the ledger, for roots of blocks that are no longer in memory
 
@@ -77,6 +78,8 @@ class StandbyWatch:
         self._ledger = ledger
         self._tls = tls
         self._stubs: dict[str, standby_pb2_grpc.NodeLevelAsyncStub] = {}
+        self._calls: dict[str, Any] = {}
+        """The streams that are open, or being opened."""
         self._wake = asyncio.Event()
         self._unlisten = ledger.on_advance(self._on_stored)
         self._tasks = [asyncio.ensure_future(self._watch(address)) for address in dict.fromkeys(addresses)]
@@ -99,10 +102,12 @@ class StandbyWatch:
         rest_seconds = STANDBY_RETRY_SECONDS
         while True:
             reason = "the stream has ended"
+            self._gate.opening(address)
             try:
                 async with open_channel(address, self._tls, _OPTIONS) as channel:
                     stub: standby_pb2_grpc.NodeLevelAsyncStub = standby_pb2_grpc.NodeLevelStub(channel)
                     call: Any = stub.watch(standby_pb2.WatchRequest())
+                    self._calls[address] = call
                     try:
                         # Not by iteration: a call and its iterator keep one another, and so the socket.
                         while (message := await call.read()) is not aio.EOF:
@@ -112,6 +117,7 @@ class StandbyWatch:
                             rest_seconds = STANDBY_RETRY_SECONDS
                     finally:  # before the connection is closed: nobody may ask over it any more
                         self._stubs.pop(address, None)
+                        self._calls.pop(address, None)
                         call.cancel()
             except aio.AioRpcError as error:
                 reason = f"{error.code().name}: {error.details()}"
@@ -119,6 +125,10 @@ class StandbyWatch:
                     reason = "it does not serve sluice.standby.NodeLevel, which other nodes wait for"
             except (GatewayError, ValueError) as error:  # a certificate that cannot be read; a wrong message
                 reason = str(error)
+            except asyncio.CancelledError:
+                if _is_ending():
+                    raise
+                # gRPC says this, too, of a call that `_settle` has cancelled.
             except Exception as error:  # the edge of a shell: the next attempt may go better
                 log.exception("watching a standby failed", extra=fields(peer=address))
                 reason = f"{type(error).__name__}: {error}"
@@ -130,6 +140,9 @@ class StandbyWatch:
     def _settle(self) -> None:
         """Do what follows from what the gate knows now."""
         self._conductor.acknowledging.release()
+        for address in self._gate.stale():
+            if (call := self._calls.get(address)) is not None:
+                call.cancel()  # its task opens the next one
         if self._gate.unknown() is not None or self._gate.ahead()[1]:
             self._wake.set()
 
@@ -186,9 +199,14 @@ class StandbyWatch:
             log.debug("a standby does not answer", extra=fields(peer=address, reason=str(error)))
         except asyncio.CancelledError:
             # gRPC says this, too, when the stream to that node has ended and its connection was closed.
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():
+            if _is_ending():
                 raise
+
+
+def _is_ending() -> bool:
+    """Whether the task that runs is cancelled, and not only a call of gRPC's that it waits for."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 def _on_done(task: asyncio.Task[None]) -> None:

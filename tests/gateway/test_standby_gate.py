@@ -180,6 +180,65 @@ def test_a_pending_report_of_a_process_that_was_replaced_is_forgotten() -> None:
     assert gate.confirmed is None
 
 
+def moved_address() -> StandbyGate:
+    """A gate of which one address led to process `two`, as another still does, and leads to `three` now."""
+    gate = gate_at(5, "vip", "b", "c", least=2)
+    for address, instance in (("vip", "two"), ("b", "two"), ("c", "three")):
+        gate.opening(address)
+        gate.heard(address, at(instance, 4))
+    gate.heard("b", at("two", 5))
+    gate.lost("vip", "reset")
+    gate.opening("vip")
+    gate.heard("vip", at("three", 4))
+    assert (gate.confirmed, gate.stale()) == (None, ["b"])
+    return gate
+
+
+def test_a_process_that_still_runs_where_another_address_has_left_it_counts_over_a_new_stream() -> None:
+    """Its stream was open and well, and what it said was forgotten for good: blocks waited for ever."""
+    gate = moved_address()
+    gate.heard("b", at("two", 5))  # it may have been on its way when the process was lost
+    gate.lost("b", "cancelled")
+    assert dict(gate.states())["b"] == "does not report: another process has taken its place"
+    gate.opening("b")
+    gate.heard("b", at("two", 5))
+    assert (gate.confirmed, gate.stale()) == (4, [])
+    gate.heard("c", at("three", 5))
+    assert (gate.confirmed, gate.connected_count()) == (5, 2)
+    assert [text for text in texts(gate) if text.startswith("!")] == ["! vip does not report: reset"]
+
+
+def test_a_process_that_is_gone_stays_forgotten_and_that_is_said_once() -> None:
+    gate = moved_address()
+    gate.take_notes()
+    gate.lost("b", "cancelled")
+    for _ in range(2):
+        gate.opening("b")
+        gate.lost("b", "refused")
+    gate.heard("c", at("three", 5))
+    assert texts(gate) == ["! b does not report: refused"]
+    gate.opening("b")
+    gate.heard("b", at("three", 5))
+    assert (gate.confirmed, gate.connected_count()) == (None, 1), "it leads to the same process now"
+
+
+def test_a_first_report_that_was_on_its_way_when_its_process_was_replaced_does_not_count() -> None:
+    gate = gate_at(5, "vip", "b", "c", least=2)
+    for address in ("vip", "b", "c"):
+        gate.opening(address)
+    gate.heard("vip", at("old", 5))
+    gate.heard("c", at("three", 3))
+    assert gate.confirmed == 3
+    gate.lost("vip", "reset")
+    gate.heard("vip", at("new", 5))
+    assert gate.stale() == ["b"], "and not c, of which it is known that it is another one"
+    gate.heard("b", at("old", 5))
+    assert gate.confirmed == 3
+    gate.opening("b")
+    gate.heard("b", at("new", 5))
+    assert (gate.confirmed, gate.connected_count()) == (3, 2)
+
+
 def test_a_standby_that_is_not_connected_any_more_does_not_count() -> None:
     gate = gate_at(5)
     gate.heard("b", at("two", 5))
@@ -286,7 +345,7 @@ def test_the_slowest_of_those_that_are_needed_confirms() -> None:
 
 def test_whatever_nodes_report_only_what_they_have_is_confirmed() -> None:
     """Random reports of nodes with true disks, against a count of the disks themselves."""
-    for seed in range(200):
+    for seed in range(300):
         rng = random.Random(seed)
         least = rng.randint(1, 3)
         disks = {name: (f"{name}-0", -1) for name in "bcd"}
@@ -299,7 +358,7 @@ def test_whatever_nodes_report_only_what_they_have_is_confirmed() -> None:
                 gate.stored(last, root(last))
             name = rng.choice("bcd")
             instance, level = disks[name]
-            match rng.randrange(4):
+            match rng.randrange(5):
                 case 0:  # it goes on, perhaps beyond this node
                     disks[name] = instance, level + rng.randint(1, 3)
                 case 1:  # it is killed, and every stream to it broke; its disk may be another one
@@ -307,11 +366,37 @@ def test_whatever_nodes_report_only_what_they_have_is_confirmed() -> None:
                     for address, other in addresses.items():
                         if other == name:
                             gate.lost(address, "reset")
+                case 2:  # an address leads elsewhere
+                    addresses["b2"] = name
+                    gate.lost("b2", "reset")
                 case _:
-                    address = rng.choice(list(addresses))
-                    instance, level = disks.get(addresses[address], (SELF, last))
-                    gate.heard(address, at(instance, None if level < 0 else level))
+                    report(gate, rng.choice(list(addresses)), addresses, disks, last)
+            if rng.random() < 0.5:
+                open_stale_anew(gate)
             if gate.confirmed is not None:
                 holders = sum(level >= gate.confirmed for _, level in disks.values())
                 assert gate.confirmed <= last, seed
                 assert holders >= least, (seed, step)
+        for _ in range(3):
+            open_stale_anew(gate)
+            for address in addresses:
+                report(gate, address, addresses, disks, last)
+        for address in gate.ahead()[1]:
+            gate.holds(address, at(disks[addresses[address]][0], last))
+        confirmed = sorted(min(level, last) for _, level in disks.values())[-least]
+        assert gate.confirmed == (None if confirmed < 0 else confirmed), (seed, "nobody is forgotten")
+
+
+def report(
+    gate: StandbyGate, address: str, addresses: dict[str, str], disks: dict[str, tuple[str, int]], last: int
+) -> None:
+    """Whoever is at this address says what it has."""
+    instance, level = disks.get(addresses[address], (SELF, last))
+    gate.heard(address, at(instance, None if level < 0 else level))
+
+
+def open_stale_anew(gate: StandbyGate) -> None:
+    """Do what the shell does."""
+    for address in gate.stale():
+        gate.lost(address, "cancelled")
+        gate.opening(address)

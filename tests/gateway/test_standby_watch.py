@@ -100,6 +100,34 @@ def test_two_standbys_are_two_nodes_and_not_two_addresses(tmp_path: Path) -> Non
     asyncio.run(main())
 
 
+def test_a_standby_that_another_address_has_left_still_counts(tmp_path: Path) -> None:
+    """An address moves from one standby to the other: the first one was forgotten, with its stream open."""
+    port = free_port()
+    vip = f"127.0.0.1:{port}"
+
+    async def main() -> None:
+        async with (
+            told(tmp_path / "b", instance="b") as b,
+            told(tmp_path / "c", instance="c") as c,
+            active(tmp_path, vip, b.address, c.address, least=2) as a,
+            wire_to(a) as wire,
+        ):
+            alice = await wire.publisher("alice")
+            await alice.block(BLOCKS[0])
+            b.store(0)
+            async with told(tmp_path / "vip", port=port, instance="b") as also_b:
+                also_b.store(0)
+                await until(lambda: state_of(a, vip) == state_of(a, b.address) == "has block 0")
+            async with told(tmp_path / "vip2", port=port, instance="c"):
+                await until(lambda: state_of(a, vip) == "has no block")
+                await until(lambda: state_of(a, b.address) == "has block 0")
+                assert a.conductor.arbiter.last_number is None
+                c.store(0)
+                await alice.expect("ack 0")
+
+    asyncio.run(main())
+
+
 def test_a_standby_that_goes_away_is_awaited_and_found_again(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
