@@ -485,9 +485,7 @@ class CatchUp:
         if rest is Rest.RISING:
             count, peer.failures_count = min(peer.failures_count, 30), peer.failures_count + 1
             return min(rules.rest_max_ns, rules.rest_ns << count)
-        return (
-            0 if came_forward else rules.rest_ns >> 3
-        )  # nothing has changed: not in a loop without a breath
+        return 0 if came_forward else rules.rest_ns >> 3  # nothing has changed: not without a breath
 
     def _peer(self, address: str) -> _Peer:
         return next(peer for peer in self._peers if peer.address == address)
