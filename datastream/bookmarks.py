@@ -467,13 +467,12 @@ class BookmarkIndex:
             raise BookmarksUnavailable(self.folder, error.strerror or str(error)) from error
 
     def wipe(self) -> None:
-        """Empty the index."""
+        """Empty the index. What was learned of pages and waits to be written stays: it is of the file."""
         with self._guard:
             self._close_database()
             self._remove_files()
             self._open_after_removal()
         self._pending = {}
-        self._pending_tables = {}
         self._pending_covered = None
 
     def rebuild(self, pages: Iterable[tuple[list[tuple[bytes, int]], int]]) -> None:

@@ -13,6 +13,7 @@ __all__ = [
     "ANSWER_COPY_BYTES_MAX",
     "APPEND_WINDOW_BYTES",
     "BOOKMARKS_CHECKED_AT_OPEN_MAX",
+    "BOOKMARKS_KEPT_AT_OPEN_MAX",
     "BOOKMARK_SIZE_MAX",
     "BOOKMARK_SIZE_MIN",
     "CHANGES_KEPT_MAX",
@@ -115,6 +116,10 @@ BOOKMARK_SIZE_MAX = 16
 BOOKMARKS_CHECKED_AT_OPEN_MAX = 16_384
 """Bookmarks of the DB, the first in order of their bytes, that opening compares with the number of entries
 (about 15 ms). Every lookup checks that the entry it found is that bookmark, which finds the others out."""
+
+BOOKMARKS_KEPT_AT_OPEN_MAX = 262_144
+"""Bookmarks that opening keeps from the walk which comes before anything is changed (about 40 MB), so that
+their pages are not walked again when the index is made."""
 
 PENDING_BOOKMARKS_MAX = 16_384
 """Bookmarks of unflushed commits that wait in memory for one write batch to the DB.

@@ -1,9 +1,10 @@
 """Opening a stream: check, lock, check again, put right what `RECOVERY` says.
 
-    1  header facts, page heads, last page        nothing is changed, nothing is made, before these are sound
+    1  header facts, page heads, last page        nothing is changed, nothing is made, before these are sound,
+                                                  and every page where there is no folder
     2  both locks on the bookmark folder          from here on nobody else writes
     3  the header again                           another writer may have been at work until step 2
-    4  update, tail and index, by the table       `recovery.py`
+    4  update, tail and index, by the table       `recovery.py`; pages are walked before they are indexed
     5  one flush of what was found                a process killed in a commit leaves the new stream unflushed
 
 A new stream: the locks first, then the file, which appears whole. For reading only: the file is opened so
@@ -19,6 +20,7 @@ import errno
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 from datastream.appending import Appender
@@ -32,7 +34,7 @@ from datastream.errors import (
 )
 from datastream.header_check import inspect_header
 from datastream.layout import StreamHeader, encode_header_page, file_size_of
-from datastream.limits import BOOKMARKS_CHECKED_AT_OPEN_MAX
+from datastream.limits import BOOKMARKS_CHECKED_AT_OPEN_MAX, BOOKMARKS_KEPT_AT_OPEN_MAX
 from datastream.recovery import (
     Access,
     Action,
@@ -49,6 +51,8 @@ from datastream.updating import record_for, write_recorded
 __all__ = ["OpeningOptions", "open_parts"]
 
 _logger = logging.getLogger(__name__)
+_PageBookmarks = tuple[list[tuple[bytes, int]], int]
+"""The bookmarks of a page, and how many entries are covered with them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,10 +121,12 @@ def _load_or_doubt(path: Path, disk: Disk, options: OpeningOptions) -> StreamFil
     That the entries disagree is then found again by `_recover`.
     """
     file = StreamFile(path, disk, inspect_header(path, disk, options.new_header.stream_type))
+    has_folder = bookmarks_folder(path).is_dir()
     try:
-        file.load()
+        # Without a folder the index will be made from all pages, and a file that is refused gets none.
+        file.load(whole=not has_folder and options.access is Access.WRITE)
     except EntriesDisagree as refusal:
-        if not bookmarks_folder(path).is_dir():
+        if not has_folder:
             raise
         file.refusal = refusal
     return file
@@ -165,9 +171,14 @@ def _recover(file: StreamFile, bookmarks: BookmarkIndex, options: OpeningOptions
     tail_state = TailState.NOT_ZERO if file.refusal is not None else file.tail_state()
     index_state = _index_state(bookmarks, file.committed.total_entries)
     appender = Appender(file, options.growth_pages)
-    for action in decide(file_state, tail_state, index_state, update_state, options.access):
+    actions = decide(file_state, tail_state, index_state, update_state, options.access)
+    covered = bookmarks.covered or 0 if Action.INDEX_MISSING in actions else 0
+    to_index = _bookmarks_from(file, covered)
+    for action in actions:
         # The index of a new stream is rebuilt from nothing, which is no news.
-        is_news = action is not Action.REBUILD_BOOKMARKS or file.committed.total_entries > 0
+        is_news = action is not Action.CHECK_PAGES and (
+            action is not Action.REBUILD_BOOKMARKS or file.committed.total_entries > 0
+        )
         _logger.log(logging.INFO if is_news else logging.DEBUG, "%s: opening: %s", file.path, action.name)
         if action is Action.REFUSE:
             raise (
@@ -181,14 +192,17 @@ def _recover(file: StreamFile, bookmarks: BookmarkIndex, options: OpeningOptions
             assert patch is not None  # else it would not be unfinished
             write_recorded(file.disk, patch)
             file.load()
+        elif action is Action.CHECK_PAGES:
+            if not file.is_walked:
+                file.tables = bookmarks
+                to_index = _check_pages(file, covered)
         elif action is Action.TRIM_TAIL:
             appender.trim_tail()
         else:
             file.tables = bookmarks
             if action is Action.REBUILD_BOOKMARKS:
                 bookmarks.wipe()
-            covered = bookmarks.covered or 0 if index_state is IndexState.BEHIND else 0
-            bookmarks.rebuild(_bookmarks_from(file, covered))
+            bookmarks.rebuild(to_index)
     file.tables = bookmarks
     if options.access is Access.WRITE:
         appender.flush_found()
@@ -211,7 +225,24 @@ def _index_state(bookmarks: BookmarkIndex, total_entries: int) -> IndexState:
         return IndexState.MISSING
 
 
-def _bookmarks_from(file: StreamFile, covered: int) -> Iterator[tuple[list[tuple[bytes, int]], int]]:
+def _check_pages(file: StreamFile, covered: int) -> Iterator[_PageBookmarks]:
+    """Walk the pages from entry `covered` on; return what `_bookmarks_from` would yield.
+
+    Pages with more bookmarks than may be kept in memory are then walked once more.
+
+    Raises:
+        EntriesDisagree: a page is damaged.
+    """
+    kept: list[_PageBookmarks] = []
+    kept_count, kept_end = 0, covered
+    for bookmarks, entries_end in _bookmarks_from(file, covered):
+        if kept_count < BOOKMARKS_KEPT_AT_OPEN_MAX:
+            kept.append((bookmarks, entries_end))
+            kept_count, kept_end = kept_count + len(bookmarks), entries_end
+    return chain(kept, _bookmarks_from(file, kept_end))
+
+
+def _bookmarks_from(file: StreamFile, covered: int) -> Iterator[_PageBookmarks]:
     """Walk the pages from entry `covered` on; yield each one's bookmarks and how many entries are covered."""
     if covered == file.committed.total_entries:
         yield [], covered

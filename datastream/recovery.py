@@ -86,6 +86,8 @@ class Action(Enum):
     REFUSE = auto()
     FINISH_UPDATE = auto()
     """Write the blocks that the record holds."""
+    CHECK_PAGES = auto()
+    """Walk the pages that are to be indexed: damage there refuses the file, of which nothing was changed."""
     TRIM_TAIL = auto()
     """Write zeros over what lies past `total_length`."""
     INDEX_MISSING = auto()
@@ -126,26 +128,27 @@ _UNDONE = frozenset({UpdateState.UNFINISHED})
 _ANY_ACCESS = frozenset(Access)
 _WRITE = frozenset({Access.WRITE})
 _READ = frozenset({Access.READ})
-_FINISH = (Action.FINISH_UPDATE, Action.TRIM_TAIL, Action.REBUILD_BOOKMARKS)
+_ADD = (Action.CHECK_PAGES, Action.INDEX_MISSING)
+_REBUILD = (Action.CHECK_PAGES, Action.REBUILD_BOOKMARKS)
+_TRIM_AND_ADD = (Action.CHECK_PAGES, Action.TRIM_TAIL, Action.INDEX_MISSING)
+_TRIM_AND_REBUILD = (Action.CHECK_PAGES, Action.TRIM_TAIL, Action.REBUILD_BOOKMARKS)
 
 RECOVERY: tuple[Row, ...] = (
     # A partial page is refused too: our own growth is one ftruncate, which a crash cannot cut.
     Row("refuse", frozenset(FileState) - _SOUND, _ANY_TAIL, _ANY_INDEX, _DONE, _ANY_ACCESS, (Action.REFUSE,)),
     Row("clean", _SOUND, _ZERO, _LEVEL, _DONE, _WRITE, ()),
-    Row("index behind", _SOUND, _ZERO, _BEHIND, _DONE, _WRITE, (Action.INDEX_MISSING,)),
-    Row("index useless", _SOUND, _ZERO, _USELESS, _DONE, _WRITE, (Action.REBUILD_BOOKMARKS,)),
+    Row("index behind", _SOUND, _ZERO, _BEHIND, _DONE, _WRITE, _ADD),
+    Row("index useless", _SOUND, _ZERO, _USELESS, _DONE, _WRITE, _REBUILD),
     Row("tail", _SOUND, _DIRTY, _LEVEL, _DONE, _WRITE, (Action.TRIM_TAIL,)),
-    Row(
-        "tail, index behind", _SOUND, _DIRTY, _BEHIND, _DONE, _WRITE, (Action.TRIM_TAIL, Action.INDEX_MISSING)
-    ),
-    Row(
-        "tail, index useless",
-        *(_SOUND, _DIRTY, _USELESS, _DONE, _WRITE),
-        (Action.TRIM_TAIL, Action.REBUILD_BOOKMARKS),
-    ),
+    Row("tail, index behind", _SOUND, _DIRTY, _BEHIND, _DONE, _WRITE, _TRIM_AND_ADD),
+    Row("tail, index useless", _SOUND, _DIRTY, _USELESS, _DONE, _WRITE, _TRIM_AND_REBUILD),
     # Also over entries that disagree: the update may have left zeros where heads were. What is still wrong
     # when it is finished is refused then.
-    Row("update unfinished", _FINISHABLE, _ANY_TAIL, _ANY_INDEX, _UNDONE, _WRITE, _FINISH),
+    Row(
+        "update unfinished",
+        *(_FINISHABLE, _ANY_TAIL, _ANY_INDEX, _UNDONE, _WRITE),
+        (Action.FINISH_UPDATE, *_TRIM_AND_REBUILD),
+    ),
     Row("update unfinished, read only", _FINISHABLE, _ANY_TAIL, _ANY_INDEX, _UNDONE, _READ, (Action.REFUSE,)),
     Row(
         "update unfinished, unfit header",
@@ -154,6 +157,7 @@ RECOVERY: tuple[Row, ...] = (
     ),
     # What lies past the end is never read, so it may stay.
     Row("read only", _SOUND, _ANY_TAIL, _LEVEL, _DONE, _READ, ()),
+    # The index is a copy, so that nothing has to be checked first.
     Row("read only, index behind", _SOUND, _ANY_TAIL, _BEHIND, _DONE, _READ, (Action.INDEX_MISSING,)),
     Row("read only, index useless", _SOUND, _ANY_TAIL, _USELESS, _DONE, _READ, (Action.REBUILD_BOOKMARKS,)),
 )

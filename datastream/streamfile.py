@@ -83,6 +83,8 @@ class StreamFile:
         """Why opening would refuse the file, until it is known whether an unfinished update is the reason."""
         self.tables: PageTables = NoPageTables()
         """What earlier openings learned of pages; set once the folder beside the file is open."""
+        self.is_walked = False
+        """Whether `load` walked every page."""
 
     @property
     def committed(self) -> Committed:
@@ -91,14 +93,18 @@ class StreamFile:
 
     # --- opening -----------------------------------------------------------------------------------------
 
-    def load(self) -> None:
+    def load(self, *, whole: bool = False) -> None:
         """Learn the pages: check each page's head, walk the last page, and all pages of a small file.
+
+        Args:
+            whole: walk all pages of a large file, too.
 
         Raises:
             EntriesDisagree: the entries do not lead exactly to the header's totals.
         """
         self.index = PageIndex()
         self.refusal = None
+        self.is_walked = False
         total_length, total_entries = self.committed
         page_count = pages_used(total_length)
         if page_count == 0:
@@ -110,10 +116,11 @@ class StreamFile:
             return
         for page_number in range(page_count):
             self.index.add_page(page_number, self._check_page_head(page_number))
-        walk_from = 0 if page_count <= FULL_CHECK_PAGES_MAX else page_count - 1
+        walk_from = 0 if whole or page_count <= FULL_CHECK_PAGES_MAX else page_count - 1
         for page_number in range(walk_from, page_count):
             walk = self.walk(page_number)
         self.index.fill_page(page_count - 1, walk.checkpoints)
+        self.is_walked = walk_from == 0
 
     def load_index(self) -> None:
         """Learn the pages again, while readers go on with what was known of them.

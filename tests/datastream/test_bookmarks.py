@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import subprocess
 import sys
+from array import array
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import pytest
 from datastream.bookmarks import COVERED_KEY, BookmarkIndex, bookmarks_folder
 from datastream.errors import BookmarksUnavailable, StreamInUse
 from datastream.limits import REBUILD_BATCH_BOOKMARKS
+from datastream.page_tables import PageTable
 
 OPEN_WITH_LEVELDB = """
 import plyvel, sys
@@ -164,10 +166,13 @@ def test_a_folder_that_cannot_be(tmp_path: Path) -> None:
 
 def test_wipe(tmp_path: Path) -> None:
     index = BookmarkIndex(tmp_path / "s.bin")
+    table = PageTable(0, 1, 20, array("I", [0]))
     index.record({b"a": 1}, 2)
     index.write_pending()
+    index.put_table(0, table)
     index.wipe()
     assert (index.get(b"a"), index.covered, index.highest_number(9)) == (None, None, None)
+    assert index.get_table(0) == table  # which is of the file
     index.close()
     with pytest.raises(BookmarksUnavailable, match="the bookmark DB is closed"):
         index.get(b"a")

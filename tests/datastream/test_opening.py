@@ -13,11 +13,12 @@ import plyvel
 import pytest
 
 from datastream import errors, opening
-from datastream.bookmarks import COVERED_KEY, BookmarkIndex
+from datastream.bookmarks import COVERED_KEY, TABLE_KEY, BookmarkIndex
 from datastream.errors import BookmarkNotFound
-from datastream.layout import file_size_of, page_end
-from datastream.limits import BOOKMARKS_CHECKED_AT_OPEN_MAX
+from datastream.layout import file_size_of, page_end, page_start
+from datastream.limits import BOOKMARKS_CHECKED_AT_OPEN_MAX, BOOKMARKS_KEPT_AT_OPEN_MAX
 from datastream.streamer import DataStreamer
+from datastream.streamfile import StreamFile
 from tests.datastream.fake_disk import FailingDisk, MemoryDisk
 from tests.datastream.streams import bookmark, change_database, commit, entries, names, operation, u64
 
@@ -325,6 +326,80 @@ def test_damage_beside_a_folder_is_refused(path: Path) -> None:
         with pytest.raises(errors.EntriesDisagree, match="found packet type 7 at entry 1, offset 4114"):
             DataStreamer.open(path, read_only=read_only)
     assert path.read_bytes() == content
+
+
+def twelve_pages(path: Path, covered: int | None) -> list[int]:
+    """Make a file that is too large to be walked whole, with a dirty tail; its index says what it covers.
+
+    Return the entry numbers of its bookmarks, one a page.
+    """
+    with DataStreamer.open(path, initial_pages=14) as streamer:
+        numbers = [
+            commit(streamer, (1, b"x" * 1_000_000), bookmark(page), (1, b"y"))[1] for page in range(12)
+        ]
+        end = streamer.committed.total_length
+    gone = [bookmark(page)[1] for page in range(12) if covered is not None and numbers[page] >= covered]
+    gone += [TABLE_KEY + u64(page) for page in range(12)]
+    changes = {key.decode(): None for key in gone}
+    change_database(path.with_suffix(".db"), covered=None if covered is None else u64(covered), **changes)
+    with path.open("r+b") as file:
+        file.seek(end + 500)
+        file.write(b"what another writer has not committed")
+    return numbers
+
+
+@pytest.mark.parametrize(
+    ("index", "covered"), [("of another program", None), ("behind", 12), ("ahead", 99), ("none", None)]
+)
+def test_damage_on_a_page_that_is_to_be_indexed_is_found_before_anything_is_changed(
+    path: Path, index: str, covered: int | None
+) -> None:
+    twelve_pages(path, covered)
+    folder = path.with_suffix(".db")
+    if index == "none":
+        shutil.rmtree(folder)
+    with path.open("r+b") as file:
+        file.seek(page_start(6) + 1_000_017)
+        file.write(b"\7")
+    content, held = path.read_bytes(), held_in(folder)
+    with pytest.raises(errors.EntriesDisagree, match="found packet type 7 at entry 19"):
+        DataStreamer.open(path)
+    assert path.read_bytes() == content
+    assert held_in(folder) == held
+
+
+def held_in(folder: Path) -> dict[bytes, bytes] | None:
+    """Return what a bookmark DB holds; None when there is none."""
+    if not folder.exists():
+        return None
+    database = plyvel.DB(str(folder))
+    held = dict(database)
+    database.close()
+    return held
+
+
+@pytest.mark.parametrize("kept_max", [0, 4, BOOKMARKS_KEPT_AT_OPEN_MAX])
+@pytest.mark.parametrize(("index", "covered"), [("of another program", None), ("behind", 12)])
+def test_pages_are_walked_twice_only_where_they_have_too_many_bookmarks(
+    path: Path, monkeypatch: pytest.MonkeyPatch, kept_max: int, index: str, covered: int | None
+) -> None:
+    numbers = twelve_pages(path, covered)
+    monkeypatch.setattr(opening, "BOOKMARKS_KEPT_AT_OPEN_MAX", kept_max)
+    walked: list[int] = []
+    walk = StreamFile.walk
+
+    def counted_walk(file: StreamFile, page_number: int) -> Any:
+        walked.append(page_number)
+        return walk(file, page_number)
+
+    monkeypatch.setattr(StreamFile, "walk", counted_walk)
+    with DataStreamer.open(path) as streamer:
+        to_index = list(range(4 if index == "behind" else 0, 12))
+        assert walked == [11, *to_index, *to_index[kept_max:]]  # the last page first: it always is
+        assert [streamer.get_bookmark(bookmark(page)[1]) for page in range(12)] == numbers
+        assert streamer._bookmarks.get_table(5) is not None  # what was learned is kept
+        end = streamer.committed.total_length
+    assert not any(path.read_bytes()[end:])
 
 
 @pytest.mark.parametrize("is_past", [False, True])

@@ -49,6 +49,11 @@ def test_exactly_one_row(
     assert (Action.INDEX_MISSING in actions) == (index is IndexState.BEHIND and not unfinished)
     useless = index in (IndexState.MISSING, IndexState.AHEAD)
     assert (Action.REBUILD_BOOKMARKS in actions) == (useless or unfinished)
+    # What is to be indexed is checked before anything is changed, but for what the update itself left.
+    is_indexed = bool({Action.INDEX_MISSING, Action.REBUILD_BOOKMARKS} & set(actions))
+    assert (Action.CHECK_PAGES in actions) == (is_indexed and writable)
+    if Action.CHECK_PAGES in actions:
+        assert actions.index(Action.CHECK_PAGES) == unfinished
 
 
 def test_labels_are_unique() -> None:
