@@ -14,8 +14,9 @@ Invariants
   - Nothing of an uncommitted operation is below the `total_length` on disk.
   - What lies past `total_length`, and past what was begun, is zero whenever no commit runs, or `_damage`
     remembers that it is not.
-  - Data whose flush failed is written again before the next flush: the kernel forgets which pages were
-    dirty when a flush fails, so that flushing again would succeed without having written them.
+  - Data whose flush failed is written again before the next flush, and the header behind it: the kernel
+    forgets which pages were dirty when a flush fails, so that flushing again would succeed without having
+    written them.
 
 Source: design.md, "Durability and speed"; wire.md 1.
 """
@@ -399,11 +400,21 @@ class Appender:
         if damage.header:
             # First of all, and flushed: a new header over zeroed entries could not be opened.
             self._disk.pwrite(self._header_prefix + _pack_totals(*committed), HEADER_OFFSET)
-            self._disk.fdatasync()
+            self._flush_repair(damage)
         self._zero(kept_end, min(damage.dirty_end, self._size))
-        if damage.rewrite:
+        if damage.rewrite and self._flushed[0] < kept_end:
             self._write_again(self._flushed[0], kept_end)
+            self._flush_repair(damage)
+            # The failed flush forgot the header, too. After its entries, for the flush that follows.
+            self._disk.pwrite(self._header_prefix + _pack_totals(*committed), HEADER_OFFSET)
         self._damage = None
+
+    def _flush_repair(self, damage: _Damage) -> None:
+        try:
+            self._disk.fdatasync()
+        except OSError:
+            damage.rewrite = True  # it forgot what was committed without a flush
+            raise
 
     def _zero(self, start: int, end: int) -> None:
         """Make the bytes from `start` to `end`, which are past `total_length`, zero again.

@@ -117,6 +117,59 @@ def test_after_a_failed_flush_unflushed_commits_are_written_again(tmp_path: Path
     streamer.close()
 
 
+def what_a_power_failure_leaves(memory: MemoryDisk, folder: Path) -> list[Entry]:
+    """Return the entries of a stream that is opened from what reached the disk, in a new `folder`."""
+    folder.mkdir()
+    image = memory.image_after_crash("none", random.Random(1))
+    with open_on(folder, MemoryDisk.of(image)) as streamer:
+        return list(streamer.read_entries(0))
+
+
+@pytest.mark.parametrize("how", ["recover", "update", "empty commit"])
+@pytest.mark.parametrize("failure_count", [1, 2])
+def test_after_a_failed_flush_the_header_is_written_again_too(
+    tmp_path: Path, how: str, failure_count: int
+) -> None:
+    """It was dirty like the entries: what was said to be on disk was gone after a power failure."""
+    memory = MemoryDisk()
+    streamer = open_on(tmp_path, memory)
+    commit(streamer, *FIRST, flush=True)
+    commit(streamer, (1, b"second"))
+    failures = [OSError(errno.EIO, "Input/output error")] * failure_count
+    memory.fail = lambda step: failures.pop() if step == "fdatasync" and failures else None
+
+    def make_durable() -> None:
+        if how == "recover":
+            streamer.recover()
+        elif how == "update":
+            streamer.update_entry_data(3, 1, b"SECOND")
+        else:
+            commit(streamer, flush=True)
+
+    while failures:  # an empty commit repairs at once, and meets two of them
+        with pytest.raises(CommitFailed):
+            make_durable()
+    make_durable()
+    expected = entries(*FIRST, (1, b"SECOND" if how == "update" else b"second"))
+    assert what_a_power_failure_leaves(memory, tmp_path / "crashed") == expected
+    streamer.close()
+
+
+def test_a_failed_flush_of_a_repair_is_remembered(tmp_path: Path) -> None:
+    memory = MemoryDisk()
+    failures = {"pwrite": [OSError(errno.EIO, "a header")], "fdatasync": [OSError(errno.EIO, "a repair")]}
+    streamer = open_on(tmp_path, memory)
+    commit(streamer, *FIRST, flush=True)
+    commit(streamer, (1, b"second"))
+    memory.fail = lambda step: failures[step].pop() if failures.get(step) else None
+    with pytest.raises(CommitFailed, match="step 3 header: a header"):
+        commit(streamer, (1, b"refused"))
+    commit(streamer, (1, b"third"), flush=True)
+    expected = entries(*FIRST, (1, b"second"), (1, b"third"))
+    assert what_a_power_failure_leaves(memory, tmp_path / "crashed") == expected
+    streamer.close()
+
+
 def test_a_failed_commit_drops_sealed_operations_too(tmp_path: Path) -> None:
     disk = FailingDisk(MemoryDisk())
     streamer = open_on(tmp_path, disk)
