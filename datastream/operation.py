@@ -79,6 +79,11 @@ _RESERVED: dict[int, str] = {
 }
 
 
+def _not_bytes(size: int, bytes_count: int) -> TypeError:
+    """Say that the `len` of a buffer does not count its bytes, as with an `array` of larger numbers."""
+    return TypeError(f"data: got {bytes_count} bytes with heads, expected {size}: len does not count bytes")
+
+
 class WrittenGroup(NamedTuple):
     """What the commit of a group still needs once its entries are on disk."""
 
@@ -272,6 +277,7 @@ class OperationGroup:
             EntryTypeReserved: 0xb0 or 0xffffffff, or not a u32.
             EntryTooLong: more than DATA_SIZE_MAX bytes of data.
             OperationTooLarge: the group would be larger than allowed.
+            TypeError: no bytes, or a buffer of items that are larger.
         """
         size = ENTRY_HEAD_SIZE + len(data)
         number = self.number_next
@@ -280,8 +286,8 @@ class OperationGroup:
             entry = _pack_head(PACKET_DATA, size, entry_type, number) + data
         except struct.error:
             raise self._refusal(Call.ADD_ENTRY, entry_type, size) from None
-        if size > self._room or entry_type in _RESERVED:
-            self._admit(Call.ADD_ENTRY, entry_type, size)
+        if size > self._room or entry_type in _RESERVED or len(entry) != size:
+            self._admit(Call.ADD_ENTRY, entry_type, size, len(entry))
         if not number & _CHECKPOINT_MASK:
             self.checkpoints.append(self.base[0] + len(self.buffer))
         self.buffer += entry
@@ -329,6 +335,9 @@ class OperationGroup:
         parts[::2] = map(_pack_head, repeat(PACKET_DATA), sizes, entry_types, range(first, first + count))
         parts[1::2] = data
         run = b"".join(parts)
+        run_size = starts[-1] + sizes[-1] - starts[0]
+        if len(run) != run_size:
+            raise _not_bytes(run_size, len(run))
         offset = self.base[0] + len(self.buffer) - starts[0]
         self.checkpoints += [
             offset + start for start in starts[-first % CHECKPOINT_INTERVAL :: CHECKPOINT_INTERVAL]
@@ -344,12 +353,13 @@ class OperationGroup:
             NoOperationOpen, CommitInProgress, StreamClosed, StreamReadOnly: wrong state.
             BookmarkSizeWrong: not 1 to 16 bytes.
             OperationTooLarge: the group would be larger than allowed.
+            TypeError: no bytes, or a buffer of items that are larger.
         """
         size = ENTRY_HEAD_SIZE + len(bookmark)
         number = self.number_next
         entry = _pack_head(PACKET_DATA, size, BOOKMARK_TYPE, number) + bookmark
-        if size > self._room or not ENTRY_HEAD_SIZE < size <= _BOOKMARK_ENTRY_SIZE_MAX:
-            self._admit(Call.ADD_BOOKMARK, BOOKMARK_TYPE, size)
+        if size > self._room or not ENTRY_HEAD_SIZE < size <= _BOOKMARK_ENTRY_SIZE_MAX or len(entry) != size:
+            self._admit(Call.ADD_BOOKMARK, BOOKMARK_TYPE, size, len(entry))
         if not number & _CHECKPOINT_MASK:
             self.checkpoints.append(self.base[0] + len(self.buffer))
         self.buffer += entry
@@ -365,9 +375,18 @@ class OperationGroup:
             return EntryTooLong(size - ENTRY_HEAD_SIZE, DATA_SIZE_MAX)
         return EntryTypeReserved(entry_type, "is not an unsigned 32-bit number")
 
-    def _admit(self, call: Call, entry_type: int, size: int) -> None:
-        """Refuse what may not be added, and begin a page for what does not fit on this one."""
+    def _admit(self, call: Call, entry_type: int, size: int, bytes_count: int) -> None:
+        """Refuse what may not be added, and begin a page for what does not fit on this one.
+
+        Args:
+            call: that would add it.
+            entry_type: u32.
+            size: of the entry, by the `len` of its data.
+            bytes_count: how many bytes the entry has.
+        """
         next_state(self.state, call)
+        if bytes_count != size:
+            raise _not_bytes(size, bytes_count)
         if call is Call.ADD_ENTRY and entry_type in _RESERVED:
             raise EntryTypeReserved(entry_type, _RESERVED[entry_type])
         if call is Call.ADD_BOOKMARK and not ENTRY_HEAD_SIZE < size <= _BOOKMARK_ENTRY_SIZE_MAX:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -239,6 +241,36 @@ def test_what_is_not_bytes_changes_nothing() -> None:
         group.add_entry(1, "text")  # type: ignore[arg-type]
     assert (bytes(group.buffer), group.end, group.page_starts) == (b"", NEW, [])
     assert group.add_entry(1, b"bytes") == 0
+
+
+@pytest.mark.parametrize(
+    "data", [array("I", [1, 2, 3]), memoryview(array("Q", [7])), memoryview(bytes(8)).cast("B", (2, 4))]
+)
+def test_a_buffer_of_larger_items_changes_nothing(data: Any) -> None:
+    """Its `len` counts items: the commit succeeded, and no opening took the file."""
+    group = OperationGroup(NEW)
+    group.begin()
+    group.add_entry(1, b"a")
+    before = facts(group)
+    for add in (
+        lambda: group.add_entry(1, data),
+        lambda: group.add_bookmark(data),
+        lambda: group.add_entries([1, 1, 1], [b"b", data, b"c"]),
+    ):
+        with pytest.raises(TypeError, match=r"data: got \d+ bytes with heads, expected \d+: len does not"):
+            add()
+        assert facts(group) == before
+
+
+def test_buffers_of_bytes_are_bytes() -> None:
+    group, other = OperationGroup(NEW), OperationGroup(NEW)
+    kinds: list[tuple[OperationGroup, Any]] = [(group, bytes), (other, bytearray)]
+    for one, kind in kinds:
+        one.begin()
+        one.add_entry(1, kind(b"a"))
+        one.add_bookmark(kind(b"b"))
+        one.add_entries([1, 2], [kind(b"c"), memoryview(kind(b"d"))])  # type: ignore[list-item]
+    assert facts(group) == facts(other)
 
 
 def test_restart() -> None:
