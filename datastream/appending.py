@@ -290,10 +290,14 @@ class Appender:
             self._fail(step, self._file.committed, error)
         self._flushed = new
 
-    def clear_dropped(self, dropped_end: int) -> None:
-        """Zero what a truncation dropped, or remember to: from `total_length` to `dropped_end`."""
+    def note_dropped(self, dropped_end: int) -> None:
+        """Remember what a truncation dropped: from `total_length` to `dropped_end`."""
         self._damage = _Damage(dirty_end=dropped_end, header=False, rewrite=False)
-        self._try_to_repair(self._damage)
+
+    def clear_dropped(self) -> None:
+        """Zero what a truncation dropped, if the disk lets us; else the next commit does."""
+        if self._damage is not None:
+            self._try_to_repair(self._damage)
 
     def flush_found(self) -> None:
         """Have on disk what opening has found committed, before anybody is told of it.

@@ -127,6 +127,25 @@ class RangeSender:
         """Forget the past: the client stands nowhere. Call this before its next offset is looked up."""
         self._seen = self._changes.count
 
+    def check(self, offset: int) -> None:
+        """Take in that the client stands at `offset`; what changed before this does not concern it later.
+
+        Raises:
+            StreamChanged: the client has lost its place.
+        """
+        changes = self._changes
+        if self._seen == changes.count:
+            return
+        with changes.lock:
+            self._check(offset)
+
+    def _check(self, offset: int) -> None:
+        changes = self._changes
+        if self._seen != changes.count:
+            if changes.is_disturbed(offset, self._seen):
+                raise StreamChanged(self._path, offset)
+            self._seen = changes.count
+
     def send(self, socket_fd: int, offset: int, size: int) -> int:
         """Send up to `size` bytes from `offset` on; return how many the socket took.
 
@@ -141,10 +160,7 @@ class RangeSender:
         """
         changes = self._changes
         with changes.lock:
-            if self._seen != changes.count:
-                if changes.is_disturbed(offset, self._seen):
-                    raise StreamChanged(self._path, offset)
-                self._seen = changes.count
+            self._check(offset)
             patch = changes.patch
             if patch is None or patch.end <= offset or offset + size <= patch.offset:
                 return os.sendfile(socket_fd, self._disk.fileno(), offset, size)

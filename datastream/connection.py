@@ -303,13 +303,32 @@ class Connection:
                 self._closing = True
 
     def _finish_entry(self) -> None:
-        """Queue the rest of the entry that is under way."""
+        """Queue the rest of the entry that is under way.
+
+        Raises:
+            StreamChanged: the stream was truncated before it; the answer that follows would cut it.
+        """
         if not self._streaming:
             return
-        boundary = self._context.streamer.boundary_from(self._position)
+        try:
+            boundary = self._context.streamer.boundary_from(self._position)
+        finally:  # behind it: also what it found, or failed at, may be of what came instead
+            self._check_place()
         if boundary > self._position:
             self._queue.append(SendRange(self._position, boundary - self._position))
             self._position = boundary
+
+    def _check_place(self) -> None:
+        """Find out whether a change took away the place in the stream where the client stands.
+
+        Raises:
+            StreamChanged: one did.
+        """
+        context, position = self._context, self._position
+        self._sender.check(position)
+        # A truncation that came while live bytes were sent is not remembered there.
+        if position > min(context.cut_offset, context.streamer.committed.total_length):
+            raise StreamChanged(context.streamer.path, position)
 
     # --- sending -----------------------------------------------------------------------------------------
 
@@ -401,6 +420,8 @@ class Connection:
             page_number = page_number_of(position)
             end = streamer.data_end(page_number, limit) if position < limit else position
             if position >= end:
+                if position > limit:
+                    self._check_place()  # or a client would be told that it has everything
                 if page_end(page_number) >= limit or position >= limit:
                     return _Progress.DONE
                 self._position = page_end(page_number)  # what is between is padding

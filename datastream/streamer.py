@@ -348,6 +348,7 @@ class DataStreamer:
             group.restart(committed)
             if committed != before:  # also where it was interrupted behind its commit point
                 self._committer.tell(committed)
+                self._appender.clear_dropped()
 
     # --- queries: any thread -----------------------------------------------------------------------------
 

@@ -86,7 +86,7 @@ TRUNCATE_STEPS: dict[str, tuple[str, str]] = {
         "One flushed LevelDB batch: bookmarks of dropped entries deleted or set back",
         "the new stream; opening zeroes what was dropped",
     ),
-    "5 publish": ("Swap the committed view", "the same"),
+    "5 publish": ("Swap the committed view, tell the server", "the same"),
     "6 zero": ("Zeros over what was dropped", "the new stream"),
 }
 """step -> (what is done, what opening finds when the machine stops just after it)."""
@@ -235,6 +235,9 @@ class Changer:
     def truncate(self, number: int) -> Committed:
         """Drop the entries from `number` on; return the new totals, which readers see already.
 
+        That is all but step 6, `Appender.clear_dropped`, for which clients need not wait: what they are being
+        sent of the dropped entries becomes zeros with it.
+
         Raises:
             EntryNotFound: `number` is above the number of entries.
             EntriesDisagree: a page that has to be walked is damaged; nothing was changed.
@@ -266,7 +269,7 @@ class Changer:
                 file.totals = new
                 file.index = index
                 file.changes.note_truncation(new.total_length)
-            self._appender.clear_dropped(old.total_length)  # step 6
+            self._appender.note_dropped(old.total_length)
         return new
 
     def _correct_index(self, correction: _Correction) -> None:

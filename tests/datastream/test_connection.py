@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 
 from datastream.commands import Command, OnCommandError, encode_command
 from datastream.connection import Connection, ServerContext
-from datastream.layout import Entry, encode_entry
+from datastream.layout import HEADER_PAGE_SIZE, Entry, encode_entry
 from datastream.limits import (
     SEND_BYTES_PER_ROUND,
     SEND_BYTES_PER_TURN,
@@ -83,6 +84,15 @@ class Client:
             data += more
         return data
 
+    async def read_until_reset(self) -> bytes:
+        """Receive until the server resets the connection: a socket pair tells of that by its end, too."""
+        data = b""
+        with contextlib.suppress(ConnectionResetError):
+            while more := await asyncio.wait_for(self.loop.sock_recv(self.far, 1 << 16), 10):
+                data += more
+        assert self.connection._linger is None  # not an end in order
+        return data
+
 
 def test_stop_in_the_middle_of_an_entry(tmp_path: Path) -> None:
     async def scenario() -> None:
@@ -101,6 +111,38 @@ def test_stop_in_the_middle_of_an_entry(tmp_path: Path) -> None:
             assert 0 < stop < len(BIG)
             assert len(packets) == stop + 3  # Result of Stop, Result and header
             await asyncio.wait_for(client.ended.wait(), 10)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("command", ["Stop", "an error", "the end"])
+@pytest.mark.parametrize("has_grown_again", [False, True])
+def test_no_answer_cuts_an_entry_that_a_truncation_took_away(
+    tmp_path: Path, command: str, has_grown_again: bool
+) -> None:
+    """The server hears of the truncation later; until then the rest of the entry cannot be had."""
+
+    async def scenario() -> None:
+        with DataStreamer.open(tmp_path / "s.bin") as streamer:
+            commit(streamer, *BIG)
+            client = Client(streamer)
+            await client.send(encode_command(Command.START, 1, 0))
+            await client.until_blocked()
+            assert (client.connection._position - HEADER_PAGE_SIZE) % 100_017 > 0
+            streamer.truncate_file(0)
+            if has_grown_again:
+                commit(streamer, *[(1, b"other" * 11)] * 10_000)
+            if command == "the end":
+                client.far.shutdown(socket.SHUT_WR)
+            else:
+                await client.send(
+                    encode_command(Command[command.upper() if command == "Stop" else "HEADER"], 1)
+                )
+            received = await client.read_until_reset()
+            assert received.startswith(OK)
+            assert not received.endswith((OK, ALREADY_STARTED))
+            assert len(received) < 100_017
+            assert client.ended.is_set()
 
     asyncio.run(scenario())
 

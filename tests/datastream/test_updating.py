@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import random
 import threading
@@ -261,6 +262,31 @@ def test_listeners_hear_of_a_truncation(streamer: DataStreamer) -> None:
     assert heard == []
     streamer.truncate_file(2)
     assert heard == [Committed(4096 + 18 + 20, 2)]
+
+
+@pytest.mark.parametrize("how", ["listens", "commits", "is interrupted"])
+def test_listeners_hear_of_a_truncation_before_the_zeros_are_written(
+    path: Path, streamer: DataStreamer, how: str
+) -> None:
+    """So that the server resets clients soon; what a listener does leaves nothing but zeros past the end."""
+    dropped: list[bytes] = []
+
+    def listen(committed: Committed) -> None:
+        unsubscribe()
+        dropped.append(path.read_bytes()[committed.total_length :].rstrip(b"\0"))
+        if how == "commits":
+            commit(streamer, (1, b"instead"))
+        elif how == "is interrupted":
+            raise KeyboardInterrupt
+
+    unsubscribe = streamer.on_commit(listen)
+    with pytest.raises(KeyboardInterrupt) if how == "is interrupted" else contextlib.nullcontext():
+        streamer.truncate_file(2)
+    assert len(dropped[0]) > 0
+    streamer.recover()
+    kept = (*ITEMS[:2], (1, b"instead")) if how == "commits" else ITEMS[:2]
+    assert list(streamer.read_entries(0)) == entries(*kept)
+    assert not any(path.read_bytes()[streamer.committed.total_length :])
 
 
 def test_a_reader_under_way(streamer: DataStreamer) -> None:
