@@ -120,6 +120,7 @@ class Connection:
         "_position",
         "_progress_at",
         "_queue",
+        "_reached",
         "_reading",
         "_sender",
         "_socket",
@@ -143,6 +144,8 @@ class Connection:
         """To be sent before anything else."""
         self._position = _NONE
         """Offset of the next byte to stream; _NONE when not streaming."""
+        self._reached = 0
+        """The highest offset that was sent to here from the file, but for what is being streamed now."""
         self._streaming = False
         self._end_at = _NONE
         """Stream up to here, then close."""
@@ -194,12 +197,13 @@ class Connection:
     def close_if_past(self, offset: int) -> None:
         """Reset the connection when the client has, or is being sent, something at or after `offset`.
 
+        Also when it was sent long ago: a socket holds pages of the file, not copies, and within one machine
+        those that the client's host has acknowledged, too, until the client reads them. What is written into
+        the pages then changes what was sent.
+
         One that has closed its sending side, and has not come so far, gets what is left: up to `offset`.
         """
-        queued = max(
-            (piece.offset + piece.size for piece in self._queue if isinstance(piece, SendRange)), default=0
-        )
-        if max(self._position, queued) > offset and self._socket.fileno() >= 0:
+        if max(self._position, self._reached) > offset and self._socket.fileno() >= 0:
             _logger.warning("client %s: reset: the stream was truncated to %d", self.peer, offset)
             self._reset()
         self._end_at = min(self._end_at, offset)
@@ -287,13 +291,15 @@ class Connection:
             case Send(data):
                 self._finish_entry()
                 self._queue.append(data)
-            case SendRange():
+            case SendRange(offset, size):
                 self._queue.append(effect)
+                self._reached = max(self._reached, offset + size)
             case StartStream(offset):
                 self._position = offset
                 self._streaming = True
             case StopStream():
                 self._finish_entry()
+                self._reached = max(self._reached, self._position)
                 self._position = _NONE
                 self._streaming = False
             case EndAfterCatchUp():

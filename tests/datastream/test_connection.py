@@ -84,6 +84,12 @@ class Client:
             data += more
         return data
 
+    async def read_result(self) -> None:
+        """Receive one Result."""
+        head = await self.read(5)
+        assert head[0] == 0xFF
+        await self.read(int.from_bytes(head[1:], "big") - len(head))
+
     async def read_until_reset(self) -> bytes:
         """Receive until the server resets the connection: a socket pair tells of that by its end, too."""
         data = b""
@@ -142,6 +148,38 @@ def test_no_answer_cuts_an_entry_that_a_truncation_took_away(
             assert received.startswith(OK)
             assert not received.endswith((OK, ALREADY_STARTED))
             assert len(received) < 100_017
+            assert client.ended.is_set()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("commands", "reached"),
+    [
+        ("start 0, stop", 10),
+        ("start 0, stop, entry 1", 10),
+        ("entry 4, entry 0, stop", 5),
+        ("entry 2, start 7, stop, start 0, stop", 10),
+    ],
+)
+def test_a_client_that_was_sent_what_is_cut_off_is_reset_later_too(
+    tmp_path: Path, commands: str, reached: int
+) -> None:
+    """Its socket holds pages of the file, even if all was answered: they are written anew."""
+
+    async def scenario() -> None:
+        with DataStreamer.open(tmp_path / "s.bin") as streamer:
+            commit(streamer, *BIG[:10])
+            client = Client(streamer, "keep")  # also a Stop that is none
+            for command in commands.split(", "):
+                name, _, number = command.partition(" ")
+                sent_count = {"start": 10 - int(number or 0), "entry": 1, "stop": 0}[name]
+                await client.send(encode_command(Command[name.upper()], 1, int(number) if number else None))
+                await client.read_result()
+                await client.read(sent_count * 100_017)
+            client.connection.close_if_past(streamer.offset_of(reached))
+            assert not client.ended.is_set()
+            client.connection.close_if_past(streamer.offset_of(reached) - 1)
             assert client.ended.is_set()
 
     asyncio.run(scenario())
