@@ -343,14 +343,24 @@ class BookmarkIndex:
     def write_pending_behind(self) -> None:
         """Have what was recorded written by another thread; the batch before is waited for.
 
+        Where no thread is to be had, this one writes.
+
         Raises:
-            BookmarksUnavailable: the batch before was refused; see `write_pending`.
+            BookmarksUnavailable: the batch before was refused, or this one, here; see `write_pending`.
         """
         self._await_writer()
         batch = self._take_pending()
-        if batch is not None:
-            self._writer = threading.Thread(target=self._write, args=(batch,), name="bookmarks", daemon=True)
+        if batch is None:
+            return
+        # Known before it runs: interrupted in between, the DB must not be closed under it.
+        self._writer = threading.Thread(target=self._write, args=(batch,), name="bookmarks", daemon=True)
+        try:
             self._writer.start()
+        except RuntimeError as error:  # too many threads
+            self._writer = None
+            _logger.debug("%s: %s; a batch is written by this one", self.folder, error)
+            self._write(batch)
+            self._settle()
 
     def _take_pending(self) -> Any:
         """Return a batch of what is pending, which is `_writing` from now on; None when nothing is."""
@@ -396,10 +406,20 @@ class BookmarkIndex:
             self._writer_error = error
 
     def _await_writer(self) -> None:
-        if self._writer is not None:
-            self._writer.join()
-            self._writer = None
+        if self._join_writer():
             self._settle()
+
+    def _join_writer(self) -> bool:
+        """Wait for the thread that writes; return whether there was one.
+
+        What one was to write that was never started is still `_writing`: the next batch takes it back.
+        """
+        writer = self._writer
+        has_run = writer is not None and writer.ident is not None
+        if writer is not None and has_run:
+            writer.join()
+        self._writer = None
+        return has_run
 
     def _settle(self) -> None:
         """Forget what was written; what was refused is pending again."""
@@ -493,12 +513,13 @@ class BookmarkIndex:
 
     def close(self) -> None:
         """Close the DB, then let go of both locks; a second time does nothing."""
-        if self._writer is not None:
-            self._writer.join()
-        with self._guard:
-            self._close_database()
-        self._lock.release()
-        self._release_copy()
+        try:
+            self._join_writer()
+            with self._guard:
+                self._close_database()
+        finally:
+            self._lock.release()
+            self._release_copy()
 
 
 class _Closed:

@@ -132,8 +132,10 @@ class DataStreamer:
         except BookmarksUnavailable as error:
             _logger.warning("%s; the next opening adds what is missing", error)
         finally:  # also after Ctrl-C: the stream is free for the next opening
-            self._bookmarks.close()
-            self._file.disk.close()
+            try:
+                self._bookmarks.close()
+            finally:
+                self._file.disk.close()
 
     def __enter__(self) -> DataStreamer:
         """Return self."""

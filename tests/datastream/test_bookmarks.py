@@ -363,3 +363,75 @@ def test_a_copy_that_cannot_be_made_keeps_no_writer_out(
         with pytest.raises(BookmarksUnavailable, match=r"s\.db: bookmark DB: No such file or directory$"):
             BookmarkIndex(path, read_only=True)
     BookmarkIndex(path).close()
+
+
+def refuse_threads(error: BaseException) -> Callable[[object], None]:
+    """Return a `Thread.start` that raises."""
+
+    def start(_: object) -> None:
+        raise error
+
+    return start
+
+
+@pytest.mark.parametrize("write_fails", [False, True])
+def test_where_no_thread_is_to_be_had_a_batch_is_written_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write_fails: bool
+) -> None:
+    """The thread that was never started was waited for, which fails: so did every commit, and closing."""
+    state = {"open_fails": False, "write_fails": write_fails}
+    index = BookmarkIndex(tmp_path / "s.bin", lambda folder: FailingDatabase(folder, state))
+    index.record({b"a": 1}, 2)
+    monkeypatch.setattr("threading.Thread.start", refuse_threads(RuntimeError("can't start new thread")))
+    if write_fails:
+        with pytest.raises(BookmarksUnavailable, match="no room"):
+            index.write_pending_behind()
+    else:
+        index.write_pending_behind()
+    assert (index.get(b"a"), index.failed, index.covered) == (1, write_fails, None if write_fails else 2)
+    assert index.pending_count == write_fails
+    state["write_fails"] = False
+    index.record({b"b": 2}, 3)
+    index.write_pending()
+    index.close()
+    index = BookmarkIndex(tmp_path / "s.bin")
+    assert (index.get(b"a"), index.get(b"b"), index.covered) == (1, 2, 3)
+    index.close()
+
+
+@pytest.mark.parametrize("then", ["write", "close"])
+def test_a_thread_that_was_interrupted_before_it_was_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, then: str
+) -> None:
+    index = BookmarkIndex(tmp_path / "s.bin")
+    index.record({b"a": 1}, 2)
+    with monkeypatch.context() as patch:
+        patch.setattr("threading.Thread.start", refuse_threads(KeyboardInterrupt()))
+        with pytest.raises(KeyboardInterrupt):
+            index.write_pending_behind()
+    assert index.get(b"a") == 1
+    if then == "write":
+        index.record({b"b": 2}, 3)
+        index.write_pending_behind()
+    index.close()
+    index = BookmarkIndex(tmp_path / "s.bin")
+    assert (index.get(b"a"), index.covered) == ((1, 3) if then == "write" else (None, None))
+    index.close()
+
+
+def test_a_database_that_cannot_be_closed_lets_go_of_the_folder(tmp_path: Path) -> None:
+    """The locks are free, and closing says what went wrong."""
+    index = BookmarkIndex(tmp_path / "s.bin")
+    database = index._database
+
+    class Stuck:
+        """A LevelDB that refuses to be closed."""
+
+        def close(self) -> None:
+            database.close()
+            raise RuntimeError("stuck")
+
+    index._database = Stuck()
+    with pytest.raises(RuntimeError, match="stuck"):
+        index.close()
+    BookmarkIndex(tmp_path / "s.bin").close()

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from datastream import errors
+from datastream.bookmarks import BookmarkIndex
 from datastream.disk import RealDisk
 from datastream.errors import BookmarkNotFound, CommitFailed
 from datastream.layout import DATA_SIZE_MAX, PAGE_SIZE, Committed, Entry, StreamHeader, file_size_of, page_end
@@ -248,6 +249,22 @@ def test_a_failing_bookmark_db_does_not_undo_a_commit(path: Path) -> None:
     streamer.close()
     with DataStreamer.open(path) as streamer:
         assert (streamer.get_bookmark(b"a"), streamer.get_bookmark(b"c")) == (0, 2)
+
+
+def test_a_close_that_fails_closes_the_file(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    streamer = DataStreamer.open(path)
+    close = BookmarkIndex.close
+
+    def fail(index: BookmarkIndex) -> None:
+        close(index)
+        raise RuntimeError("stuck")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(BookmarkIndex, "close", fail)
+        with pytest.raises(RuntimeError, match="stuck"):
+            streamer.close()
+    assert streamer.fileno() < 0
+    DataStreamer.open(path).close()
 
 
 def test_an_interrupted_close_lets_go_of_the_stream(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
