@@ -170,6 +170,8 @@ class Changer:
         offset = self._file.offset_of(number)
         end = offset + ENTRY_HEAD_SIZE + len(data)
         bookmarks = self._bookmarks_after_update(number, entry.data, data) if entry.is_bookmark else {}
+        # Before the blocks are read: what a failed commit left in the last of them would come back.
+        self._flush()
         start = offset - offset % _BLOCK_SIZE
         blocks = bytearray(self._file.read(-(-end // _BLOCK_SIZE) * _BLOCK_SIZE - start, start))
         blocks[offset + ENTRY_HEAD_SIZE - start : end - start] = data
@@ -187,23 +189,24 @@ class Changer:
         else:
             self.overdue = False
 
+    def _flush(self) -> None:
+        """Do step 1: a record counts for the header that it was made for, so that has to be on disk."""
+        try:
+            self._appender.flush()
+        except OSError as error:
+            raise CommitFailed(self._file.path, UpdateStep.FLUSH.value, error) from error
+
     def _record(self, patch: Patch) -> None:
-        """Do steps 1 and 2: from then on the update is made, whatever happens.
+        """Do step 2: from then on the update is made, whatever happens.
 
         Until the caller takes note of that, the record counts as one that must not be followed.
         """
-        step = UpdateStep.FLUSH
         record = _RECORD.pack(*self._file.committed, patch.offset) + patch.data
+        self._record_left = self.overdue = True
         try:
-            # A record counts for the header that it was made for, so that has to be on disk.
-            self._appender.flush()
-            step = UpdateStep.RECORD
-            self._record_left = self.overdue = True
             self._bookmarks.put_update_record(record)
         except BookmarksUnavailable as error:
-            raise CommitFailed(self._file.path, step.value, OSError(str(error))) from error
-        except OSError as error:
-            raise CommitFailed(self._file.path, step.value, error) from error
+            raise CommitFailed(self._file.path, UpdateStep.RECORD.value, OSError(str(error))) from error
 
     def _finish(self, unfinished: _Unfinished) -> None:
         """Do steps 3 to 6; again, where they were interrupted."""

@@ -188,6 +188,22 @@ def test_a_disk_that_fails_in_the_middle_of_an_update(path: Path, caplog: pytest
         assert commit(streamer, (1, b"next")) == [3]
 
 
+def test_what_a_failed_commit_left_does_not_come_back_with_an_update(path: Path) -> None:
+    """The blocks around the entry were read before the repair zeroed the last of them, and then written."""
+    memory = MemoryDisk()
+    disk = FailingDisk(memory)
+    with DataStreamer.open(path, disk=disk, initial_pages=2) as streamer:
+        commit(streamer, *ITEMS[:3], flush=True)
+        disk.plan = {"fdatasync": [errno.EIO], "pwrite": [None, errno.EIO]}
+        with pytest.raises(CommitFailed):
+            commit(streamer, (1, b"garbage"), flush=True)
+        end = streamer.committed.total_length
+        assert memory.cache.count(0, end) < len(memory.cache) - end  # its repair failed, too
+        streamer.update_entry_data(1, 1, b"two")
+        assert memory.cache.count(0, end) == len(memory.cache) - end
+        assert list(streamer.read_entries(0)) == entries(ITEMS[0], (1, b"two"), ITEMS[2])
+
+
 def test_a_database_that_refuses_the_record(path: Path) -> None:
     state = {"open_fails": False, "write_fails": False}
 
