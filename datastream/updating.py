@@ -68,9 +68,9 @@ UPDATE_STEPS: dict[UpdateStep, tuple[str, str]] = {
         "One flushed LevelDB write: the blocks as they will be",
         "the new entry: opening writes it, and rebuilds the index",
     ),
-    UpdateStep.SHOW: ("Readers get the new bytes from memory", "the new entry"),
+    UpdateStep.SHOW: ("Readers get the new bytes and bookmarks from memory", "the new entry"),
     UpdateStep.WRITE: ("Replace the blocks, `fdatasync`", "the new entry"),
-    UpdateStep.INDEX: ("Correct the index, if the entry is a bookmark", "the new entry"),
+    UpdateStep.INDEX: ("Write the index, if the entry is a bookmark", "the new entry"),
     UpdateStep.FORGET: ("Delete the record, flushed; readers get the file again", "the new entry"),
 }
 """step -> (what is done, what opening finds when the machine stops just after it)."""
@@ -213,11 +213,12 @@ class Changer:
         patch, committed = unfinished.patch, self._file.committed
         if self._file.changes.patch is not patch:
             self._file.changes.begin_update(patch, unfinished.offset, unfinished.end)
+        if unfinished.bookmarks:  # in memory: the update stands, also if the disk refuses the blocks
+            pages = pages_used(committed.total_length)
+            self._bookmarks.correct(unfinished.bookmarks, committed.total_entries, pages)
         self._file.disk.replace(patch.data, patch.offset)
         self._file.disk.fdatasync()
         if unfinished.bookmarks:
-            pages = pages_used(committed.total_length)
-            self._bookmarks.correct(unfinished.bookmarks, committed.total_entries, pages)
             self._bookmarks.write_pending()
         self._bookmarks.put_update_record(None)
         self._file.changes.end_update()

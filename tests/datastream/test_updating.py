@@ -188,6 +188,20 @@ def test_a_disk_that_fails_in_the_middle_of_an_update(path: Path, caplog: pytest
         assert commit(streamer, (1, b"next")) == [3]
 
 
+def test_bookmarks_are_those_of_an_update_that_is_not_in_the_file_yet(path: Path) -> None:
+    """The entry was shown as it will be, and its old bookmark still led to it."""
+    disk = FailingDisk(MemoryDisk())
+    with DataStreamer.open(path, disk=disk, initial_pages=2) as streamer:
+        commit(streamer, (BOOKMARK_TYPE, b"a"), (1, b"x"), (BOOKMARK_TYPE, b"b"), (1, b"y"), flush=True)
+        disk.plan["pwrite"] = [errno.EIO]
+        streamer.update_entry_data(2, BOOKMARK_TYPE, b"a")
+        for _ in range(2):
+            assert streamer.get_entry(2) == Entry(BOOKMARK_TYPE, 2, b"a")
+            assert bookmarks_of(streamer, b"a", b"b") == [2, None]
+            assert streamer.get_first_event_after_bookmark(b"a").number == 3
+            streamer.recover()
+
+
 def test_what_a_failed_commit_left_does_not_come_back_with_an_update(path: Path) -> None:
     """The blocks around the entry were read before the repair zeroed the last of them, and then written."""
     memory = MemoryDisk()
