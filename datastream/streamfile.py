@@ -14,8 +14,9 @@ page's positions come from the `PageTables` beside the bookmarks; a page without
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TypeVar
 
 from datastream.changes import Changes
 from datastream.disk import Disk
@@ -48,6 +49,7 @@ from datastream.recovery import TailState
 
 __all__ = ["StreamFile"]
 
+_Answer = TypeVar("_Answer")
 _ENTRIES_PER_PAGE_MAX = PAGE_SIZE // ENTRY_HEAD_SIZE
 _COLUMNS_SLACK = 64 * 1024
 """Bytes read beyond the data that is wanted, for the heads and the last entry."""
@@ -293,6 +295,9 @@ class StreamFile:
             EntryNotFound: `number` is greater than `total_entries`.
             EntriesDisagree: the page is damaged.
         """
+        return self._settled(self._offset_of, number)
+
+    def _offset_of(self, number: int) -> int:
         committed = self.committed
         if number == committed.total_entries:
             return committed.total_length
@@ -306,6 +311,9 @@ class StreamFile:
             EntryNotFound: there is no such entry.
             EntriesDisagree: the page is damaged.
         """
+        return self._settled(self._read_entry, number)
+
+    def _read_entry(self, number: int) -> Entry:
         _, data, position = self._find(number, self.committed)
         return decode_entry(data, position)
 
@@ -316,6 +324,9 @@ class StreamFile:
             EntryNotFound: there is no entry `number`.
             EntriesDisagree: a page is damaged.
         """
+        return self._settled(self._read_with_event, number)
+
+    def _read_with_event(self, number: int) -> tuple[Entry, Entry]:
         committed = self.committed
         _, data, position = self._find(number, committed)
         entry = first = decode_entry(data, position)
@@ -325,31 +336,43 @@ class StreamFile:
             entry = decode_entry(data, position)
             position += ENTRY_HEAD_SIZE + len(entry.data)
         if entry.is_bookmark:
-            following = self._entries(entry.number + 1, committed.total_entries, committed)
+            following = self._entries(entry.number + 1, committed.total_entries)
             for entry in following:
                 if not entry.is_bookmark:
                     break
         return first, entry
 
+    def _settled(self, query: Callable[..., _Answer], *args: object) -> _Answer:
+        """Return the answer to a query, of a time in which the stream was not truncated.
+
+        Else its bytes may be zeros, or of entries that took the place of others, and a sound file may look
+        damaged. A truncation replaces the index before it touches the bytes.
+        """
+        while True:
+            index = self.index
+            try:
+                answer = query(*args)
+            except (EntriesDisagree, EntryNotFound, StreamChanged, IndexError, OSError):
+                with self.changes.lock:  # held while totals and index are replaced
+                    is_settled = self.index is index
+                if is_settled:
+                    raise
+                continue
+            if self.index is index:
+                return answer
+
     def _find(self, number: int, committed: Committed) -> tuple[int, bytes, int]:
-        """Return (offset of the entry, bytes around it, its position in them)."""
+        """Return (offset of the entry, bytes around it, its position in them); for `_settled`."""
         if not 0 <= number < committed.total_entries:
             raise EntryNotFound(number, committed.total_entries)
         index = self.index
         page_number = index.page_of_entry(number)
         try:
-            try:
-                return self._find_on(page_number, number, committed, index)
-            except EntriesDisagree:
-                # Perhaps only the positions that an earlier opening stored; a walk tells, and replaces them.
-                self.walk(page_number)
-                return self._find_on(page_number, number, committed, index)
-        except (EntriesDisagree, IndexError):
-            if number >= self.committed.total_entries:  # truncated while we looked
-                raise EntryNotFound(number, self.committed.total_entries) from None
-            if self.index is index:
-                raise
-        return self._find(number, self.committed)  # truncated behind it while we looked
+            return self._find_on(page_number, number, committed, index)
+        except EntriesDisagree:
+            # Perhaps only the positions that an earlier opening stored; a walk tells, and replaces them.
+            self.walk(page_number)
+            return self._find_on(page_number, number, committed, index)
 
     def _find_on(
         self, page_number: int, number: int, committed: Committed, index: PageIndex
@@ -378,25 +401,46 @@ class StreamFile:
         end_number = committed.total_entries if to_number is None else to_number
         if not 0 <= from_number <= end_number <= committed.total_entries:
             raise BadEntryRange(from_number, end_number, committed.total_entries)
-        return self._entries(from_number, end_number, committed)
+        return self._entries(from_number, end_number)
 
-    def _entries(self, number: int, end_number: int, committed: Committed) -> Iterator[Entry]:
+    def _entries(self, number: int, end_number: int) -> Iterator[Entry]:
         size_wanted = READ_AHEAD_BYTES
+        place: tuple[PageIndex | None, int, int] = (None, 0, 0)
         while number < end_number:
+            place, data = self._settled(self._read_on, number, place, size_wanted)
+            index, offset, end = place
+            first_number = number
+            for entry in self._whole_entries(data, offset, number, end_number):
+                yield entry
+                number += 1
+                offset += ENTRY_HEAD_SIZE + len(entry.data)
+            if number == first_number and len(data) == end - offset:
+                raise EntriesDisagree(
+                    self.path, number, offset, "an entry past the end", "an entry that ends before"
+                )
+            place = index, offset, end
+            size_wanted = min(2 * size_wanted, PAGE_SIZE)
+
+    def _read_on(
+        self, number: int, place: tuple[PageIndex | None, int, int], size_wanted: int
+    ) -> tuple[tuple[PageIndex | None, int, int], bytes]:
+        """Read from entry `number` on; for `_settled`.
+
+        Args:
+            number: of the entry.
+            place: the index by which it was found, its offset, and the offset where its page's data ends. It
+                is looked for again when the stream was truncated since, or the page is at its end.
+            size_wanted: in bytes.
+
+        Returns:
+            Its place, and the bytes.
+        """
+        index, offset, end = place
+        if index is not self.index or offset >= end:
+            index, committed = self.index, self.committed
             offset, _, _ = self._find(number, committed)
             end = self.data_end(page_number_of(offset), committed.total_length)
-            while offset < end and number < end_number:
-                data = self._read_whole(min(end - offset, size_wanted), offset, number)
-                first_number = number
-                for entry in self._whole_entries(data, offset, number, end_number):
-                    yield entry
-                    number += 1
-                    offset += ENTRY_HEAD_SIZE + len(entry.data)
-                if number == first_number and len(data) == end - offset:
-                    raise EntriesDisagree(
-                        self.path, number, offset, "an entry past the end", "an entry that ends before"
-                    )
-                size_wanted = min(2 * size_wanted, PAGE_SIZE)
+        return (index, offset, end), self._read_whole(min(end - offset, size_wanted), offset, number)
 
     def columns(self, number: int, size_wanted: int) -> tuple[list[int], list[bytes]]:
         """Return the types and the data of committed entries of one page, from entry `number` on.
@@ -408,6 +452,9 @@ class StreamFile:
             EntryNotFound: there is no entry `number`.
             EntriesDisagree: the page is damaged.
         """
+        return self._settled(self._read_columns, number, size_wanted)
+
+    def _read_columns(self, number: int, size_wanted: int) -> tuple[list[int], list[bytes]]:
         committed = self.committed
         offset, _, _ = self._find(number, committed)
         end = self.data_end(page_number_of(offset), committed.total_length)
@@ -443,10 +490,8 @@ class StreamFile:
             position, number, size_left = following, number + 1, size_left - size + ENTRY_HEAD_SIZE
         return types, column
 
-    def _no_entry(self, number: int, offset: int, packet_type: int, got: int, size: int) -> Exception:
+    def _no_entry(self, number: int, offset: int, packet_type: int, got: int, size: int) -> EntriesDisagree:
         """Say that what lies at `offset` is not the head of entry `number`."""
-        if number >= self.committed.total_entries:  # truncated while we read
-            return EntryNotFound(number, self.committed.total_entries)
         found = f"packet type {packet_type}, number {got}, length {size}"
         return EntriesDisagree(self.path, number, offset, found, f"entry {number}")
 

@@ -12,6 +12,7 @@ from datastream import errors
 from datastream.errors import StreamFileRefused
 from datastream.header_check import inspect_header
 from datastream.layout import (
+    BOOKMARK_TYPE,
     HEADER_PAGE_SIZE,
     PAGE_SIZE,
     Committed,
@@ -23,6 +24,7 @@ from datastream.layout import (
     page_start,
 )
 from datastream.limits import FULL_CHECK_PAGES_MAX
+from datastream.page_tables import NoPageTables
 from datastream.recovery import TailState
 from datastream.streamer import DataStreamer
 from datastream.streamfile import StreamFile
@@ -301,14 +303,20 @@ def test_a_file_that_somebody_cuts_under_a_reader(tmp_path: Path) -> None:
 
 
 class TruncatingDisk(MemoryDisk):
-    """A disk where another thread truncates the stream just before a read."""
+    """A disk where another thread truncates the stream just before a read, or just behind it."""
 
     before_read: list[Callable[[], None]]
+    """Each is called before a read, the last one first."""
+    behind_it = False
 
     def pread(self, size: int, offset: int) -> bytes:
-        while self.before_read:
-            self.before_read.pop()()
-        return super().pread(size, offset)
+        call = self.before_read.pop() if self.before_read else lambda: None
+        if not self.behind_it:
+            call()
+        data = super().pread(size, offset)
+        if self.behind_it:
+            call()
+        return data
 
 
 def test_an_entry_before_a_truncation_is_found_during_it(tmp_path: Path) -> None:
@@ -322,3 +330,56 @@ def test_an_entry_before_a_truncation_is_found_during_it(tmp_path: Path) -> None
         disk.before_read.append(lambda: streamer.truncate_file(80))
         with pytest.raises(errors.EntryNotFound, match="entry 90: not found; the stream has 80 entries"):
             streamer.get_entry(90)
+
+
+QUERIES: dict[str, Callable[[DataStreamer, int], list[Entry]]] = {
+    "entry": lambda streamer, number: [streamer.get_entry(number)],
+    "event": lambda streamer, _: [streamer.get_first_event_after_bookmark(b"b")],
+    "entries": lambda streamer, number: list(streamer.read_entries(number, number + 150)),
+    "columns": lambda streamer, number: [
+        Entry(kind, number + place, data)
+        for place, (kind, data) in enumerate(zip(*streamer.read_columns(number, 90_000), strict=True))
+    ],
+}
+
+
+@pytest.mark.parametrize("query", QUERIES)
+@pytest.mark.parametrize("grows_again", [False, True])
+@pytest.mark.parametrize("from_end", [2, 80])
+@pytest.mark.parametrize("behind_it", [False, True])
+def test_a_query_during_a_truncation_finds_what_was_or_what_is(
+    tmp_path: Path, query: str, grows_again: bool, from_end: int, behind_it: bool
+) -> None:
+    """It met zeros, or entries that took the place of others, and called a sound file damaged."""
+    old = [(1, b"o" * (9_000 + number % 7)) for number in range(1_200)]
+    new = [*old[:100], *((2, b"n" * (5_000 + number % 11)) for number in range(2_000))]
+    number = 2 * (PAGE_SIZE // 9_020) - from_end  # towards the end of the second page
+    old[number] = (BOOKMARK_TYPE, b"b")
+    new[number - 50] = (BOOKMARK_TYPE, b"b")
+    disk = TruncatingDisk()
+    disk.behind_it = behind_it
+    for read_number in range(5):
+        disk.before_read, disk.cache[:] = [], b""
+        (tmp_path / str(read_number)).mkdir()
+        with DataStreamer.open(
+            tmp_path / str(read_number) / "s.bin", disk=disk, initial_pages=12
+        ) as streamer:
+            commit(streamer, *old)
+            streamer._file.tables = NoPageTables()
+            streamer._file.load_index()  # nothing is known of the pages yet
+
+            def change(streamer: DataStreamer = streamer) -> None:
+                streamer.truncate_file(100)
+                if grows_again:
+                    commit(streamer, *new[100:])
+
+            disk.before_read = [change, *[lambda: None] * read_number]
+            try:
+                found = QUERIES[query](streamer, number)
+            except (errors.EntryNotFound, errors.BookmarkNotFound):
+                assert not grows_again or query == "event"
+                continue
+            assert found
+            for entry in found:
+                versions = [items[entry.number] for items in (old, new) if entry.number < len(items)]
+                assert (entry.type, entry.data) in versions
