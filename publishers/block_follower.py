@@ -67,7 +67,8 @@ class BlockFollower:
         start: where to begin.
         end: the last block wanted; None without end.
         tls: None: connect without.
-        patience_seconds: give up when no gateway could be subscribed to for so long; 0: never.
+        patience_seconds: give up when no gateway could be subscribed to for so long; 0: never. How long a
+            subscription was quiet before it was lost does not count.
         on_trouble: is told in one line why a gateway was left.
     """
 
@@ -92,7 +93,10 @@ class BlockFollower:
         self._refusals: dict[str, str] = {}
         self._has_begun = False
         self._has_read_tls = False
+        self._is_subscribed = False
+        """Whether a gateway has taken the subscription of this attempt."""
         self._heard_at = time.monotonic()
+        """When a gateway was there last."""
 
     async def blocks(self) -> AsyncIterator[Received]:
         """Give the blocks in order, up to the last one wanted.
@@ -112,6 +116,7 @@ class BlockFollower:
                 await asyncio.sleep(max(0.01, (until_ns - now_ns) / 1e9))
                 continue
             outcome, reason = Outcome.UNREACHABLE, "gone"
+            self._is_subscribed = False
             try:
                 async for received in self._subscribe(step.address):
                     yield received
@@ -127,6 +132,8 @@ class BlockFollower:
                 if not self._has_read_tls:
                     raise
                 reason = str(error)
+            if self._is_subscribed:  # until now, however long there was no block
+                self._heard_at = time.monotonic()
             machine.ended(step.address, outcome, reason, self.next_number or 0, time.monotonic_ns())
             self._on_trouble(f"{step.address}: {reason}")
             self._check_patience(machine, f"{step.address}: {reason}")
@@ -158,6 +165,7 @@ class BlockFollower:
                 )
             )
             await call.wait_for_connection()
+            self._is_subscribed = True
             async for response in call:
                 if response is None:  # what gRPC gives for bytes that do not parse
                     raise _nonsense("subscription", "a SubscribeStreamResponse")

@@ -91,6 +91,21 @@ def test_connections_that_break_leave_no_gap_and_no_repeat() -> None:
     asyncio.run(scenario())
 
 
+def test_a_quiet_time_before_a_connection_breaks_is_no_impatience() -> None:
+    async def quiet_after_two(peer: FakePeer, start: int, end: int) -> AsyncIterator[Response]:
+        for response in whole(*peer.blocks[start : start + 2]):
+            yield response
+        await asyncio.sleep(1.0 if start == 0 else 0.0)
+
+    async def scenario() -> None:
+        async with fake_peer(BLOCKS[:4], quiet_after_two) as peer:
+            blocks, troubles = await follow([peer.address], 0, 3, patience_seconds=0.5)
+            assert blocks == BLOCKS[:4]
+            assert troubles == [f"{peer.address}: the subscription ended with no status"]
+
+    asyncio.run(scenario())
+
+
 def test_a_gateway_that_lies_is_left() -> None:
     async def scenario() -> None:
         async with AsyncExitStack() as stack:
