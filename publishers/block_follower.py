@@ -2,7 +2,8 @@
 
 A shell around `gateway.catch_up` (which gateway is tried next) and `gateway.subscription` (what it may send).
 Where to begin is made a block number before the first subscription, so that a connection that breaks before
-the first block loses none either.
+the first block loses none either. What an empty gateway expects may not be what its chain then begins
+with: where it refuses that number, it is asked for its first block.
 Source: wire.md section 6.
 """
 
@@ -92,6 +93,8 @@ class BlockFollower:
         self._machine = CatchUp(tuple(addresses), _RULES, live=True)
         self._refusals: dict[str, str] = {}
         self._has_begun = False
+        self._is_expected_only = False
+        """Whether `next_number` is what an empty gateway expected, and has not come."""
         self._has_read_tls = False
         self._is_subscribed = False
         """Whether a gateway has taken the subscription of this attempt."""
@@ -155,34 +158,47 @@ class BlockFollower:
         try:
             if self.next_number is None:
                 self.next_number = await self._resolve_start(channel)
-            start, end = self.next_number, self._end
-            if end is not None and start > end:
-                return
-            assembler = BlockAssembler(start, end)
-            call: Any = subscribe_pb2_grpc.BlockStreamSubscribeServiceStub(channel).subscribeBlockStream(
-                subscribe_pb2.SubscribeStreamRequest(
-                    start_block_number=start, end_block_number=U64_MAX if end is None else end
-                )
-            )
-            await call.wait_for_connection()
-            self._is_subscribed = True
-            async for response in call:
-                if response is None:  # what gRPC gives for bytes that do not parse
-                    raise _nonsense("subscription", "a SubscribeStreamResponse")
-                block = assembler.feed(response)
-                self._heard_at = time.monotonic()
-                if block is not None:
-                    self._has_begun = True
-                    self.next_number = block.number + 1
+            assembler = BlockAssembler(self.next_number, self._end)
+            async for block in self._blocks_of(channel, assembler):
+                yield Received(block, address)
+            if assembler.status == _Code.INVALID_START_BLOCK_NUMBER and self._is_expected_only:
+                # The chain has begun, and elsewhere. All of it is new, so that "new" is as good as "first".
+                self._start = "first"
+                self.next_number = await self._resolve_start(channel)
+                assembler = BlockAssembler(self.next_number, self._end)
+                async for block in self._blocks_of(channel, assembler):
                     yield Received(block, address)
-                elif assembler.status in _REFUSALS:
-                    assert assembler.status is not None
-                    self._refusals[address] = f"{address} says {status_name(assembler.status)}"
             if assembler.complete:
                 return
+            if assembler.status in _REFUSALS:
+                assert assembler.status is not None
+                self._refusals[address] = f"{address} says {status_name(assembler.status)}"
             raise _Ended("no status" if assembler.status is None else status_name(assembler.status))
         finally:
             await channel.close()
+
+    async def _blocks_of(self, channel: aio.Channel, assembler: BlockAssembler) -> AsyncIterator[Block]:
+        """Give the blocks of one call, up to its end; what it ended with is known to `assembler`."""
+        if assembler.complete:  # the start is above the last block wanted
+            return
+        assert assembler.next_number is not None
+        call: Any = subscribe_pb2_grpc.BlockStreamSubscribeServiceStub(channel).subscribeBlockStream(
+            subscribe_pb2.SubscribeStreamRequest(
+                start_block_number=assembler.next_number,
+                end_block_number=U64_MAX if self._end is None else self._end,
+            )
+        )
+        await call.wait_for_connection()
+        self._is_subscribed = True
+        async for response in call:
+            if response is None:  # what gRPC gives for bytes that do not parse
+                raise _nonsense("subscription", "a SubscribeStreamResponse")
+            block = assembler.feed(response)
+            self._heard_at = time.monotonic()
+            if block is not None:
+                self._has_begun, self._is_expected_only = True, False
+                self.next_number = block.number + 1
+                yield block
 
     async def _resolve_start(self, channel: aio.Channel) -> int:
         """Ask a gateway where its first block is, or its next."""
@@ -192,7 +208,8 @@ class BlockFollower:
         status: node_pb2.ServerStatusResponse | None = await call
         if status is None:
             raise _nonsense("its status", "a ServerStatusResponse")
-        if status.last_available_block == U64_MAX:
+        self._is_expected_only = status.last_available_block == U64_MAX
+        if self._is_expected_only:
             return status.next_expected_block
         if self._start == "first":
             return status.first_available_block

@@ -77,6 +77,33 @@ def test_new_blocks_are_those_after_the_last_one_there(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
+@pytest.mark.parametrize("start", ["first", "new"])
+def test_a_chain_may_begin_elsewhere_than_its_empty_node_expected(tmp_path: Path, start: Start) -> None:
+    async def scenario() -> None:
+        async with running_node(tmp_path, first_block="any") as node, wire_to(node) as wire:
+            following = asyncio.ensure_future(follow([str(node.grpc_address)], start, 8))
+            while not node.subscribe_service.stream_count:  # noqa: ASYNC110
+                await asyncio.sleep(0.005)
+            publisher = await wire.publisher()
+            await publisher.block(*BLOCKS[5:])
+            await publisher.answers(7)
+            assert await following == (BLOCKS[5:9], [])
+
+    asyncio.run(scenario())
+
+
+def test_what_an_empty_gateway_refuses_again_is_an_error() -> None:
+    async def scenario() -> None:
+        async with fake_peer([], says(Response(status=Code.INVALID_START_BLOCK_NUMBER))) as peer:
+            with pytest.raises(SourceRefused) as caught:
+                await follow([peer.address], "first")
+            says_it = f"{peer.address} says INVALID_START_BLOCK_NUMBER"
+            assert str(caught.value) == f"block 0 cannot be had: {says_it}"
+            assert (peer.status_count, len(peer.asked)) == (2, 2)
+
+    asyncio.run(scenario())
+
+
 def test_connections_that_break_leave_no_gap_and_no_repeat() -> None:
     async def scenario() -> None:
         async with AsyncExitStack() as stack:
