@@ -146,13 +146,14 @@ class Seconds:
     def read(self, written: object) -> float:
         """Read `2`, `2.5` or `.5`."""
         seconds: float | None = None
-        is_number = isinstance(written, int | float) and not isinstance(written, bool)
-        if is_number or (isinstance(written, str) and _DECIMAL.fullmatch(written.strip())):
-            seconds = float(written)  # type: ignore[arg-type]  # mypy does not see through `is_number`
+        if isinstance(written, int | float) and not isinstance(written, bool):
+            seconds = written  # not made a float yet: a whole number in the file may be too large for that
+        elif isinstance(written, str) and _DECIMAL.fullmatch(written.strip()):
+            seconds = float(written)
         if seconds is None or not 0 <= seconds <= self.most or (seconds == 0 and not self.none_allowed):
             zero = "0 (no limit) or " if self.none_allowed else ""
             raise NotThisKind(f"{zero}seconds above 0, at most {self.most:g}")
-        return seconds
+        return float(seconds)
 
     def to_toml(self, value: object) -> str:
         """Write the shortest decimal form."""
@@ -198,8 +199,8 @@ class Choice:
     def read(self, written: object) -> str | int:
         """Read one of the words, in any case."""
         if isinstance(written, str | int) and not isinstance(written, bool):
-            for word in self.words:
-                if str(written).strip().lower() == str(word):
+            for word in self.words:  # a number in the file may be too long to be made a text
+                if written == word or (isinstance(written, str) and written.strip().lower() == str(word)):
                     return word
         raise NotThisKind("one of " + ", ".join(str(word) for word in self.words))
 

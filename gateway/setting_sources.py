@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import difflib
 import re
+import sys
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -224,6 +225,10 @@ def _file_values(path: Path) -> dict[str, object]:
         raise SettingError(
             CONFIG_FLAG, got=str(error), expected="TOML in UTF-8", where=f"file {path}"
         ) from error
+    except (ValueError, RecursionError) as error:  # which tomllib lets through
+        raise SettingError(
+            CONFIG_FLAG, got=_beyond(error), expected="values that a setting can have", where=f"file {path}"
+        ) from error
     written: dict[str, object] = {}
     for key, value in tables.items():
         if isinstance(value, dict):
@@ -263,8 +268,18 @@ def _nearest(name: str) -> str:
 
 def _got(written: object) -> str:
     """Show a value as it was written; a very long one is cut."""
-    text = repr(written)
+    try:
+        text = repr(written)
+    except (ValueError, RecursionError) as error:
+        return _beyond(error)
     return text if len(text) <= 100 else f"{text[:97]}..."
+
+
+def _beyond(error: ValueError | RecursionError) -> str:
+    """Say what Python cannot turn from text into a value, or a value into text."""
+    if isinstance(error, RecursionError):
+        return "lists or tables too deep in each other"
+    return f"a number of more than {sys.get_int_max_str_digits()} digits"
 
 
 def _check_rules(settings: Settings, origins: Mapping[str, str]) -> None:

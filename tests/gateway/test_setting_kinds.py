@@ -81,7 +81,7 @@ REFUSED: list[tuple[Kind, tuple[object, ...], str]] = [
     ),
     (
         TIME,
-        ("", "x", ".", "-1", "1e3", -1, 3600.5, float("nan"), float("inf"), True, [2]),
+        ("", "x", ".", "-1", "1e3", -1, 3600.5, 10**400, float("nan"), float("inf"), True, [2]),
         "0 (no limit) or seconds above 0, at most 3600",
     ),
     (Seconds(10, none_allowed=False), ("0", 0, 11), "seconds above 0, at most 10"),
@@ -90,7 +90,7 @@ REFUSED: list[tuple[Kind, tuple[object, ...], str]] = [
         ("", "8MB", "8M", "MiB", "1.5MiB", 65_535, "65GiB", True),
         "bytes (such as 8MiB) from 64KiB to 64GiB",
     ),
-    (CHOICE, ("", "7", 7, True, None), "one of auto, 8, 16"),
+    (CHOICE, ("", "7", 7, 16**5000, True, None), "one of auto, 8, 16"),
     (Switch(), ("", "2", 1, None), "on or off (true or false in the file)"),
     (HostPort(), (6900,), "an address host:port in quotes"),
     (

@@ -158,6 +158,47 @@ def test_a_file_that_is_not_toml(config: Path) -> None:
     assert "expected TOML in UTF-8" in refusal({}, {}, config)
 
 
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (
+            f"block_time_seconds = {'1' * 400}\n",
+            f"block_time_seconds: got {'1' * 97}..., expected seconds above 0, at most 3600",
+        ),
+        (
+            f"[stream]\ntype = 0x{'f' * 5000}\n",
+            (
+                "stream.type: got a number of more than 4300 digits, expected a whole number from 0 to "
+                "18446744073709551615"
+            ),
+        ),
+        (
+            f"[verification]\nroot_layout = 0x{'f' * 5000}\n",
+            "verification.root_layout: got a number of more than 4300 digits, expected one of auto, 8, 16",
+        ),
+        (
+            f"[stream]\ntype = {'9' * 5000}\n",
+            "--config: got a number of more than 4300 digits, expected values that a setting can have",
+        ),
+        (
+            f"peers = {'[' * 5000}{']' * 5000}\n",
+            "--config: got lists or tables too deep in each other, expected values that a setting can have",
+        ),
+        (
+            f"[tcp]\nmax_connections{'.x' * 5000} = 1\n",
+            (
+                "tcp.max_connections: got lists or tables too deep in each other, expected a whole number "
+                "from 1 to 1000000"
+            ),
+        ),
+    ],
+    ids=["seconds", "hexadecimal", "choice", "decimal", "lists", "tables"],
+)
+def test_values_without_measure_are_refused_as_others_are(text: str, words: str, config: Path) -> None:
+    config.write_text(text)
+    assert refusal({}, {}, config) == f"{words} (file {config})"
+
+
 def test_a_file_that_is_not_there(config: Path) -> None:
     assert refusal({}, {}, config) == (
         f"--config: got '{config}' (No such file or directory), "
