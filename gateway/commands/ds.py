@@ -15,6 +15,7 @@ from datastream.commands import OnCommandError
 from datastream.sample_operations import ENTRIES_PER_OPERATION, sample_operation
 from gateway.commands.ds_client import client
 from gateway.commands.ds_options import (
+    TIME_MAX,
     ServersType,
     log_option,
     run_until_stopped,
@@ -62,7 +63,7 @@ command.add_command(client)
 @click.option(
     "--sleep",
     "sleep_ms",
-    type=click.IntRange(0),
+    type=click.IntRange(0, TIME_MAX),
     default=0,
     show_default=True,
     metavar="MS",

@@ -18,10 +18,12 @@ from gateway.addresses import parse_addresses
 from gateway.errors import AddressError
 from gateway.logs import set_up_logging
 
-__all__ = ["ServersType", "log_option", "run_until_stopped", "server_limits", "serving_options"]
+__all__ = ["TIME_MAX", "ServersType", "log_option", "run_until_stopped", "server_limits", "serving_options"]
 
 LogLevel = Literal["debug", "info", "warning", "error"]
 _LEVELS: dict[str, LogLevel] = {"debug": "debug", "info": "info", "warn": "warning", "error": "error"}
+TIME_MAX = 2**31 - 1
+"""The most of an option that is a time: 24 days in milliseconds, 68 years in seconds. Python waits 292."""
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 
@@ -86,7 +88,7 @@ def serving_options(port: int) -> Callable[[Decorated], Decorated]:
                 ),
                 click.option(
                     "--writetimeout",
-                    type=click.IntRange(0),
+                    type=click.IntRange(0, TIME_MAX),
                     default=3000,
                     show_default=True,
                     metavar="MS",
@@ -94,7 +96,7 @@ def serving_options(port: int) -> Callable[[Decorated], Decorated]:
                 ),
                 click.option(
                     "--inactivitytimeout",
-                    type=click.IntRange(0),
+                    type=click.IntRange(0, TIME_MAX),
                     default=120,
                     show_default=True,
                     metavar="SECONDS",

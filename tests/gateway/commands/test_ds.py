@@ -10,6 +10,7 @@ import pytest
 from datastream import DataStreamer
 from datastream.sanity import SanityCheck
 from gateway import cli
+from gateway.commands.ds_options import TIME_MAX
 
 SERVER = ["ds", "server", "--log", "error", "--host", "127.0.0.1"]
 
@@ -47,6 +48,10 @@ def test_refusals(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert f"sluice: 127.0.0.1:{port}: cannot listen: Address already in use" in capsys.readouterr().err
     assert cli.main([*server, "--port", "70000"]) == 2
     assert "'--port': 70000 is not in the range" in capsys.readouterr().err
+    for option in ("--sleep", "--writetimeout", "--inactivitytimeout"):
+        assert cli.main([*server, "--port", "0", option, str(TIME_MAX + 1)]) == 2
+        said = f"'{option}': {TIME_MAX + 1} is not in the range 0<=x<={TIME_MAX}"
+        assert said in capsys.readouterr().err
     assert cli.main([*server, "--port", "0", "--read-only", "--file", f"{path}x"]) == 1
     assert capsys.readouterr().err == f"sluice: {path}x: there is no such file to serve\n"
     path.write_bytes(b"x")
