@@ -15,11 +15,15 @@ from rich.text import Text
 
 from gateway.addresses import parse_address
 from gateway.channels import ClientTls
+from gateway.commands.finite_range import FiniteRange
 from gateway.commands.tls_options import tls_options
 from gateway.errors import AddressError
 from gateway.node_status import NodesView, collect
 
 __all__ = ["command"]
+
+_INTERVAL_SECONDS_MAX = 86_400
+"""Who asks less often than once a day does not watch."""
 
 
 def _addresses(context: click.Context, parameter: click.Parameter, texts: tuple[str, ...]) -> tuple[str, ...]:
@@ -35,7 +39,7 @@ def _addresses(context: click.Context, parameter: click.Parameter, texts: tuple[
 @click.option(
     "--interval",
     "interval_seconds",
-    type=click.FloatRange(min=0.1),
+    type=FiniteRange(min=0.1, max=_INTERVAL_SECONDS_MAX),
     default=2.0,
     show_default=True,
     metavar="SECONDS",

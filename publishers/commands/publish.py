@@ -12,6 +12,7 @@ import click
 from rich.console import Console
 
 from gateway.channels import ClientTls
+from gateway.commands.finite_range import FiniteRange
 from gateway.commands.named_path import NamedPath
 from gateway.commands.tls_options import tls_options
 from publishers.checkpoint import FollowCheckpoint
@@ -35,7 +36,7 @@ STATUS_INTERRUPTED = 130
 _WORDS = "publishers.commands.publish.words"
 _NOT_OURS = frozenset(("gateways", "publisher_id", "steward", "report_path", "first_block", "path"))
 _NUMBER = click.IntRange(0, NUMBER_MAX - 1)
-_SECONDS = click.FloatRange(min=0, min_open=True)
+_SECONDS = FiniteRange(min=0, min_open=True)
 
 
 class _Command(click.Command):

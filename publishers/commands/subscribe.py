@@ -21,6 +21,7 @@ from rich.text import Text
 
 from gateway.addresses import parse_addresses
 from gateway.channels import ClientTls
+from gateway.commands.finite_range import FiniteRange
 from gateway.commands.named_path import NamedPath
 from gateway.commands.tls_options import tls_options
 from gateway.errors import AddressError
@@ -93,7 +94,7 @@ def _start(context: click.Context, parameter: click.Parameter, text: str) -> Sta
 @click.option(
     "--patience",
     "patience_seconds",
-    type=click.FloatRange(min=0),
+    type=FiniteRange(min=0),
     default=30.0,
     show_default=True,
     metavar="SECONDS",

@@ -12,6 +12,9 @@ from publishers.number_range import NUMBER_MAX
 
 __all__ = ["block_bounds", "check_known", "flag", "one_of", "positive", "required", "whole_number"]
 
+_POSITIVE_MAX = 1_000_000_000
+"""Seconds, or blocks a second: 31 years, and one in each nanosecond, in which they are counted."""
+
 
 def required(options: Mapping[str, str], name: str, example: str) -> str:
     """Give an option that must be there.
@@ -63,6 +66,8 @@ def positive(options: Mapping[str, str], name: str, unit: str) -> float | None:
         value = -1.0
     if not 0 < value < float("inf"):
         raise OptionError(name, repr(text), f"{unit} above 0")
+    if value > _POSITIVE_MAX:
+        raise OptionError(name, repr(text), f"{unit} above 0, at most {_POSITIVE_MAX}")
     return value
 
 

@@ -56,6 +56,19 @@ def test_json(node: Node) -> None:
     assert printed["nodes"][0]["verification_mode"] == "full"
 
 
+@pytest.mark.parametrize(
+    ("interval", "words"),
+    [
+        ("nan", "'--interval': got nan, expected a number"),
+        ("inf", "'--interval': inf is not in the range 0.1<=x<=86400"),
+    ],
+)
+def test_an_interval_is_a_number(node: Node, interval: str, words: str) -> None:
+    result = run(node.grpc_address, "--watch", "--interval", interval)
+    assert result.exit_code == 2
+    assert words in result.output
+
+
 def test_a_node_that_is_away(node: Node) -> None:
     result = run(node.grpc_address, "127.0.0.1:1")
     assert result.exit_code == 1

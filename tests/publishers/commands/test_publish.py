@@ -246,6 +246,15 @@ def test_no_java_is_said(chain: Path, monkeypatch: pytest.MonkeyPatch, tmp_path:
         (("--gateway", "a:1", "--publishers", "0"), "0 is not in the range 1<=x<=64"),
         (("--gateway", "a:1", "--shards", str(SHARDS_MAX + 1)), "257 is not in the range 1<=x<=256"),
         (("--gateway", "a:1", "--deadline", "0"), "0.0 is not in the range x>0"),
+        (
+            ("--gateway", "a:1", "--deadline", "inf"),
+            "Invalid value for '--deadline': got inf, expected a number",
+        ),
+        (("--gateway", "a:1", "--rate", "nan"), "Invalid value for '--rate': got nan, expected a number"),
+        (
+            ("--gateway", "a:1", "--deadline", "1e300"),
+            "got '1e+300', expected seconds above 0, at most 1000000000",
+        ),
         (("--gateway", "a:1", "--from", "5", "--to", "4"), "--to 4 is before --from 5"),
         (("--gateway", "a:1", "--follow"), "--follow and --checkpoint go together"),
         (("--gateway", "a:1", "--checkpoint", "x"), "--follow and --checkpoint go together"),
