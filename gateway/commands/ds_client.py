@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -33,6 +34,7 @@ _KINDS = {
     "l2block": (OriginalBookmarkType.L2_BLOCK, BookmarkType.L2_BLOCK),
     "batch": (OriginalBookmarkType.BATCH, BookmarkType.BATCH),
 }
+_NUMBER = re.compile(r"\d{1,20}", re.ASCII)
 _BOOKMARK_VALUE = click.IntRange(0, (1 << 64) - 1)
 
 
@@ -43,7 +45,7 @@ class _BookmarkKind(click.ParamType):  # type: ignore[type-arg]
 
     def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """Check the kind."""
-        if value not in _KINDS and not (value.isascii() and value.isdigit() and int(value) <= 255):
+        if value not in _KINDS and not (_NUMBER.fullmatch(value) and int(value) <= 255):
             self.fail(f"{value!r} is not l2block, batch, or a number from 0 to 255", param, ctx)
         return value
 

@@ -38,7 +38,8 @@ def _address(context: click.Context, parameter: click.Parameter, text: str) -> s
 def _number(context: click.Context, parameter: click.Parameter, text: str) -> int | None:
     if text == "latest":
         return None
-    if not (text.isascii() and text.isdecimal()) or int(text) > _NUMBER_MAX:
+    is_number = text.isascii() and text.isdecimal() and len(text) <= len(str(_NUMBER_MAX))
+    if not is_number or int(text) > _NUMBER_MAX:
         raise click.BadParameter(f"{text!r} is not a block number or 'latest'", context, parameter)
     return int(text)
 

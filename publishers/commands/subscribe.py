@@ -49,7 +49,8 @@ def _start(context: click.Context, parameter: click.Parameter, text: str) -> Sta
         return "first"
     if text == "new":
         return "new"
-    if not (text.isascii() and text.isdecimal()) or int(text) > _NUMBER_MAX:
+    is_number = text.isascii() and text.isdecimal() and len(text) <= len(str(_NUMBER_MAX))
+    if not is_number or int(text) > _NUMBER_MAX:
         raise click.BadParameter(f"{text!r} is not a block number, 'first' or 'new'", context, parameter)
     return int(text)
 

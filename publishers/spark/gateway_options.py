@@ -14,6 +14,7 @@ Files are read on the worker that connects: no key is in the plan.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Final
 
@@ -24,6 +25,8 @@ from publishers.errors import OptionError
 from publishers.spark.options import flag, required
 
 __all__ = ["GATEWAY_OPTIONS", "Gateways", "gateway_tls", "gateways_of", "rotated", "tls_gateway_options"]
+
+_PRIORITY: Final = re.compile(r"\d{1,20}")
 
 GATEWAY_OPTIONS: Final = frozenset(
     ("gateways", "tls", "tls_ca", "tls_certificate", "tls_key", "tls_server_name")
@@ -50,7 +53,7 @@ def gateways_of(options: Mapping[str, str]) -> Gateways:
             name = str(parse_address(address, port_min=1))
         except AddressError as error:
             raise OptionError("gateways", repr(error.text), error.expected) from error
-        if slash and not priority.strip().isdecimal():
+        if slash and not _PRIORITY.fullmatch(priority.strip()):
             raise OptionError("gateways", repr(part.strip()), "host:port/priority, such as 127.0.0.1:40840/1")
         found.setdefault(name, int(priority) if slash else position)
     return tuple(sorted(found.items(), key=lambda pair: pair[1]))

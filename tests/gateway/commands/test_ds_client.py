@@ -82,6 +82,10 @@ def test_what_is_not_there(
             ["--bookmarktype", "256"],
             "Invalid value for '--bookmarktype': '256' is not l2block, batch, or a number from 0 to 255",
         ),
+        (
+            ["--bookmarktype", "9" * 5000],
+            f"Invalid value for '--bookmarktype': '{'9' * 5000}' is not l2block,",
+        ),
         (["--server", "x"], "Invalid value for '--server': "),
     ],
 )

@@ -80,6 +80,7 @@ def test_block_files(node: Node, tmp_path: Path, block_format: str) -> None:
             ["--from", "18446744073709551615"],
             "'18446744073709551615' is not a block number, 'first' or 'new'",
         ),
+        (["--from", "9" * 5000], "9' is not a block number, 'first' or 'new'"),
         (["--patience", "nan"], "'--patience': got nan, expected a number"),
         (["--gateway", "nowhere"], "address: got 'nowhere', expected host:port"),
     ],

@@ -27,6 +27,13 @@ def test_those_of_one_priority_take_turns() -> None:
     [
         ("", "option 'gateways': got nothing, expected host:port, or several with commas between"),
         ("a:1/x", "option 'gateways': got 'a:1/x', expected host:port/priority, such as 127.0.0.1:40840/1"),
+        (
+            f"a:1/{'9' * 5000}",
+            (
+                f"option 'gateways': got 'a:1/{'9' * 5000}', expected host:port/priority, such as "
+                "127.0.0.1:40840/1"
+            ),
+        ),
         ("a:1/", "option 'gateways': got 'a:1/', expected host:port/priority, such as 127.0.0.1:40840/1"),
     ],
 )
