@@ -21,8 +21,9 @@ from cryptography import x509
 from grpc import aio
 
 from gateway.errors import TlsError
-from gateway.limits import BLOCK_ANSWER_BYTES_MAX
+from gateway.limits import BLOCK_ANSWER_BYTES_MAX, TLS_FILE_BYTES_MAX
 from gateway.pem import certificates_in, check_key
+from gateway.regular_files import open_regular
 
 __all__ = ["WHOLE_BLOCKS", "ClientTls", "open_blocking_channel", "open_channel"]
 
@@ -110,9 +111,13 @@ def _read(file: str | None, what: str, kind: re.Pattern[bytes]) -> bytes | None:
     if file is None:
         return None
     try:
-        data = Path(file).read_bytes()
+        with open_regular(Path(file)) as opened:  # often in an event loop, which must not wait for a pipe
+            data = opened.read(TLS_FILE_BYTES_MAX + 1)
     except OSError as error:
         raise TlsError(what, got=f"{file} ({error.strerror})", expected="a file that can be read") from error
+    if len(data) > TLS_FILE_BYTES_MAX:
+        got, expected = f"{file}, more than {TLS_FILE_BYTES_MAX} bytes", f"at most {TLS_FILE_BYTES_MAX} bytes"
+        raise TlsError(what, got=got, expected=expected)
     if not kind.search(data):
         expected = f"a PEM file with a {'private key' if kind is _KEY else 'certificate'}"
         raise TlsError(what, got=f"{file}, which has none", expected=expected)

@@ -29,6 +29,7 @@ from gateway.errors import TlsError
 from gateway.limits import CERTIFICATE_WARNING_DAYS, TLS_FILE_BYTES_MAX
 from gateway.logs import fields
 from gateway.pem import certificates_in, check_key
+from gateway.regular_files import open_regular
 
 __all__ = ["ServerTls", "TlsFiles"]
 
@@ -204,7 +205,9 @@ def _load(files: TlsFiles, setting: str) -> _Loaded:
 
 def _read(path: Path, setting: str) -> bytes:
     try:
-        with path.open("rb") as file:
+        with open_regular(
+            path
+        ) as file:  # in the event loop, which must not wait for whoever writes to a pipe
             content = file.read(TLS_FILE_BYTES_MAX + 1)
     except OSError as error:
         raise TlsError(

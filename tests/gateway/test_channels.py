@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import socket
 import subprocess
@@ -14,6 +15,7 @@ import pytest
 
 from gateway.channels import ClientTls, open_blocking_channel, open_channel
 from gateway.errors import TlsError
+from gateway.limits import TLS_FILE_BYTES_MAX
 from tests.certificates import Authority
 from tests.nodes import ANSWER_SECONDS
 
@@ -38,6 +40,22 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
         with pytest.raises(TlsError) as caught:
             opener("127.0.0.1:1", ClientTls(missing))
         assert str(caught.value) == words
+
+
+@pytest.mark.timeout(30)  # what opens a pipe waits for ever, and what reads /dev/zero comes to no end
+def test_a_file_without_an_end_is_not_waited_for(tmp_path: Path) -> None:
+    pipe, long = tmp_path / "pipe", tmp_path / "long"
+    os.mkfifo(pipe)
+    long.write_bytes(b"x" * (TLS_FILE_BYTES_MAX + 1))
+    readable = "(Not a regular file), expected a file that can be read"
+    for file, words in (
+        (str(pipe), f"{pipe} {readable}"),
+        ("/dev/zero", f"/dev/zero {readable}"),
+        (str(long), f"{long}, more than 1048576 bytes, expected at most 1048576 bytes"),
+    ):
+        with pytest.raises(TlsError) as caught:
+            open_channel("127.0.0.1:1", ClientTls(file))
+        assert str(caught.value) == f"CA file: got {words}"
 
 
 def test_it_travels_without_what_is_in_the_files(tmp_path: Path) -> None:

@@ -85,6 +85,26 @@ def test_each_file_that_cannot_be_used_is_named(authority: Authority, server: Pa
     )
 
 
+@pytest.mark.timeout(30)  # what opens a pipe waits for ever
+def test_a_pipe_is_not_waited_for(
+    authority: Authority, server: Pair, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    tls = ServerTls(authority.server_files(server, mutual=False), "grpc.tls")
+    before = tls.fingerprint
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    said = f"grpc.tls_certificate: got {pipe} (Not a regular file), expected a file that can be read"
+    assert refusal(TlsFiles(pipe, server.key)) == said
+    pipe.replace(server.certificate)
+    caplog.clear()
+    with caplog.at_level(logging.ERROR):
+        assert not tls.reload_if_changed()
+    assert tls.fingerprint == before
+    assert [record.message for record in caplog.records] == [
+        "certificate not renewed, the old one stays in use"
+    ]
+
+
 def test_a_renewed_certificate_is_taken_up_once(authority: Authority, server: Pair) -> None:
     tls = ServerTls(authority.server_files(server, mutual=False), "grpc.tls")
     before = tls.fingerprint
