@@ -20,6 +20,7 @@ __all__ = [
     "CERTIFICATE_WARNING_DAYS",
     "CHAIN_SNAPSHOT_BLOCKS",
     "COMMIT_GROUP_BYTES_MAX",
+    "CONFIG_FILE_BYTES_MAX",
     "CONNECTION_IDLE_SECONDS_MAX",
     "CONTROL_CALL_SECONDS",
     "CONTROL_SECONDS_MAX",
@@ -155,8 +156,7 @@ QUICK_SIGNATURES_MAX: Final = 8
 loop: each takes 0.05 ms, and that twice where the root of the other layout is tried too."""
 
 QUICK_PROOFS_BYTES_MAX: Final = 16 * 1024
-"""Bytes of a block's proofs up to which they are looked at there: to parse so much that is fields of later
-versions takes 0.03 ms. An Ed25519 proof has 75."""
+"""Bytes of a block's proofs up to which they are looked at there, 0.03 ms. An Ed25519 proof has 75."""
 
 LEDGER_KEYS_MAX: Final = 64
 """Ledger keys that may be configured. A proof is tried against each key of its kind, 0.1 ms each at most."""
@@ -314,9 +314,8 @@ HASH_PROCESS_BYTES_MIN: Final = 32 * 1024
 """Bytes of one set from which on they are hashed there, for the same reason."""
 
 HASH_BATCH_BYTES: Final = 128 * 1024
-"""Bytes of waiting sets of one block beyond which no further set joins them on their way to thread or
-process. Each way takes some 0.1 ms, and to hash so many bytes 0.3. With half or twice as many, blocks of
-1.5 MB take 5 % longer."""
+"""Bytes of waiting sets of one block beyond which no further set joins them on their way: that takes 0.1 ms,
+and to hash so many bytes 0.3. With half or twice as many, blocks of 1.5 MB take 5 % longer."""
 
 HASH_BATCH_ITEMS: Final = 4_096
 """Items of them beyond which none joins them: to pack so many for the process takes the event loop 1 ms."""
@@ -347,8 +346,7 @@ HASH_PROCESS_REST_SECONDS: Final = 5.0
 """Time between two attempts to start the process for hashing."""
 
 WARM_UP_SECONDS_MAX: Final = 3.0
-"""How long a starting node waits for the process for hashing before it takes publishers: 0.2 s are usual.
-One that is still starting takes a core from the first blocks. Without it, blocks are hashed all the same."""
+"""How long a starting node waits for the processes for hashing, which take a core from the first blocks."""
 
 THREAD_SWITCH_SECONDS: Final = 0.000_2
 """How long one thread may keep the interpreter while another waits. Python's default, 5 ms, is what the event
@@ -468,8 +466,10 @@ CERTIFICATE_WARNING_DAYS: Final = 14
 """A certificate that ends within so many days is logged as a warning when it is loaded."""
 
 TLS_FILE_BYTES_MAX: Final = 1 << 20
-"""Bytes of a certificate or key file. A bundle of all public authorities has a quarter of it; more is a
-wrong path."""
+"""Bytes of a certificate or key file. A bundle of all public authorities has a quarter of it."""
+
+CONFIG_FILE_BYTES_MAX: Final = 1 << 20
+"""Bytes of the TOML file of settings. One of all settings has a few thousand; more is a wrong path."""
 
 # --- single blocks ------------------------------------------------------------------------------------------
 

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from gateway.errors import SettingError
+from gateway.limits import CONFIG_FILE_BYTES_MAX
 from gateway.setting_kinds import NotThisKind
 from gateway.settings import NODE_SECTION, SETTINGS, Derived, Setting, Settings
 
@@ -212,15 +213,30 @@ def _toml_line(setting: Setting, resolved: Resolved) -> str:
     return f"{key} = {setting.kind.to_toml(value)}  # {origin}"
 
 
-def _file_values(path: Path) -> dict[str, object]:
-    """Read the file: dotted names that are settings, to TOML values."""
+def _config_bytes(path: Path) -> bytes:
+    """Read the file as it is; it may be a pipe, as a shell makes of `<(…)`."""
     try:
-        tables = tomllib.loads(path.read_text(encoding="utf-8"))
+        with path.open("rb") as file:
+            content = file.read(CONFIG_FILE_BYTES_MAX + 1)
     except OSError as error:
         got = f"{str(path)!r} ({error.strerror})"
         raise SettingError(
             CONFIG_FLAG, got=got, expected="a file that can be read", where=f"file {path}"
         ) from error
+    if len(content) > CONFIG_FILE_BYTES_MAX:
+        raise SettingError(
+            CONFIG_FLAG,
+            got=f"more than {CONFIG_FILE_BYTES_MAX} bytes",
+            expected=f"at most {CONFIG_FILE_BYTES_MAX} bytes",
+            where=f"file {path}",
+        )
+    return content
+
+
+def _file_values(path: Path) -> dict[str, object]:
+    """Read the file: dotted names that are settings, to TOML values."""
+    try:
+        tables = tomllib.loads(_config_bytes(path).decode("utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise SettingError(
             CONFIG_FLAG, got=str(error), expected="TOML in UTF-8", where=f"file {path}"

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import tomllib
 from pathlib import Path
 
 import pytest
 
 from gateway.errors import SettingError
+from gateway.limits import CONFIG_FILE_BYTES_MAX
 from gateway.setting_kinds import (
     Choice,
     File,
@@ -205,6 +207,26 @@ def test_a_file_that_is_not_there(config: Path) -> None:
         f"expected a file that can be read (file {config})"
     )
     assert "(Is a directory)" in refusal({}, {"SLUICE_CONFIG": str(config.parent)})
+
+
+def test_a_file_of_so_many_bytes_is_taken_and_one_without_an_end_is_not(config: Path) -> None:
+    text = b"first_block = 5\n"
+    config.write_bytes(text + b"#" * (CONFIG_FILE_BYTES_MAX - len(text)))
+    assert resolve({}, {}, config).settings.first_block == 5
+    with config.open("ab") as file:
+        file.write(b"#")
+    for path in (config, Path("/dev/zero")):
+        assert refusal({}, {}, path) == (
+            f"--config: got more than 1048576 bytes, expected at most 1048576 bytes (file {path})"
+        )
+
+
+def test_a_pipe_is_read_to_its_end() -> None:
+    reading, writing = os.pipe()
+    os.write(writing, b"first_block = 5\n")
+    os.close(writing)
+    assert resolve({}, {}, Path(f"/dev/fd/{reading}")).settings.first_block == 5
+    os.close(reading)
 
 
 BROKEN_RULES: list[tuple[str, dict[str, object], str]] = [
