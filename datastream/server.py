@@ -136,7 +136,7 @@ class StreamServer:
                 port = listener.getsockname()[1]
             if missing is not None and not listeners:
                 raise missing
-        except (OSError, OverflowError) as error:
+        except (OSError, OverflowError, UnicodeError) as error:
             for listener in listeners:
                 listener.close()
             raise AddressUnavailable(self._host, self._port, _as_os_error(error)) from error

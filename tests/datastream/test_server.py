@@ -343,7 +343,12 @@ def read_entries(client: socket.socket, first: int, end: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("host", "message"), [("127.0.0.1", "Address already in use"), ("no.such.host.invalid", "")]
+    ("host", "message"),
+    [
+        ("127.0.0.1", "Address already in use"),
+        ("no.such.host.invalid", ""),
+        ("h" * 64, "encoding with 'idna'"),
+    ],
 )
 def test_addresses_that_cannot_be(streamer: DataStreamer, host: str, message: str) -> None:
     async def scenario(port: int) -> None:
