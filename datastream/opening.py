@@ -18,7 +18,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -66,6 +66,7 @@ class OpeningOptions:
     access: Access = Access.WRITE
     disk: Disk | None = None
     open_database: OpenDatabase | None = None
+    go_on: Callable[[], None] | None = None
 
     def __post_init__(self) -> None:
         """Refuse sizes that cannot be."""
@@ -124,7 +125,7 @@ def _load_or_doubt(path: Path, disk: Disk, options: OpeningOptions) -> StreamFil
     has_folder = bookmarks_folder(path).is_dir()
     try:
         # Without a folder the index will be made from all pages, and a file that is refused gets none.
-        file.load(whole=not has_folder and options.access is Access.WRITE)
+        file.load(whole=not has_folder and options.access is Access.WRITE, go_on=options.go_on)
     except EntriesDisagree as refusal:
         if not has_folder:
             raise
@@ -173,7 +174,7 @@ def _recover(file: StreamFile, bookmarks: BookmarkIndex, options: OpeningOptions
     appender = Appender(file, options.growth_pages)
     actions = decide(file_state, tail_state, index_state, update_state, options.access)
     covered = bookmarks.covered or 0 if Action.INDEX_MISSING in actions else 0
-    to_index = _bookmarks_from(file, covered)
+    to_index = _bookmarks_from(file, covered, options.go_on)
     for action in actions:
         # The index of a new stream is rebuilt from nothing, which is no news.
         is_news = action is not Action.CHECK_PAGES and (
@@ -195,7 +196,7 @@ def _recover(file: StreamFile, bookmarks: BookmarkIndex, options: OpeningOptions
         elif action is Action.CHECK_PAGES:
             if not file.is_walked:
                 file.tables = bookmarks
-                to_index = _check_pages(file, covered)
+                to_index = _check_pages(file, covered, options.go_on)
         elif action is Action.TRIM_TAIL:
             appender.trim_tail()
         else:
@@ -225,7 +226,9 @@ def _index_state(bookmarks: BookmarkIndex, total_entries: int) -> IndexState:
         return IndexState.MISSING
 
 
-def _check_pages(file: StreamFile, covered: int) -> Iterator[_PageBookmarks]:
+def _check_pages(
+    file: StreamFile, covered: int, go_on: Callable[[], None] | None
+) -> Iterator[_PageBookmarks]:
     """Walk the pages from entry `covered` on; return what `_bookmarks_from` would yield.
 
     Pages with more bookmarks than may be kept in memory are then walked once more.
@@ -235,18 +238,22 @@ def _check_pages(file: StreamFile, covered: int) -> Iterator[_PageBookmarks]:
     """
     kept: list[_PageBookmarks] = []
     kept_count, kept_end = 0, covered
-    for bookmarks, entries_end in _bookmarks_from(file, covered):
+    for bookmarks, entries_end in _bookmarks_from(file, covered, go_on):
         if kept_count < BOOKMARKS_KEPT_AT_OPEN_MAX:
             kept.append((bookmarks, entries_end))
             kept_count, kept_end = kept_count + len(bookmarks), entries_end
-    return chain(kept, _bookmarks_from(file, kept_end))
+    return chain(kept, _bookmarks_from(file, kept_end, go_on))
 
 
-def _bookmarks_from(file: StreamFile, covered: int) -> Iterator[_PageBookmarks]:
+def _bookmarks_from(
+    file: StreamFile, covered: int, go_on: Callable[[], None] | None
+) -> Iterator[_PageBookmarks]:
     """Walk the pages from entry `covered` on; yield each one's bookmarks and how many entries are covered."""
     if covered == file.committed.total_entries:
         yield [], covered
         return
     for page_number in range(file.index.page_of_entry(covered), file.index.page_count):
+        if go_on is not None:
+            go_on()
         walk = file.walk(page_number)
         yield [pair for pair in walk.bookmarks if pair[1] >= covered], walk.entries_end

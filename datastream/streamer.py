@@ -94,6 +94,7 @@ class DataStreamer:
         read_only: bool = False,
         disk: Disk | None = None,
         open_database: OpenDatabase | None = None,
+        go_on: Callable[[], None] | None = None,
     ) -> DataStreamer:
         """Open a stream, or create it when there is no file; `RECOVERY` says what is put right.
 
@@ -108,6 +109,8 @@ class DataStreamer:
                 copy. A writer is kept out meanwhile where there is a LOCK file to say so.
             disk: the open file at `path` when it is not an ordinary one (tests); made a stream when empty.
             open_database: opens the LevelDB folder, when not plyvel (tests).
+            go_on: called before each page while the index is made. What it raises ends the opening, and is no
+                worse than a crash there: the next one goes on behind the last batch.
 
         Raises:
             StreamFileRefused: not a stream file, damaged, or of another type; the file was not changed.
@@ -117,7 +120,7 @@ class DataStreamer:
         """
         new_header = StreamHeader(version, system_id, stream_type, HEADER_PAGE_SIZE, 0)
         access = Access.READ if read_only else Access.WRITE
-        options = OpeningOptions(new_header, initial_pages, growth_pages, access, disk, open_database)
+        options = OpeningOptions(new_header, initial_pages, growth_pages, access, disk, open_database, go_on)
         file, bookmarks, appender = open_parts(Path(path), options)
         return cls(file, bookmarks, appender, access)
 

@@ -95,11 +95,12 @@ class StreamFile:
 
     # --- opening -----------------------------------------------------------------------------------------
 
-    def load(self, *, whole: bool = False) -> None:
+    def load(self, *, whole: bool = False, go_on: Callable[[], None] | None = None) -> None:
         """Learn the pages: check each page's head, walk the last page, and all pages of a small file.
 
         Args:
             whole: walk all pages of a large file, too.
+            go_on: called before each page that is walked; what it raises ends this.
 
         Raises:
             EntriesDisagree: the entries do not lead exactly to the header's totals.
@@ -120,6 +121,8 @@ class StreamFile:
             self.index.add_page(page_number, self._check_page_head(page_number))
         walk_from = 0 if whole or page_count <= FULL_CHECK_PAGES_MAX else page_count - 1
         for page_number in range(walk_from, page_count):
+            if go_on is not None:
+                go_on()
             walk = self.walk(page_number)
         self.index.fill_page(page_count - 1, walk.checkpoints)
         self.is_walked = walk_from == 0

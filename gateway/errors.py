@@ -7,6 +7,7 @@
     ├── Fatal                the environment: a busy port, an unreadable folder, `python -O`
     ├── LedgerKeyError       a ledger key that cannot be used, or is missing (exit 2)
     ├── KeyFileError         a private key file that cannot be read or written
+    ├── StartAbandoned       a node was told to stop before it had started
     ├── RoleRefused          the role of a node cannot change so now
     ├── NodeCallFailed       a node did not do what it was asked over its control address
     ├── FailoverFailed       a failover was not possible; it says which node is active
@@ -50,6 +51,7 @@ __all__ = [
     "ProofDataError",
     "RoleRefused",
     "SettingError",
+    "StartAbandoned",
     "StoredDataError",
     "SubscriptionError",
     "TlsError",
@@ -123,6 +125,13 @@ class Fatal(GatewayError):
         """How it is."""
         self.expected = expected
         """How it must be."""
+
+
+class StartAbandoned(GatewayError):
+    """A node was told to stop before it had started; nothing is left open."""
+
+    def __init__(self) -> None:
+        super().__init__("start: got an order to stop, expected the time to open the stream")
 
 
 class RoleRefused(GatewayError):

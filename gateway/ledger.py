@@ -105,6 +105,7 @@ class Ledger:
         version: int = 1,
         disk: Disk | None = None,
         open_database: OpenDatabase | None = None,
+        go_on: Callable[[], None] = lambda: None,
     ) -> Ledger:
         """Open the ledger in `data_dir`, or make an empty one there.
 
@@ -115,6 +116,7 @@ class Ledger:
             version: of a new stream.
             disk: the stream file, when it is not an ordinary one (tests).
             open_database: opens the LevelDB of the bookmarks, when not plyvel (tests).
+            go_on: called again and again in what takes long; what it raises ends the opening, without harm.
 
         Raises:
             Fatal: the folder cannot be used, or its stream does not hold blocks.
@@ -134,6 +136,7 @@ class Ledger:
                 version=version,
                 disk=disk,
                 open_database=open_database,
+                go_on=go_on,
             )
         except OSError as error:
             got = error.strerror or str(error)
@@ -148,7 +151,7 @@ class Ledger:
                 text = "setting is for a new stream file; this one keeps its own"
                 log.warning(text, extra=fields(name=name, value=told, kept=kept))
         try:
-            ledger._recover()
+            ledger._recover(go_on)
         except BaseException:
             streamer.close()
             raise
@@ -327,7 +330,7 @@ class Ledger:
 
     # --- finding the way back ------------------------------------------------------------------------------
 
-    def _recover(self) -> None:
+    def _recover(self, go_on: Callable[[], None]) -> None:
         """Learn first and last block, and bring the chain's state up to the last."""
         total_entries = self.streamer.committed.total_entries
         if total_entries == 0:
@@ -338,7 +341,7 @@ class Ledger:
         self.chain = self._snapshot(last[0])
         start_number = self.first_number if self.chain.last_number is None else self.chain.last_number + 1
         if start_number <= last[0]:
-            self._roll_forward(start_number, last[0])
+            self._roll_forward(start_number, last[0], go_on)
         if self.chain.last_number != last[0] or self.chain.last_root_hash != last[1]:
             raise Fatal(
                 f"stream file {self.data_dir / STREAM_FILE_NAME}",
@@ -395,7 +398,7 @@ class Ledger:
             raise LayoutError(f"block end at entry {end}", str(found), str(number))
         return root_hash
 
-    def _roll_forward(self, start_number: int, last_number: int) -> None:
+    def _roll_forward(self, start_number: int, last_number: int, go_on: Callable[[], None]) -> None:
         """Take the root hashes from block `start_number` on into the chain."""
         start_entry = self.streamer.get_bookmark(bookmark_of(start_number))
         for entry in self.streamer.read_entries(start_entry):
@@ -408,6 +411,7 @@ class Ledger:
                         expected=f"the end of block {self.chain.next_number}",
                     )
                 self.chain.advance(number, root_hash)
+                go_on()
                 if number % ROLL_FORWARD_LOG_BLOCKS == 0:
                     log.info("reading root hashes", extra=fields(block=number, last_block=last_number))
 

@@ -17,6 +17,7 @@ import asyncio
 import logging
 import os
 import secrets
+import threading
 from contextlib import AsyncExitStack
 from functools import partial
 
@@ -29,7 +30,7 @@ from gateway.addresses import Address
 from gateway.admission import Admission
 from gateway.conductor import Conductor
 from gateway.control_service import ControlService
-from gateway.errors import SettingError
+from gateway.errors import SettingError, StartAbandoned
 from gateway.following import Following
 from gateway.grpc_server import not_free
 from gateway.hash_process import HashProcess
@@ -100,6 +101,7 @@ class Node:
         ]
         self._instance = secrets.token_hex(8)
         self._cut_off_at = 0.0
+        self._is_abandoned = threading.Event()
         self._cleanup = AsyncExitStack()
         self._servers = NodeServers(settings, self._cleanup, self._stop_server)
         self.grpc_address, self.control_address = settings.grpc_address, settings.control_address
@@ -126,6 +128,7 @@ class Node:
         """Open the ledger and listen.
 
         Raises:
+            StartAbandoned: `abandon_start` was called meanwhile.
             GatewayError, DatastreamError: what cannot be opened or listened at; nothing is left open.
         """
         try:
@@ -148,6 +151,15 @@ class Node:
                 last_block=self.ledger.last_number,
             ),
         )
+
+    def abandon_start(self) -> None:
+        """Have `start` end before the node listens, if it is not as far yet."""
+        self._is_abandoned.set()
+
+    def _go_on(self) -> None:
+        """Raise StartAbandoned if the node is not to start any more. In any thread."""
+        if self._is_abandoned.is_set():
+            raise StartAbandoned
 
     def warm_up(self) -> None:
         """Start what otherwise starts when it is needed first; this waits for nothing."""
@@ -173,9 +185,11 @@ class Node:
             system_id=settings.stream_system_id,
             version=settings.stream_version,
             disk=self._disk,
+            go_on=self._go_on,
         )
         self._cleanup.callback(self.ledger.close)
         await self._find_peers()
+        self._go_on()
         self._make_conductor()
         self._make_following()
         self._make_keeper()

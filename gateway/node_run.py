@@ -2,7 +2,8 @@
 
 A shell: signals, the collector of garbage, and the exit status.
 
-    SIGINT, SIGTERM, SIGHUP    the node stops in order, exit status 0; SIGHUP not under nohup
+    SIGINT, SIGTERM, SIGHUP    the node stops in order, exit status 0; SIGHUP not under nohup. One that is
+                               still opening its stream does not open it to the end
     the node is broken         the same, exit status 1
 
 Source: design.md "The node".
@@ -21,7 +22,7 @@ from typing import Any
 import uvloop
 
 from datastream import DatastreamError
-from gateway.errors import Fatal
+from gateway.errors import Fatal, StartAbandoned
 from gateway.event_loop import NodeLoop
 from gateway.ignored_signals import unless_ignored
 from gateway.limits import GC_OBJECTS_MIN, THREAD_SWITCH_SECONDS
@@ -56,14 +57,21 @@ async def _run(settings: Settings) -> int:
     # What is there now stays. To walk it all in every full collection would hold the event loop for 30 ms.
     gc.collect()
     gc.freeze()
+    asked = asyncio.ensure_future(stop.wait())
+    starting = asyncio.ensure_future(node.start())
+    await asyncio.wait({asked, starting}, return_when=asyncio.FIRST_COMPLETED)
+    if not starting.done():
+        node.abandon_start()
     try:
-        await node.start()
+        await starting
+    except StartAbandoned:
+        log.info("node stopped before it had started")
+        return 0
     except DatastreamError as error:
         raise Fatal(
             f"data_dir {settings.data_dir}", got=str(error), expected="a stream that can be opened"
         ) from error
     gc.freeze()  # as does what the start has made; blocks may be coming, so it is not searched for garbage
-    asked = asyncio.ensure_future(stop.wait())
     waits: set[asyncio.Future[Any]] = {asked, node.broken}
     await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
     broken = node.broken.exception() if node.broken.done() else None

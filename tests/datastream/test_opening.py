@@ -5,14 +5,16 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import plyvel
 import pytest
 
-from datastream import errors, opening
+from datastream import bookmarks, errors, opening
 from datastream.bookmarks import COVERED_KEY, TABLE_KEY, BookmarkIndex
 from datastream.errors import BookmarkNotFound
 from datastream.layout import file_size_of, page_end, page_start
@@ -118,6 +120,32 @@ def test_a_missing_index_is_made(path: Path, page_count: int) -> None:
         assert streamer.get_bookmark(bookmark(number)[1]) == 3 * number
         assert streamer.get_bookmark(bookmark(1000 + number)[1]) == 3 * number + 2
     streamer.close()
+
+
+class EnoughOfIt(Exception):
+    """Somebody will not wait any longer."""
+
+
+def test_an_index_whose_making_is_ended_is_made_at_the_next_opening(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with DataStreamer.open(path) as streamer:
+        for number in range(6):
+            commit(streamer, bookmark(number), (1, b"x" * 700_000))
+    shutil.rmtree(path.with_suffix(".db"))
+    monkeypatch.setattr(bookmarks, "REBUILD_BATCH_BOOKMARKS", 1)
+    for step_count in count():  # ended before each page that is walked, be it to check it or to index it
+        steps = iter(range(step_count))
+
+        def go_on(steps: Iterator[int] = steps) -> None:
+            if next(steps, None) is None:
+                raise EnoughOfIt
+
+        with suppress(EnoughOfIt), DataStreamer.open(path, go_on=go_on) as streamer:
+            found = [streamer.get_bookmark(bookmark(number)[1]) for number in range(6)]
+            break
+    assert found == list(range(0, 12, 2))
+    assert step_count >= 6
 
 
 def test_a_new_stream_is_no_news_and_an_index_that_is_made_anew_is(

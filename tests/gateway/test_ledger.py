@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import plyvel
 import pytest
@@ -23,7 +24,7 @@ from datastream.layout import BOOKMARK_TYPE
 from gateway import ledger as ledger_module
 from gateway.block import Block
 from gateway.block_layout import BLOCK_END_TYPE, bookmark_of, encode, legacy_bookmark_of
-from gateway.errors import Fatal, ItemError, LayoutError
+from gateway.errors import Fatal, ItemError, LayoutError, StartAbandoned
 from gateway.ledger import Ledger, VerifiedBlock
 from gateway.root_hash import BlockHasher
 from tests.datastream.fake_disk import FailingDisk
@@ -390,14 +391,30 @@ def test_a_start_reads_only_what_came_after_the_snapshot(
     rolled: list[int] = []
     roll_forward = Ledger._roll_forward
 
-    def spy(self: Ledger, start_number: int, last_number: int) -> None:
+    def spy(self: Ledger, start_number: int, last_number: int, go_on: Callable[[], None]) -> None:
         rolled.append(start_number)
-        roll_forward(self, start_number, last_number)
+        roll_forward(self, start_number, last_number, go_on)
 
     monkeypatch.setattr(Ledger, "_roll_forward", spy)
     assert reopened(tmp_path)[1] == 7
     assert reopened(tmp_path)[1] == 7
     assert rolled == [6]  # the second start had nothing to read
+
+
+@pytest.mark.parametrize("has_index", [True, False])
+def test_an_opening_that_is_ended_leaves_all_as_it_was(tmp_path: Path, has_index: bool) -> None:
+    written = filled(tmp_path)
+    (tmp_path / "chain.json").unlink()
+    if not has_index:
+        shutil.rmtree(tmp_path / "datastream.db")
+    for calls_count in range(len(BLOCKS)):
+        with pytest.raises(StartAbandoned):
+            Ledger.open(tmp_path, go_on=Mock(side_effect=[*[None] * calls_count, StartAbandoned]))
+        assert not (tmp_path / "chain.json").exists()
+    ledger = Ledger.open(tmp_path)
+    assert (ledger.first_number, ledger.chain.last_root_hash) == (0, BLOCKS[-1].root_hash)
+    ledger.close()
+    assert stream_bytes(tmp_path) == written
 
 
 def test_a_snapshot_that_cannot_be_written_does_no_harm(

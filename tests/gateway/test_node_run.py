@@ -7,13 +7,15 @@ import gc
 import os
 import signal
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import grpc
 import pytest
 
 from gateway import node_run
-from gateway.errors import ChainMisuse
+from gateway.errors import ChainMisuse, StartAbandoned
 from gateway.event_loop import NodeLoop
 from gateway.ledger import Ledger
 from gateway.limits import GC_OBJECTS_MIN, THREAD_SWITCH_SECONDS
@@ -22,6 +24,39 @@ from gateway.node_run import run_node
 from tests.nodes import ANSWER_SECONDS, Publisher, make_blocks, node_settings, wire_to
 
 BLOCKS = make_blocks(1)
+
+
+def test_a_node_that_opens_its_stream_does_not_go_on_with_it_when_it_is_to_stop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def open_slowly(data_dir: Path, *, go_on: Callable[[], None], **options: object) -> Ledger:
+        signal.raise_signal(signal.SIGTERM)
+        ends_at = time.monotonic() + ANSWER_SECONDS
+        while time.monotonic() < ends_at:
+            go_on()
+            time.sleep(0.01)
+        pytest.fail("it goes on")
+
+    caplog.set_level("INFO")
+    monkeypatch.setattr(Ledger, "open", open_slowly)
+    assert run_node(node_settings(tmp_path)) == 0
+    assert caplog.messages[-1] == "node stopped before it had started"
+    monkeypatch.undo()
+    Ledger.open(tmp_path).close()
+
+
+def test_a_node_that_has_opened_its_stream_does_not_listen_when_it_is_to_stop(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        node = Node(node_settings(tmp_path))
+        starting = asyncio.ensure_future(node.start())
+        await asyncio.sleep(0)
+        node.abandon_start()
+        with pytest.raises(StartAbandoned):
+            await starting
+        assert not hasattr(node, "account")
+
+    asyncio.run(scenario())
+    Ledger.open(tmp_path).close()
 
 
 def test_a_bug_in_the_race_stops_the_node_with_status_1(
