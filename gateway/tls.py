@@ -205,9 +205,7 @@ def _load(files: TlsFiles, setting: str) -> _Loaded:
 
 def _read(path: Path, setting: str) -> bytes:
     try:
-        with open_regular(
-            path
-        ) as file:  # in the event loop, which must not wait for whoever writes to a pipe
+        with open_regular(path) as file:  # in the event loop, which must not wait for a pipe
             content = file.read(TLS_FILE_BYTES_MAX + 1)
     except OSError as error:
         raise TlsError(
