@@ -254,7 +254,7 @@ def test_ledger_data_of_another_real_network_refuse(
         await publisher.expect("end BAD_BLOCK_PROOF last none about 0")
 
     play(tmp_path / "data", scene, [f"tss:{path}"])
-    assert refusals(caplog) == ["ledger id publication in block 0: ledger id"]
+    assert refusals(caplog) == ["ledger id publication: ledger id"]
 
 
 @real.needs_real_blocks
