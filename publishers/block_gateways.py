@@ -96,6 +96,25 @@ class BlockGateways:
                 log.warning("%s", trouble)
         raise SourceUnreachable(wanted, None, trouble)
 
+    def held_in_time(self, wanted: str, wait: Callable[[float], None] = time.sleep) -> HeldBlocks:
+        """Say what the first gateway that answers holds; they are asked until one does.
+
+        Args:
+            wanted: what is asked for, for the error.
+            wait: called with seconds between two rounds.
+
+        Raises:
+            SourceUnreachable: none answered within the deadline.
+        """
+        give_up_at = time.monotonic() + self._deadline_seconds
+        while True:
+            try:
+                return self.held_surely(wanted)
+            except SourceUnreachable as error:
+                if time.monotonic() >= give_up_at:
+                    raise SourceUnreachable(wanted, self._deadline_seconds, error.trouble) from error
+            wait(limits.SOURCE_RETRY_SECONDS)
+
     def held_by(self, address: str) -> HeldBlocks | None:
         """Say what one gateway holds; None when it does not answer."""
         try:

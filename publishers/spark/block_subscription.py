@@ -12,7 +12,8 @@
     blocks_per_batch  streaming: blocks in one batch at most                           1000
     deadline_seconds  fail after so long without a block that is there                 60
 
-The streaming offset is a block number.
+The streaming offset is a block number. What `latest` is, is asked once, when a query begins; where a
+gateway has no block then, every block comes after it.
 Source: design.md, "Spark"; wire.md section 6.
 """
 
@@ -159,13 +160,23 @@ class SubscriptionReader(NumberStreamReader):
         """What `available_end` has said: it stays so when the gateways go away before it is read."""
 
     def first_number(self) -> int | None:
-        """Give the block that a new query begins with; None while nothing says which that is."""
+        """Give the block that a new query begins with; None: the gateway has none yet.
+
+        Raises:
+            SourceUnreachable: nobody said within the deadline which block is the latest.
+        """
+        if self._options.begin != LATEST:
+            return self.first_arrival()
+        # Nobody answering is not an empty gateway: the query would begin with the first block of the chain.
+        held = self._options.connect().held_in_time("the latest block")
+        return None if held.last is None else held.last + 1
+
+    def first_arrival(self) -> int | None:
+        """Give the first block that is wanted of those that are there; None while nobody says which it is."""
         if isinstance(self._options.begin, int):
             return self._options.begin
         held = self._options.connect().held()
-        if held is None or held.first is None or held.last is None:
-            return None
-        return held.first if self._options.begin == FIRST else held.last + 1
+        return None if held is None else held.first
 
     def end_number(self, following: int) -> int:
         """Ask how far the chain is; nothing new when nobody answers."""

@@ -6,6 +6,8 @@
                                          comes is the beginning
 
 An offset in a checkpoint means the same numbers for ever, so a batch that is run again reads the same rows.
+Spark asks for the beginning of a query again when it runs the first batch; where that has moved since, the
+batch still begins at F.
 A source gives its beginning, how far it goes, and the partitions of a range.
 """
 
@@ -44,6 +46,13 @@ class NumberStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @abstractmethod
     def first_number(self) -> int | None:
         """Give the number that a new query begins with; None: nothing is there yet."""
+
+    def first_arrival(self) -> int | None:
+        """Give where a query goes on that began before anything was there; None: still nothing is.
+
+        What came since then is its own, whatever a query would begin with that is new now.
+        """
+        return self.first_number()
 
     @abstractmethod
     def end_number(self, following: int) -> int:
@@ -93,15 +102,15 @@ class NumberStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Cut the range between two offsets."""
         first, following = _next_in(start), _next_in(end)
-        if first == _UNKNOWN:
-            first = end.get("first", _UNKNOWN)
+        if "first" not in start:  # no batch ended there; it may be another beginning than the batch was given
+            first = end.get("first", first)
         if first == _UNKNOWN or following <= first:
             return []
         return self.cut(first, following)
 
     def _beginning(self, start: dict[str, Any]) -> int | None:
         following = _next_in(start)
-        return self.first_number() if following == _UNKNOWN else following
+        return self.first_arrival() if following == _UNKNOWN else following
 
 
 def _next_in(offset: object) -> int:

@@ -105,8 +105,21 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 def test_nobody_answers(clock: Clock) -> None:
     gateways = BlockGateways([NOBODY], deadline_seconds=30)
     assert gateways.held() is None
+    with pytest.raises(
+        SourceUnreachable, match=r"the latest block did not come within 30 s \(127\.0\.0\.1:1"
+    ):
+        gateways.held_in_time("the latest block", clock.sleep)
     with pytest.raises(SourceUnreachable, match=r"block 3 did not come within 30 s \(127\.0\.0\.1:1: UNAV"):
         list(gateways.blocks(3, 4, clock.sleep))
+
+
+def test_where_nobody_answers_they_are_asked_again(gateway: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    gateways = BlockGateways([NOBODY])
+
+    def come(seconds: float) -> None:
+        monkeypatch.setattr(gateways, "_gateways", (NOBODY, gateway))
+
+    assert gateways.held_in_time("the latest block", come) == HeldBlocks(0, 11)
 
 
 def ends_early(request: Any, context: Any) -> Iterator[Response]:

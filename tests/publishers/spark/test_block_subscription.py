@@ -79,6 +79,30 @@ def test_nobody_answers() -> None:
         reader.prepareForTriggerAvailableNow()
 
 
+def test_after_the_latest_block_of_an_empty_gateway_comes_every_block(tmp_path: Path) -> None:
+    with node_thread(tmp_path / "node") as node:
+        reader = stream_of(str(node.grpc_address), from_="latest")
+        offset = reader.initialOffset()
+        assert offset == {"next": -1}
+        assert reader.latestOffset(offset, reader.getDefaultReadLimit()) == offset
+    store(tmp_path / "node", BLOCKS)
+    with node_thread(tmp_path / "node") as node:
+        reader = stream_of(str(node.grpc_address), from_="latest")
+        end = reader.latestOffset(offset, reader.getDefaultReadLimit())
+        assert end == {"first": 0, "next": 12}
+        assert numbers_of(reader, reader.partitions(offset, end)) == list(range(12))
+
+
+def test_what_the_latest_block_is_has_to_be_said() -> None:
+    """As nothing it would make the chain's first block the beginning."""
+    reader = stream_of("127.0.0.1:1", from_="latest", deadline_seconds="0.1")
+    with pytest.raises(
+        SourceUnreachable, match=r"^the latest block did not come within 0\.1 s \(127.0.0.1:1: U"
+    ):
+        reader.initialOffset()
+    assert reader.latestOffset({"next": -1}, reader.getDefaultReadLimit()) == {"next": -1}
+
+
 def test_what_a_gateway_holds_now_is_read_to_its_end(tmp_path: Path) -> None:
     store(tmp_path, BLOCKS)
     with node_thread(tmp_path) as node:

@@ -80,6 +80,16 @@ def test_a_query_that_began_before_anything_was_there() -> None:
     assert ranges(source.partitions(start, end)) == [(7, 9)]
 
 
+def test_a_beginning_that_moves_takes_nothing_from_a_batch() -> None:
+    """Spark asks for it again when it runs the first batch, and when it runs that again after a crash."""
+    source = Numbers(5, 9)
+    end = source.latestOffset(source.initialOffset(), ALL)
+    source.first, source.end = 9, 12
+    assert ranges(source.partitions(source.initialOffset(), end)) == [(5, 9)]
+    assert source.partitions({"next": 9}, {"next": -1}) == []
+    assert ranges(source.partitions(end, source.latestOffset(end, ALL))) == [(9, 12)]
+
+
 def test_available_now_is_what_was_there_when_it_was_asked_for() -> None:
     source = Numbers(0, 4)
     source.prepareForTriggerAvailableNow()
