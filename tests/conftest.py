@@ -147,3 +147,20 @@ def few_partitions(spark: SparkSession) -> Iterator[None]:
     spark.conf.set(name, "4")
     yield
     spark.conf.set(name, before)
+
+
+@pytest.fixture
+def small_parts(spark: SparkSession) -> Iterator[None]:
+    """Spark reads one partition of what is small, and of some kilobytes several."""
+    settings = {
+        "spark.sql.shuffle.partitions": "4",
+        "spark.sql.adaptive.advisoryPartitionSizeInBytes": "2048",
+        "spark.sql.adaptive.coalescePartitions.minPartitionSize": "1",
+        "spark.sql.adaptive.coalescePartitions.parallelismFirst": "false",
+    }
+    before = {name: spark.conf.get(name) for name in settings}
+    for name, value in settings.items():
+        spark.conf.set(name, value)
+    yield
+    for name, earlier in before.items():
+        spark.conf.set(name, earlier or "")

@@ -4,8 +4,8 @@
     blockstream   a gateway is asked what it holds
     datastream    of a file the numbers are read first; a server's stream is a query that ends where the
                   stream ended when it began
-    parquet,      the numbers are read first; rows that are not in order are partitioned by range and sorted
-    table
+    parquet,      the numbers are read first; rows that are not in order, or come from a shuffle, as those of
+    table         a view may, are partitioned by range and sorted
 
 What is wrong with a chain (nothing there, a gap, a number twice, an end that is not there) is said before a
 job starts.
@@ -202,7 +202,7 @@ def _ends(numbers: NumberRange) -> list[int]:
 
 def _planned(spark: SparkSession, source: SourceName, numbers: NumberRange, shards: int) -> ChainFrame:
     """Read the numbers, and sort the rows where they are not in order."""
-    from publishers.spark.publishing import plan_frame
+    from publishers.spark.publishing import is_shuffled, plan_frame
     from publishers.spark.schema import BLOCK_NUMBER, ITEMS, check_schema
 
     # Numbers are looked for with all processors; a publisher reads with its shards.
@@ -215,7 +215,8 @@ def _planned(spark: SparkSession, source: SourceName, numbers: NumberRange, shar
     there = plan.first_block, plan.last_block
     _check_ends(source, numbers, there, range(there[0], there[1] + 1))
     rows = _within(_read(spark, source, shards), numbers).select(BLOCK_NUMBER, ITEMS)
-    if source.kind != "datastream" and not (plan.is_ordered and plan.partition_count == shards):
+    is_as_wanted = plan.is_ordered and plan.partition_count == shards
+    if source.kind != "datastream" and (not is_as_wanted or is_shuffled(rows)):
         rows = rows.repartitionByRange(min(shards, plan.block_count), BLOCK_NUMBER)
         rows = rows.sortWithinPartitions(BLOCK_NUMBER)
     return ChainFrame(rows, *there)

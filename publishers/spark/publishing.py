@@ -4,9 +4,12 @@
     publish(spark.read.format("blockfiles").load("chain/"), "a:40840,b:40840", race=2)
 
 The block numbers are looked at first, alone: a number that is missing or there twice is an error that names
-it, and nothing is published. Rows that are not in order are then partitioned by range and sorted. So the
-DataFrame is read twice; a source that can leave out columns reads no blocks the first time. Cache a DataFrame
-that is dear to make, or gives other rows the second time.
+it, and nothing is published. Rows that are not in order are then partitioned by range and sorted. So are rows
+that a shuffle gives: Spark may put its partitions together by the size of what is read, and of numbers alone
+that is one partition, of whole blocks several (adaptive execution); in which order they come is chance.
+
+The DataFrame is read twice; a source that can leave out columns reads no blocks the first time. Cache a
+DataFrame that is dear to make, or gives other rows the second time.
 Source: design.md, "Spark".
 """
 
@@ -36,7 +39,7 @@ from publishers.spark.slots import turn_seconds_for
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["plan_frame", "publish"]
+__all__ = ["is_shuffled", "plan_frame", "publish"]
 
 _RUN_SCHEMA: Final = "partition INT, first BIGINT, last BIGINT"
 _RUN_COLUMNS: Final = pa.schema([("partition", pa.int32()), ("first", pa.int64()), ("last", pa.int64())])
@@ -83,7 +86,7 @@ def publish(
     count = min(shards or plan.partition_count, plan.block_count)
     # A task that waits for its turn holds a slot, which the task that it waits for may need for another try.
     texts.setdefault("turn_seconds", str(turn_seconds_for(blocks.sparkSession, count)))
-    if not plan.is_ordered or count != plan.partition_count:
+    if not plan.is_ordered or count != plan.partition_count or is_shuffled(rows):
         rows = rows.repartitionByRange(count, BLOCK_NUMBER).sortWithinPartitions(BLOCK_NUMBER)
     with tempfile.TemporaryDirectory(prefix="sluice-publish-") as folder:
         texts.setdefault("report_path", folder)
@@ -138,6 +141,28 @@ def plan_frame(blocks: DataFrame) -> ChainPlan | None:
     if any(run.first < 0 for run in runs):
         raise FrameError("a row has no block_number, or a negative one", "every row is a block of a chain")
     return plan_chain(runs)
+
+
+def is_shuffled(frame: DataFrame) -> bool:
+    """Say whether a DataFrame's partitions, and the order of its rows, come from a shuffle.
+
+    Then they may be others each time that it is read. What is cached is read as it was put there. Over Spark
+    Connect it cannot be told, and is taken for shuffled.
+    """
+    frame_in_jvm = getattr(frame, "_jdf", None)
+    if frame_in_jvm is None:
+        return True
+    nodes = [frame_in_jvm.queryExecution().executedPlan()]
+    while nodes:
+        node = nodes.pop()
+        kind = node.getClass().getSimpleName()
+        if kind.endswith("ExchangeExec") and not kind.startswith("Broadcast"):
+            return True
+        if kind == "AdaptiveSparkPlanExec":  # has no children, but what it begins with
+            nodes.append(node.initialPlan())
+        children = node.children()
+        nodes += [children.apply(position) for position in range(children.size())]
+    return False
 
 
 def _runs_of_partition(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

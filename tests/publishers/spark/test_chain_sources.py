@@ -177,6 +177,19 @@ def test_tables_are_sorted_and_cut(spark: SparkSession, folder: Path, tmp_path: 
     assert "\n" not in said
 
 
+@pytest.mark.usefixtures("small_parts")
+def test_a_view_whose_numbers_alone_are_in_one_partition_is_sorted(
+    spark: SparkSession, folder: Path, tmp_path: Path
+) -> None:
+    """The newest row of each block, say: Spark gives its numbers in order, and whole rows as they come."""
+    rows = spark.read.format("blockfiles").load(str(folder / "chain"))
+    rows.selectExpr("*", "1 AS version").write.parquet(str(tmp_path / "table"))
+    place = "row_number() OVER (PARTITION BY block_number ORDER BY version) AS place"
+    newest = spark.read.parquet(str(tmp_path / "table")).selectExpr("*", place).where("place = 1")
+    newest.createOrReplaceTempView("lake_newest")
+    assert partitions_of(chain_of(spark, "table:lake_newest")) == [list(range(9))]
+
+
 def test_what_can_be_followed(spark: SparkSession, folder: Path, node: Node) -> None:
     for name in (
         f"blockfiles:{folder}/chain",

@@ -13,10 +13,12 @@ import pytest
 
 pytest.importorskip("pyspark")
 
+from pyspark.sql import Window, functions
+
 from gateway.block import Block
 from publishers.errors import FrameError, OptionError, SchemaError, SparkJobFailed
 from publishers.spark import publish
-from publishers.spark.publishing import plan_frame
+from publishers.spark.publishing import is_shuffled, plan_frame
 from publishers.spark.schema import BLOCK_SCHEMA
 from tests.nodes import make_blocks
 from tests.publishers.fake_node import FakeNode, running
@@ -59,6 +61,33 @@ def test_an_ordered_frame_is_published_as_it_is_partitioned(spark: SparkSession)
     plan = plan_frame(frame)
     assert plan is not None
     assert (plan.first_block, plan.last_block, plan.partition_count, plan.is_ordered) == (0, 11, 3, True)
+
+
+@pytest.mark.usefixtures("small_parts")
+def test_a_frame_whose_numbers_alone_are_in_one_partition_is_sorted(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Spark puts partitions of a shuffle together by their sizes, those of whole blocks otherwise."""
+    newest = Window.partitionBy("block_number").orderBy("version")
+    frame = frame_of(spark, BLOCKS).withColumn("version", functions.lit(1))
+    frame = frame.withColumn("place", functions.row_number().over(newest)).where("place = 1")
+    plan = plan_frame(frame)
+    assert plan is not None
+    assert (plan.partition_count, plan.is_ordered) == (1, True)
+    with node_thread(tmp_path) as node:
+        reports = publish(frame, str(node.grpc_address), deadline_seconds=20, turn_seconds=5)
+        assert node.ledger.last_number == 11
+    assert [report.blocks for report in reports] == [12]
+
+
+def test_what_comes_from_a_shuffle(spark: SparkSession) -> None:
+    frame = frame_of(spark, BLOCKS)
+    assert not is_shuffled(frame.where("block_number > 3").coalesce(1))
+    sums = frame.groupBy("block_number").count()
+    assert is_shuffled(sums)
+    assert is_shuffled(frame.unionByName(frame.repartition(2)))
+    assert not is_shuffled(frame.join(functions.broadcast(sums.persist()), "block_number"))
+    sums.unpersist()
 
 
 @pytest.mark.parametrize(
