@@ -115,13 +115,17 @@ class BlockGateways:
                     raise SourceUnreachable(wanted, self._deadline_seconds, error.trouble) from error
             wait(limits.SOURCE_RETRY_SECONDS)
 
-    def held_by(self, address: str) -> HeldBlocks | None:
-        """Say what one gateway holds; None when it does not answer."""
+    def held_by(self, address: str) -> HeldBlocks:
+        """Say what one gateway holds.
+
+        Raises:
+            SourceUnreachable: it does not answer.
+        """
         try:
             return self._asked(address)
         except _Trouble as error:
             log.warning("%s: %s", address, error)
-            return None
+            raise SourceUnreachable("what it holds", None, f"{address}: {error}") from error
 
     def _asked(self, address: str) -> HeldBlocks:
         try:

@@ -354,22 +354,26 @@ class SparkUnavailable(PublisherError):
 class TurnTimeout(PublisherError):
     """The blocks before a part of the chain were not stored in time, so that it could not be its turn.
 
-    Fields: `first_block` of the part, `head`: the last block stored (None: none is),
-    `seconds` without a change of it.
+    Fields: `first_block` of the part, `head`: the last block stored (None: none is), `seconds` without a
+    change of it, or without an answer; `trouble`: the last thing that went wrong where no gateway answered,
+    else None.
     """
 
-    def __init__(self, first_block: int, head: int | None, seconds: float) -> None:
-        super().__init__(first_block, head, seconds)
+    def __init__(
+        self, first_block: int, head: int | None, seconds: float, trouble: str | None = None
+    ) -> None:
+        super().__init__(first_block, head, seconds, trouble)
         self.first_block = first_block
         self.head = head
         self.seconds = seconds
+        self.trouble = trouble
 
     def __str__(self) -> str:
+        waits = f"block {self.first_block} cannot be sent before block {self.first_block - 1} is stored"
+        if self.trouble is not None:
+            return f"{waits}; no gateway has answered for {self.seconds:g} s ({self.trouble})"
         stuck = "none is stored" if self.head is None else f"block {self.head} is the last that is stored"
-        return (
-            f"block {self.first_block} cannot be sent before block {self.first_block - 1} is stored; "
-            f"{stuck}, without change for {self.seconds:g} s"
-        )
+        return f"{waits}; {stuck}, without change for {self.seconds:g} s"
 
 
 class MachineError(PublisherError):

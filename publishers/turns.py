@@ -7,7 +7,8 @@ they are; it has no stream open meanwhile, so nothing on the gateway waits for i
     it is behind, and has not moved for a while, but another     its turn, with that other one first
     holds the block before
     else                                                         wait, as long as heads move, or as no
-                                                                 gateway answers: then nobody can go on
+                                                                 gateway answers: then nobody can go on,
+                                                                 and the deadline of publishers counts
 Source: design.md, "Spark".
 """
 
@@ -21,7 +22,7 @@ from typing import Final
 
 from publishers import limits
 from publishers.block_gateways import HeldBlocks
-from publishers.errors import TurnTimeout
+from publishers.errors import SourceUnreachable, TurnTimeout
 
 __all__ = ["UNREACHABLE", "await_turn", "gateway_of_turn"]
 
@@ -52,31 +53,39 @@ def gateway_of_turn(heads: Sequence[int], before: int, *, is_patient: bool) -> i
 async def await_turn(
     gateways: Sequence[str],
     first_block: int,
-    ask: Callable[[str], HeldBlocks | None],
+    ask: Callable[[str], HeldBlocks],
     timeout_seconds: float | None,
+    deadline_seconds: float | None = None,
 ) -> tuple[str, ...]:
     """Wait until it is a part's turn.
 
     Args:
         gateways: in order of preference.
         first_block: of the part.
-        ask: says what a gateway holds; it may block, and is called in a thread.
+        ask: says what a gateway holds, or raises SourceUnreachable; it may block, and is called in a thread.
         timeout_seconds: give up after so long in which gateways answer, and no head changes; None: never.
+        deadline_seconds: give up after so long in which no gateway answers; None: never.
 
     Returns:
         The gateways, the one to begin with first, the others in their order.
 
     Raises:
-        TurnTimeout: no head changed for `timeout_seconds`, though a gateway answered.
+        TurnTimeout: no head changed for `timeout_seconds`, though a gateway answered; or none answered for
+            `deadline_seconds`.
     """
     loop = asyncio.get_running_loop()
     seen: tuple[int, ...] = ()
-    changed_at = time.monotonic()
+    changed_at = answered_at = time.monotonic()
     with ThreadPoolExecutor(len(gateways), thread_name_prefix="turn") as threads:
         while True:
-            asked = [loop.run_in_executor(threads, ask, address) for address in gateways]
-            heads = tuple(_head(held) for held in await asyncio.gather(*asked))
+            asked = [loop.run_in_executor(threads, _asked, ask, address) for address in gateways]
+            answers = await asyncio.gather(*asked)
+            heads = tuple(_head(answer) for answer in answers)
             now = time.monotonic()
+            if max(heads) != UNREACHABLE:
+                answered_at = now
+            elif deadline_seconds is not None and now - answered_at >= deadline_seconds:
+                raise TurnTimeout(first_block, None, deadline_seconds, _trouble_in(answers))
             if heads != seen or max(heads) == UNREACHABLE:
                 seen, changed_at = heads, now
             still_seconds = now - changed_at
@@ -90,7 +99,18 @@ async def await_turn(
             await asyncio.sleep(limits.TURN_POLL_SECONDS)
 
 
-def _head(held: HeldBlocks | None) -> int:
-    if held is None:
+def _asked(ask: Callable[[str], HeldBlocks], address: str) -> HeldBlocks | SourceUnreachable:
+    try:
+        return ask(address)
+    except SourceUnreachable as error:
+        return error
+
+
+def _head(answer: HeldBlocks | SourceUnreachable) -> int:
+    if isinstance(answer, SourceUnreachable):
         return UNREACHABLE
-    return _EMPTY if held.last is None else held.last
+    return _EMPTY if answer.last is None else answer.last
+
+
+def _trouble_in(answers: Sequence[HeldBlocks | SourceUnreachable]) -> str:
+    return [answer.trouble for answer in answers if isinstance(answer, SourceUnreachable)][-1]

@@ -187,7 +187,8 @@ def _checked(blocks: Iterator[Block], is_checked: bool) -> Iterator[Block]:
 
 async def _await_turns(racers: list[Racer], first_block: int, options: SinkOptions) -> list[Racer]:
     ask = options.asker().held_by
-    turns = [await_turn(racer.gateways, first_block, ask, options.turn_seconds) for racer in racers]
+    limits_of_turn = options.turn_seconds, options.deadline_seconds
+    turns = [await_turn(racer.gateways, first_block, ask, *limits_of_turn) for racer in racers]
     ordered = await asyncio.gather(*turns)
     return [Racer(racer.publisher_id, gateways) for racer, gateways in zip(racers, ordered, strict=True)]
 

@@ -6,7 +6,8 @@ publisher_id       the name by which nodes know this publisher: printable ASCII 
 race               publishers of every block in each task, each with its own        1
                    connection; one of them has to succeed
 check              `true`: check structure, root hash and links before offering     true
-deadline_seconds   give up after so long without a block becoming safe              never
+deadline_seconds   give up after so long without a block becoming safe; while a     never
+                   partition waits for its turn, without a gateway that answers
 reset_interval_seconds  leave the stream in good order after so long, between       never
                    blocks, and go on at the next gateway at once
 turn_seconds       give up waiting for the blocks before this partition after so     600; slots.py

@@ -77,7 +77,7 @@ class Gateway:
     @property
     def head(self) -> int:
         """Its last block; -1 when it has none or does not answer."""
-        held = BlockGateways((self.address,)).held_by(self.address)
+        held = BlockGateways((self.address,)).held()
         return -1 if held is None or held.last is None else held.last
 
     def await_head(self, number: int) -> None:

@@ -72,7 +72,9 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 def test_what_is_held_and_the_blocks(gateway: str) -> None:
     gateways = pickle.loads(pickle.dumps(BlockGateways([NOBODY, gateway])))
-    assert gateways.held() == HeldBlocks(0, 11)
+    assert gateways.held() == gateways.held_by(gateway) == HeldBlocks(0, 11)
+    with pytest.raises(SourceUnreachable, match=r"^what it holds did not come \(127\.0\.0\.1:1: UNAVAILABLE"):
+        gateways.held_by(NOBODY)
     assert list(gateways.blocks(0, 11)) == BLOCKS
     assert list(gateways.blocks(5, 5)) == BLOCKS[5:6]
 

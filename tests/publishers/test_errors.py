@@ -23,6 +23,10 @@ CASES = [
             "without change for 2.5 s"
         ),
     ),
+    (
+        errors.TurnTimeout(5, None, 2.5, "a:1: refused"),
+        "block 5 cannot be sent before block 4 is stored; no gateway has answered for 2.5 s (a:1: refused)",
+    ),
     (errors.CheckpointError("a", "of another source"), "checkpoint a: of another source"),
     (errors.PublishStopped("p-1"), "publisher p-1 was told to stop"),
     (errors.BlockFileError("a/5.blk", "truncated"), "a/5.blk: truncated"),

@@ -9,7 +9,7 @@ import pytest
 
 from publishers import limits
 from publishers.block_gateways import HeldBlocks
-from publishers.errors import TurnTimeout
+from publishers.errors import SourceUnreachable, TurnTimeout
 from publishers.turns import UNREACHABLE, await_turn, gateway_of_turn
 
 
@@ -35,9 +35,19 @@ def test_the_turn_comes_when_the_block_before_is_held(
 
 
 def wait_for_turn(
-    ask: Callable[[str], HeldBlocks | None], timeout_seconds: float | None = None
+    say: Callable[[str], HeldBlocks | None],
+    timeout_seconds: float | None = None,
+    deadline_seconds: float | None = None,
 ) -> tuple[str, ...]:
-    return asyncio.run(await_turn(("a", "b", "c"), 10, ask, timeout_seconds))
+    """Wait with three gateways, which do not answer where `say` gives None."""
+
+    def ask(address: str) -> HeldBlocks:
+        held = say(address)
+        if held is None:
+            raise SourceUnreachable("what it holds", None, f"{address}: refused")
+        return held
+
+    return asyncio.run(await_turn(("a", "b", "c"), 10, ask, timeout_seconds, deadline_seconds))
 
 
 def test_a_part_waits_until_the_blocks_before_are_there(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -63,6 +73,22 @@ def test_waiting_may_have_an_end(monkeypatch: pytest.MonkeyPatch, last: int | No
     with pytest.raises(TurnTimeout) as caught:
         wait_for_turn(lambda address: HeldBlocks(None, last), timeout_seconds=0.01)
     assert (caught.value.first_block, caught.value.head) == (10, head)
+
+
+def test_the_deadline_counts_while_no_gateway_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "TURN_POLL_SECONDS", 0.01)
+    answers = iter([HeldBlocks(0, 3)] * 5)
+    with pytest.raises(TurnTimeout) as caught:
+        wait_for_turn(lambda address: next(answers, None), timeout_seconds=60, deadline_seconds=0.05)
+    assert (caught.value.first_block, caught.value.head, caught.value.seconds) == (10, None, 0.05)
+    assert caught.value.trouble == "c: refused"
+
+
+def test_the_deadline_does_not_count_while_a_gateway_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who publishes the part before may wait for its source, and counts nothing meanwhile."""
+    monkeypatch.setattr(limits, "TURN_POLL_SECONDS", 0.01)
+    answers = iter([HeldBlocks(0, 3)] * 30 + [HeldBlocks(0, 9)])
+    assert wait_for_turn(lambda address: next(answers) if address == "b" else None, 60, 0.05)[0] == "b"
 
 
 def test_while_no_gateway_answers_nobody_gives_up(monkeypatch: pytest.MonkeyPatch) -> None:

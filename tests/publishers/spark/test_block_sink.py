@@ -132,6 +132,13 @@ def test_an_unreachable_gateway_fails_the_task_at_the_deadline() -> None:
     assert caught.value.report.blocks > 0
 
 
+def test_the_deadline_counts_while_a_later_partition_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    in_task(monkeypatch, 2)
+    said = r"block 6 cannot be sent before block 5 is stored; no gateway has answered for 0\.3 s \(127"
+    with pytest.raises(TurnTimeout, match=said):
+        writer(gateways="127.0.0.1:1", deadline_seconds="0.3").write(batches_of(BLOCKS[6:]))
+
+
 def test_a_later_partition_waits_for_its_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     in_task(monkeypatch, 2, attempt=1)
     store(tmp_path, BLOCKS[:5])
