@@ -32,6 +32,7 @@ from publishers.report import PublishReport
 from publishers.report_totals import by_publisher
 from publishers.signing_key import KeyPlace
 from publishers.source_names import SourceName, parse_source
+from publishers.spark.active_session import active_session
 from publishers.spark.chain_sources import (
     ChainFrame,
     batch_frame,
@@ -179,7 +180,7 @@ def publish(
         turn_seconds=turn_seconds_for(spark, publishers * shards),
     ) | {**(sink_options or {}), **tls_gateway_options(tls)}
     source, texts = checked_where_read(source, texts, is_signed_next=key is not None)
-    chain = (stream_frame if checkpoint else batch_frame)(spark, source, numbers, shards)
+    chain = _chain_of(spark, source, numbers, shards, is_followed=checkpoint is not None)
     prioritized = gateways_of({"gateways": ",".join(gateways)})
     jobs = _jobs(publisher_prefix, publishers, prioritized)
     with (
@@ -192,6 +193,13 @@ def publish(
         _take_earlier(race, jobs, source)
         _run(race, jobs, head, on_progress, stop)
         return _report(race, jobs)
+
+
+def _chain_of(
+    spark: SparkSession, source: SourceName, numbers: NumberRange, shards: int, *, is_followed: bool
+) -> ChainFrame:
+    with active_session(spark):
+        return (stream_frame if is_followed else batch_frame)(spark, source, numbers, shards)
 
 
 def _jobs(prefix: str, count: int, prioritized: Gateways) -> list[_Job]:
@@ -387,15 +395,15 @@ def _run_job(race: _Race, job: _Job) -> None:
     context = race.spark.sparkContext
     options = race.options | {"gateways": job.gateways, "publisher_id": job.publisher_id}
     try:
-        _activate(race.spark)
-        context.addJobTag(race.tag)
-        context.setJobDescription(f"publish as {job.publisher_id}")
-        if race.chain.is_streaming:
-            _keep_query_running(race, job, options)
-            return
-        if race.chain.first_block is not None:
-            options["first_block"] = str(race.chain.first_block)
-        race.chain.frame.write.format("blockstream").mode("append").options(**options).save()
+        with active_session(race.spark):
+            context.addJobTag(race.tag)
+            context.setJobDescription(f"publish as {job.publisher_id}")
+            if race.chain.is_streaming:
+                _keep_query_running(race, job, options)
+                return
+            if race.chain.first_block is not None:
+                options["first_block"] = str(race.chain.first_block)
+            race.chain.frame.write.format("blockstream").mode("append").options(**options).save()
         job.reports = _read_reports(race.folder, job.publisher_id)
     except Exception as error:
         job.error = error
@@ -439,13 +447,3 @@ def _read_reports(folder: Path, name: str) -> list[PublishReport]:
     from publishers.spark.block_sink import read_reports
 
     return read_reports(folder, name)
-
-
-def _activate(spark: SparkSession) -> None:
-    """Make a session the active one of this thread.
-
-    Spark finds data sources that were registered from Python through the thread's active session, and a
-    thread of ours has none in the JVM. There is no public call for it.
-    """
-    session_class = spark._get_j_spark_session_class(spark._jvm)
-    session_class.setActiveSession(spark._jsparkSession)

@@ -29,6 +29,7 @@ from publishers.errors import FrameError, OptionError, SparkJobFailed
 from publishers.job_report import safe_through_of
 from publishers.report import PublishReport
 from publishers.spark import register
+from publishers.spark.active_session import active_session
 from publishers.spark.block_sink import read_reports
 from publishers.spark.failures import reason_in
 from publishers.spark.folders import folder_of
@@ -78,14 +79,20 @@ def publish(
     texts = {name: _text(value) for name, value in options.items() if value is not None}
     texts["gateways"] = gateways if isinstance(gateways, str) else ",".join(gateways)
     parsed = SinkOptions.parse(texts)
-    rows = blocks.select(BLOCK_NUMBER, ITEMS)
+    with active_session(blocks.sparkSession):
+        return _publish(blocks.select(BLOCK_NUMBER, ITEMS), shards, texts, parsed.publisher_id)
+
+
+def _publish(
+    rows: DataFrame, shards: int | None, texts: dict[str, str], publisher_id: str
+) -> list[PublishReport]:
     plan = plan_frame(rows)
     if plan is None:
         return []
     texts["first_block"] = str(plan.first_block)
     count = min(shards or plan.partition_count, plan.block_count)
     # A task that waits for its turn holds a slot, which the task that it waits for may need for another try.
-    texts.setdefault("turn_seconds", str(turn_seconds_for(blocks.sparkSession, count)))
+    texts.setdefault("turn_seconds", str(turn_seconds_for(rows.sparkSession, count)))
     if not plan.is_ordered or count != plan.partition_count or is_shuffled(rows):
         rows = rows.repartitionByRange(count, BLOCK_NUMBER).sortWithinPartitions(BLOCK_NUMBER)
     with tempfile.TemporaryDirectory(prefix="sluice-publish-") as folder:
@@ -94,7 +101,7 @@ def publish(
             _save(rows, texts)
         except _SPARK_ERRORS as error:
             raise SparkJobFailed(reason_in(str(error))) from error
-        reports = read_reports(folder_of(texts["report_path"]), parsed.publisher_id)
+        reports = read_reports(folder_of(texts["report_path"]), publisher_id)
         _check_all_came(plan, reports)
         return reports
 
@@ -134,7 +141,8 @@ def plan_frame(blocks: DataFrame) -> ChainPlan | None:
         SparkJobFailed: the DataFrame cannot be read.
     """
     try:
-        rows = blocks.select(BLOCK_NUMBER).mapInArrow(_runs_of_partition, _RUN_SCHEMA).collect()
+        with active_session(blocks.sparkSession):
+            rows = blocks.select(BLOCK_NUMBER).mapInArrow(_runs_of_partition, _RUN_SCHEMA).collect()
     except _SPARK_ERRORS as error:
         raise SparkJobFailed(reason_in(str(error))) from error
     runs = [Run(row["partition"], row["first"], row["last"]) for row in rows]

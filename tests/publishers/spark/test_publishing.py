@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ pytest.importorskip("pyspark")
 from pyspark.sql import Window, functions
 
 from gateway.block import Block
+from publishers.block_files import write_block_file
 from publishers.errors import FrameError, OptionError, SchemaError, SparkJobFailed
 from publishers.spark import publish
 from publishers.spark.publishing import is_shuffled, plan_frame
@@ -177,6 +179,18 @@ def test_nothing_wrong_columns_and_wrong_options(spark: SparkSession) -> None:
 
 
 def test_a_session_that_knows_nothing_of_us_can_publish(spark: SparkSession) -> None:
+    frame = frame_of(spark.newSession(), BLOCKS).coalesce(1)
+    frame_of(spark, BLOCKS)  # makes the other session the active one again
     with running(FakeNode()) as node:
-        (report,) = publish(frame_of(spark.newSession(), BLOCKS).coalesce(1), node.address)
+        (report,) = publish(frame, node.address)
+    assert (report.blocks, node.received) == (12, BLOCKS)
+
+
+def test_threads_can_publish(spark: SparkSession, tmp_path: Path) -> None:
+    """A thread has no active session of its own."""
+    for block in BLOCKS:
+        write_block_file(tmp_path / f"{block.number}.blk", block)
+    frame = spark.read.format("blockfiles").option("partitions", 1).load(str(tmp_path))
+    with running(FakeNode()) as node, ThreadPoolExecutor(1) as threads:
+        (report,) = threads.submit(publish, frame, node.address).result()
     assert (report.blocks, node.received) == (12, BLOCKS)
