@@ -35,6 +35,14 @@ __all__ = ["command"]
 STATUS_INTERRUPTED = 130
 _WORDS = "publishers.commands.publish.words"
 _NOT_OURS = frozenset(("gateways", "publisher_id", "steward", "report_path", "first_block", "path"))
+_NOT_OF_SOURCES = {
+    "blockfiles": frozenset(("from", "to", "path")),
+    "blockstream": frozenset(("from", "to", "path", "gateways")),
+    "datastream": frozenset(("path", "server")),
+    "parquet": frozenset(("path",)),
+    "table": frozenset[str](),
+}
+"""What --source, --from and --to say. `from` of a data stream is another thing, the number of an entry."""
 _NUMBER = click.IntRange(0, NUMBER_MAX - 1)
 _SECONDS = FiniteRange(min=0, min_open=True)
 
@@ -309,11 +317,15 @@ def command(
 
 def _source(text: str, options: dict[str, str]) -> SourceName:
     try:
-        return parse_source(text, options)
+        source = parse_source(text, options)
     except OptionError as error:
         raise click.BadParameter(
             f"got {error.got}, expected {error.expected}", param_hint="--source"
         ) from error
+    for name in sorted(options):
+        if name.lower() in _NOT_OF_SOURCES[source.kind]:
+            raise click.BadParameter(f"{name} has an option of its own", param_hint="--option")
+    return source
 
 
 def _sink_options(given: dict[str, str], **named: float | None) -> dict[str, str]:

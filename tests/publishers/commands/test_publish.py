@@ -260,6 +260,20 @@ def test_no_java_is_said(chain: Path, monkeypatch: pytest.MonkeyPatch, tmp_path:
         (("--gateway", "a:1", "--checkpoint", "x"), "--follow and --checkpoint go together"),
         (("--gateway", "a:1", "--option", "x"), "Invalid value for '--option': got 'x', expected NAME=VALUE"),
         (
+            ("--gateway", "a:1", "--option", "From=5"),
+            "Invalid value for --option: From has an option of its own",
+        ),
+        (("--gateway", "a:1", "--option", "to=5"), "Invalid value for --option: to has an option of its own"),
+        (("--gateway", "a:1", "--option", "path=x"), "Invalid value for --option: path has an option of its"),
+        (
+            ("--gateway", "a:1", "--source", "blockstream:b:1", "--option", "gateways=c:1"),
+            "Invalid value for --option: gateways has an option of its own",
+        ),
+        (
+            ("--gateway", "a:1", "--source", "datastream:b:1", "--option", "server=c:1"),
+            "Invalid value for --option: server has an option of its own",
+        ),
+        (
             ("--gateway", "a:1", "--publisher-id", "Zoë"),
             r"Invalid value for '--publisher-id': got 'Zo\xeb', expected printable ASCII characters",
         ),
