@@ -25,6 +25,7 @@ from publishers.number_range import NUMBER_MAX, NumberRange
 from publishers.signing_key import KeyPlace
 from publishers.source_names import SourceName, parse_source
 from publishers.spark.chain_sources import check_before_spark
+from publishers.spark.folders import folder_of
 from publishers.spark.gateway_options import gateways_of
 from publishers.spark.session import build_session, is_local, leave_signals_to_python
 from publishers.spark.sink_options import SinkOptions
@@ -90,6 +91,13 @@ def _parse_key(context: click.Context, parameter: click.Parameter, text: str | N
         raise click.BadParameter(f"got {error.got}, expected {error.expected}", context, parameter) from error
     # Workers have working directories of their own.
     return place if place.file is None else KeyPlace(str(Path(place.file).absolute()), None)
+
+
+def _parse_checkpoint(context: click.Context, parameter: click.Parameter, text: str | None) -> Path | None:
+    try:
+        return None if text is None else folder_of(text, "checkpoint")
+    except OptionError as error:
+        raise click.BadParameter(f"got {error.got}, expected {error.expected}", context, parameter) from error
 
 
 def _parse_prefix(context: click.Context, parameter: click.Parameter, value: str) -> str:
@@ -201,7 +209,8 @@ class _Request:
 )
 @click.option(
     "--checkpoint",
-    type=NamedPath(file_okay=False, path_type=Path),
+    type=NamedPath(file_okay=False),
+    callback=_parse_checkpoint,
     metavar="DIR",
     help="Where --follow keeps how far it is; begun again with it, it goes on there.",
 )

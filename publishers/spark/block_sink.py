@@ -228,7 +228,7 @@ class BlockStreamWriter(DataSourceArrowWriter):
         for report in reports:
             log.info("published: %s", report.to_json())
         if self._options.report_path is not None:
-            _write_reports(folder_of(self._options.report_path), self._options.publisher_id, reports)
+            _write_reports(_report_folder(self._options.report_path), self._options.publisher_id, reports)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Say which blocks are stored although the job failed."""
@@ -253,7 +253,7 @@ class BlockStreamStreamWriter(DataSourceStreamArrowWriter):
             log.info("batch %d published: %s", batchId, report.to_json())
         if self._options.report_path is None:
             return
-        folder, name = folder_of(self._options.report_path), self._options.publisher_id
+        folder, name = _report_folder(self._options.report_path), self._options.publisher_id
         if reports:
             _write_reports(folder, f"{name}-batch-{batchId}", reports)
         _report_file(folder, f"{name}-batch-{batchId - limits.BATCH_REPORTS_KEPT}").unlink(missing_ok=True)
@@ -269,9 +269,9 @@ def make_report_folder(report_path: str) -> None:
     """Make the folder for reports where it is not there; on the driver, before a block is sent.
 
     Raises:
-        OptionError: it cannot be made, or written to.
+        OptionError: it cannot be made, or written to, or is no folder on a disk.
     """
-    folder = folder_of(report_path)
+    folder = _report_folder(report_path)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=folder).close()
@@ -302,7 +302,7 @@ def read_totals(report_path: str | Path, publisher_id: str = "spark") -> QueryTo
     Returns:
         All batches up to the last; empty when there was none.
     """
-    path = _report_file(folder_of(str(report_path)), f"{publisher_id}-totals")
+    path = _report_file(_report_folder(str(report_path)), f"{publisher_id}-totals")
     return QueryTotals.from_json(path.read_text()) if path.exists() else QueryTotals(publisher_id)
 
 
@@ -342,6 +342,10 @@ def _say_what_is_safe(options: SinkOptions, reports: list[PublishReport]) -> Non
         log.warning("the job failed; blocks up to %d are stored, run it again to go on", max(known))
     else:
         log.warning("the job failed; as far as is known no block is stored")
+
+
+def _report_folder(report_path: str) -> Path:
+    return folder_of(report_path, "report_path")
 
 
 def _report_file(folder: Path, publisher_id: str) -> Path:

@@ -35,8 +35,19 @@ _URL: Final = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]+)://")
 _SAME_SCHEMES: Final = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "abfs": "abfss"}
 
 
-def folder_of(path: str) -> Path:
-    """Make a folder of what `load` was given: a path, or a file: URL."""
+def folder_of(path: str, option: str = "path") -> Path:
+    """Make a folder of what an option says: a path, or a file: URL.
+
+    Args:
+        path: as it was given.
+        option: for the error.
+
+    Raises:
+        OptionError: it is the URL of something that is not on a disk.
+    """
+    match = _URL.match(path)
+    if match is not None and match["scheme"].lower() != "file":
+        raise OptionError(option, repr(path), "a path, or a file: URL")
     parts = urlsplit(path)
     return Path(unquote(parts.path)) if parts.scheme == "file" else Path(path)
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -78,6 +79,9 @@ def publish(
         raise OptionError("shards", str(shards), "at least 1")
     texts = {name: _text(value) for name, value in options.items() if value is not None}
     texts["gateways"] = gateways if isinstance(gateways, str) else ",".join(gateways)
+    if "report_path" in texts:
+        # Python of the JVM's, which writes them, keeps the working directory that it began with.
+        texts["report_path"] = str(folder_of(texts["report_path"], "report_path").absolute())
     parsed = SinkOptions.parse(texts)
     with active_session(blocks.sparkSession):
         return _publish(blocks.select(BLOCK_NUMBER, ITEMS), shards, texts, parsed.publisher_id)
@@ -101,7 +105,7 @@ def _publish(
             _save(rows, texts)
         except _SPARK_ERRORS as error:
             raise SparkJobFailed(reason_in(str(error))) from error
-        reports = read_reports(folder_of(texts["report_path"]), publisher_id)
+        reports = read_reports(Path(texts["report_path"]), publisher_id)
         _check_all_came(plan, reports)
         return reports
 

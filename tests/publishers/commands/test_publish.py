@@ -213,6 +213,9 @@ def test_what_can_be_known_is_said_before_spark_starts(
 def test_a_checkpoint_is_held_while_it_follows(chain: Path, tmp_path: Path, calls: dict[str, Any]) -> None:
     state = tmp_path / "state"
     calls["report"] = JobReport(0, 1, (PUBLISHED,), (), 1.25, is_interrupted=True)
+    url = run("--source", chain, "--gateway", "a:1", "--follow", "--checkpoint", state.as_uri())
+    assert url.exception is None
+    assert calls["publish"][1]["checkpoint"].of("publisher-1") == str(state / "publisher-1")
     result = run("--source", chain, "--gateway", "a:1", "--follow", "--checkpoint", state)
     assert calls["publish"][1]["checkpoint"].of("publisher-1") == str(state / "publisher-1")
     assert result.stderr.splitlines()[-1] == (
@@ -258,6 +261,10 @@ def test_no_java_is_said(chain: Path, monkeypatch: pytest.MonkeyPatch, tmp_path:
         (("--gateway", "a:1", "--from", "5", "--to", "4"), "--to 4 is before --from 5"),
         (("--gateway", "a:1", "--follow"), "--follow and --checkpoint go together"),
         (("--gateway", "a:1", "--checkpoint", "x"), "--follow and --checkpoint go together"),
+        (
+            ("--gateway", "a:1", "--follow", "--checkpoint", "s3a://lake/x"),
+            "Invalid value for '--checkpoint': got 's3a://lake/x', expected a path, or a file: URL",
+        ),
         (("--gateway", "a:1", "--option", "x"), "Invalid value for '--option': got 'x', expected NAME=VALUE"),
         (
             ("--gateway", "a:1", "--option", "From=5"),

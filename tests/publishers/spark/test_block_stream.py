@@ -41,6 +41,9 @@ def test_a_folder_for_reports_is_there_before_a_block_is_sent(tmp_path: Path) ->
         make(SCHEMA, overwrite=False)
         assert list((tmp_path / "all").iterdir()) == [tmp_path / "all" / "reports"]
     (tmp_path / "file").touch()
+    options["report_path"] = "s3a://lake/reports"
+    with pytest.raises(OptionError, match=r"option 'report_path': got 's3a://lake/reports', expected a path"):
+        BlockStreamDataSource(options).writer(SCHEMA, overwrite=False)
     options["report_path"] = str(tmp_path / "file" / "x")
     with pytest.raises(OptionError, match=r"option 'report_path': got '.*/file/x' \(Not a directory\)"):
         BlockStreamDataSource(options).writer(SCHEMA, overwrite=False)

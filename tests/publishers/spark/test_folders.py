@@ -62,6 +62,14 @@ def test_paths_and_file_urls(path: str, folder: str) -> None:
     assert not BlockFolder(path).is_remote
 
 
+def test_a_folder_is_on_a_disk() -> None:
+    with pytest.raises(OptionError) as caught:
+        folder_of("s3a://lake/reports", "report_path")
+    assert str(caught.value) == (
+        "option 'report_path': got 's3a://lake/reports', expected a path, or a file: URL"
+    )
+
+
 def test_a_local_folder(chain: Path) -> None:
     folder = BlockFolder(f"file://{chain}")
     assert [path for _, path in folder.files()] == [f"{chain}/{n}.{e}" for n, e in enumerate(ENDINGS)]

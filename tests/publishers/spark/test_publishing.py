@@ -20,6 +20,7 @@ from gateway.block import Block
 from publishers.block_files import write_block_file
 from publishers.errors import FrameError, OptionError, SchemaError, SparkJobFailed
 from publishers.spark import publish
+from publishers.spark.block_sink import read_reports
 from publishers.spark.publishing import is_shuffled, plan_frame
 from publishers.spark.schema import BLOCK_SCHEMA
 from tests.nodes import make_blocks
@@ -128,6 +129,18 @@ def test_a_frame_that_has_fewer_rows_the_second_time_is_no_success(
         "block 11 was there when the numbers were read, and only blocks up to 9 when the blocks were; "
         "the DataFrame had fewer rows the second time; cache it, and publish it again"
     )
+
+
+def test_reports_come_where_the_driver_is(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark's processes stay in the directory that was the working one when they began."""
+    monkeypatch.chdir(tmp_path)
+    with running(FakeNode()) as node:
+        (report,) = publish(frame_of(spark, BLOCKS).coalesce(1), node.address, report_path="reports")
+        with pytest.raises(OptionError, match=r"^option 'report_path': got 's3a://lake/x', expected a path"):
+            publish(frame_of(spark, BLOCKS), node.address, report_path="s3a://lake/x")
+    assert read_reports(tmp_path / "reports", "spark") == [report]
 
 
 def test_a_bad_block_and_an_unreachable_gateway_end_with_one_line(spark: SparkSession) -> None:
