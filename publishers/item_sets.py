@@ -1,7 +1,8 @@
 """How a block's items are cut into the sets that travel as messages.
 
 Pure. A set holds consecutive items of one block, the header first in the first set; sets never span blocks.
-A set ends before the item that would take it over `set_bytes_max`; an item larger than that goes alone.
+A set ends before the item that would take it over `set_bytes_max`, or over ITEM_SET_ITEMS_MAX items; an item
+larger than a set goes alone.
 
 Source: wire.md section 6 (`BlockItemSet {repeated BlockItem block_items=1}`, message limit).
 """
@@ -11,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from publishers.errors import ItemTooLarge
-from publishers.limits import ITEM_BYTES_MAX, ITEM_SET_BYTES_DEFAULT
+from publishers.limits import ITEM_BYTES_MAX, ITEM_SET_BYTES_DEFAULT, ITEM_SET_ITEMS_MAX
 
 __all__ = ["ItemSet", "size_in_set", "split_items"]
 
@@ -52,7 +53,7 @@ def split_items(
         size = size_in_set(item)
         if size > ITEM_BYTES_MAX:
             raise ItemTooLarge(block_number, index, size, ITEM_BYTES_MAX)
-        if current and current_bytes + size > set_bytes_max:
+        if current and (current_bytes + size > set_bytes_max or len(current) == ITEM_SET_ITEMS_MAX):
             sets.append(tuple(current))
             current, current_bytes = [], 0
         current.append(item)

@@ -39,6 +39,11 @@ ITEM_SET_BYTES_DEFAULT: Final = 64 * 1024
 """Items are sent in sets of about this size: large enough to make the cost of a message small, small enough
 for a skip to stop a block early."""
 
+ITEM_SET_ITEMS_MAX: Final = 4_096
+"""Items in one set, however short they are. A node takes 500,000 in a message at most, and needs a
+microsecond and more for each: this is 6 ms, and what ours hands on at once to the process that hashes. With
+the default size of sets only items below 14 bytes come to so many."""
+
 ANSWER_BYTES_MAX: Final = 4 * MESSAGE_BYTES_MAX
 """Largest message taken from a gateway that blocks are read from; other nodes may have a larger limit."""
 

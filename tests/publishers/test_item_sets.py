@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from gateway.api import block_items_pb2, publish_pb2
 from publishers.errors import ItemTooLarge
 from publishers.item_sets import size_in_set, split_items
-from publishers.limits import ITEM_BYTES_MAX, MESSAGE_BYTES_MAX
+from publishers.limits import ITEM_BYTES_MAX, ITEM_SET_ITEMS_MAX, MESSAGE_BYTES_MAX
 
 
 @pytest.mark.parametrize("size", [0, 1, 127, 128, 16_383, 16_384, 2_097_151, 2_097_152])
@@ -26,6 +26,12 @@ def test_a_set_ends_before_it_grows_too_large() -> None:
         (items[4],),
     )
     assert split_items(0, items, set_bytes_max=19) == tuple((item,) for item in items)
+
+
+def test_a_set_has_no_more_items_than_a_node_takes_quickly() -> None:
+    items = [b"abcd"] * (2 * ITEM_SET_ITEMS_MAX + 1)
+    sets = split_items(0, items, ITEM_BYTES_MAX)
+    assert [len(item_set) for item_set in sets] == [ITEM_SET_ITEMS_MAX, ITEM_SET_ITEMS_MAX, 1]
 
 
 def test_a_large_item_goes_alone() -> None:

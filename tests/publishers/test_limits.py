@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from gateway.limits import SET_ITEMS_MAX
 from publishers import limits
 
 
 def test_the_message_limit_leaves_room_for_framing() -> None:
     assert limits.ITEM_BYTES_MAX < limits.MESSAGE_BYTES_MAX
     assert limits.ITEM_SET_BYTES_DEFAULT <= limits.ITEM_BYTES_MAX
+
+
+def test_a_node_takes_the_longest_set() -> None:
+    assert limits.ITEM_SET_ITEMS_MAX <= SET_ITEMS_MAX
 
 
 def test_the_window_lets_a_stalled_winner_be_overtaken() -> None:
