@@ -156,13 +156,15 @@ def summary_of(number: int, items: Sequence[bytes], root_layout: RootLayout = "a
         raise PrepareError(number, str(error.refusal)) from error
 
 
-def sign_block(number: int, items: Sequence[bytes], key: Ed25519PrivateKey) -> tuple[bytes, ...]:
+def sign_block(
+    number: int, items: Sequence[bytes], key: Ed25519PrivateKey, root_layout: RootLayout = "auto"
+) -> tuple[bytes, ...]:
     """Return the block with one proof: the key's signature of its root hash. Proofs that it has are replaced.
 
     Raises:
         PrepareError: it is no block that a gateway would take, or has no footer.
     """
-    summary = summary_of(number, items)
+    summary = summary_of(number, items, root_layout)
     body_count = len(items)
     while items[body_count - 1] != summary.footer:
         body_count -= 1

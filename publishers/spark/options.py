@@ -10,7 +10,16 @@ from collections.abc import Mapping, Sequence
 from publishers.errors import OptionError
 from publishers.number_range import NUMBER_MAX
 
-__all__ = ["block_bounds", "check_known", "flag", "one_of", "positive", "required", "whole_number"]
+__all__ = [
+    "block_bounds",
+    "check_known",
+    "check_root_layout",
+    "flag",
+    "one_of",
+    "positive",
+    "required",
+    "whole_number",
+]
 
 _POSITIVE_MAX = 1_000_000_000
 """Seconds, or blocks a second: 31 years, and one in each nanosecond, in which they are counted."""
@@ -104,6 +113,16 @@ def block_bounds(options: Mapping[str, str]) -> tuple[int | None, int | None]:
     first = whole_number(options, "from", 0, 0, NUMBER_MAX - 1) if "from" in options else None
     last = whole_number(options, "to", 0, first or 0, NUMBER_MAX - 1) if "to" in options else None
     return first, last
+
+
+def check_root_layout(root_layout: object) -> None:
+    """Refuse what would pass for `auto`: the layout "8", as the command line has it, or one that is none.
+
+    Raises:
+        OptionError: it is no layout of root hashes.
+    """
+    if root_layout not in ("auto", 8, 16):
+        raise OptionError("root_layout", repr(root_layout), "'auto', 8 or 16")
 
 
 def check_known(options: Mapping[str, str], known: frozenset[str]) -> None:

@@ -23,13 +23,14 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from gateway.root_hash import RootLayout
-from publishers.errors import OptionError, PrepareError
+from publishers.errors import PrepareError
 from publishers.frame_items import proof_item
 from publishers.limits import ARROW_BATCH_HASHES
 from publishers.linking import ChainStart, Linker, LinkPath, Links, open_block, sign_block, summary_of
 from publishers.signing_key import KeyPlace
 from publishers.spark.batches import row_batches
 from publishers.spark.block_rows import root_row, rows_in
+from publishers.spark.options import check_root_layout
 from publishers.spark.schema import (
     ALL_BLOCKS,
     BLOCK_COLUMNS,
@@ -81,9 +82,11 @@ def root_hashes(blocks: DataFrame, root_layout: RootLayout = "auto") -> DataFram
         same rows, and no item leaves the process that reads the file.
 
     Raises:
-        SchemaError: it has no such columns. When it runs, PrepareError for a block that no gateway would
+        SchemaError: it has no such columns.
+        OptionError: there is no such layout. When it runs, PrepareError for a block that no gateway would
             take.
     """
+    check_root_layout(root_layout)
     return _mapped(blocks, partial(_hash_rows, root_layout), ROOT_COLUMNS, ARROW_BATCH_HASHES)
 
 
@@ -134,14 +137,18 @@ def link_blocks(
         Blocks with footers and no proofs, in no order.
 
     Raises:
-        SchemaError, PrepareError: wrong columns; a streaming DataFrame. When it runs, PrepareError that names
-            the block: a gap, a number twice, a first block that is not the start's, a block that cannot be.
+        SchemaError, OptionError, PrepareError: wrong columns; no such layout; a streaming DataFrame. When it
+            runs, PrepareError that names the block: a gap, a number twice, a first block that is not the
+            start's, a block that cannot be.
     """
     return _linked(blocks, None, start, root_layout, broadcast_links)
 
 
 def sign_blocks(
-    blocks: DataFrame, key_file: str | os.PathLike[str] | None = None, key_env: str | None = None
+    blocks: DataFrame,
+    key_file: str | os.PathLike[str] | None = None,
+    key_env: str | None = None,
+    root_layout: RootLayout = "auto",
 ) -> DataFrame:
     """Sign blocks: each gets one proof, an Ed25519 signature of its root hash.
 
@@ -149,11 +156,15 @@ def sign_blocks(
         blocks: with footers; proofs that are there are replaced. Streaming, too.
         key_file: path of a key file (`sluice keygen`) that every worker has.
         key_env: name of an environment variable of the workers with the text of such a file.
+        root_layout: as in `link_blocks`; the links of the blocks are to be of the same.
 
     Raises:
-        OptionError: not exactly one of both. When it runs, KeyFileError or PrepareError.
+        OptionError: not exactly one of file and variable, or no such layout. When it runs, KeyFileError or
+            PrepareError.
     """
-    return _mapped(blocks, partial(_sign_rows, KeyPlace.parse(key_file, key_env)), BLOCK_COLUMNS)
+    check_root_layout(root_layout)
+    sign_rows = partial(_sign_rows, KeyPlace.parse(key_file, key_env), root_layout)
+    return _mapped(blocks, sign_rows, BLOCK_COLUMNS)
 
 
 def link_and_sign_blocks(
@@ -181,8 +192,7 @@ def _linked(
     if blocks.isStreaming:
         reason = "a stream has no last block to link from; link each batch, in foreachBatch"
         raise PrepareError(None, reason)
-    if root_layout not in ("auto", 8, 16):
-        raise OptionError("root_layout", str(root_layout), "auto, 8 or 16")
+    check_root_layout(root_layout)
     paths = _mapped(blocks, partial(_path_rows, root_layout), _PATH_COLUMNS, ARROW_BATCH_HASHES)
     link_rows = partial(_link_rows, start or ChainStart())
     links = _mapped(_in_order(paths), link_rows, _LINK_COLUMNS, ARROW_BATCH_HASHES, check=False)
@@ -269,8 +279,9 @@ def _close_rows(key_place: KeyPlace | None, rows: Rows) -> Iterator[dict[str, An
         yield {BLOCK_NUMBER: number, ITEMS: items}
 
 
-def _sign_rows(key_place: KeyPlace, rows: Rows) -> Iterator[dict[str, Any]]:
+def _sign_rows(key_place: KeyPlace, root_layout: RootLayout, rows: Rows) -> Iterator[dict[str, Any]]:
     key = None
     for row in rows:
         key = key or key_place.load()
-        yield {BLOCK_NUMBER: row[BLOCK_NUMBER], ITEMS: sign_block(row[BLOCK_NUMBER], row[ITEMS], key)}
+        items = sign_block(row[BLOCK_NUMBER], row[ITEMS], key, root_layout)
+        yield {BLOCK_NUMBER: row[BLOCK_NUMBER], ITEMS: items}

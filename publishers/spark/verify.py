@@ -38,6 +38,7 @@ from gateway.verdict import Refusal, RefusalKind
 from gateway.verification import BlockVerifier
 from publishers.errors import OptionError
 from publishers.spark.batches import row_batches
+from publishers.spark.options import check_root_layout
 from publishers.spark.schema import BLOCK_NUMBER, CORRUPT, ITEMS, check_schema
 from publishers.verdicts import CheckedBlock, check_block, kinds_text
 from publishers.verify_run import make_verifier
@@ -105,11 +106,10 @@ def verify_blocks(
 
 
 def _check_options(mode: str, root_layout: str | int, rsa_threshold: int) -> None:
-    """Refuse what would pass for something else: the layout "8", as the command line has it, for `auto`."""
+    """Refuse what would pass for something else."""
     if mode not in ("full", "hash"):
         raise OptionError("mode", repr(mode), "full or hash")
-    if root_layout not in ("auto", 8, 16):
-        raise OptionError("root_layout", repr(root_layout), "'auto', 8 or 16")
+    check_root_layout(root_layout)
     if not isinstance(rsa_threshold, int) or rsa_threshold < 0:
         raise OptionError("rsa_threshold", repr(rsa_threshold), "a whole number from 0 on")
 

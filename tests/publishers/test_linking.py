@@ -101,6 +101,9 @@ def test_a_signature_is_of_the_root_and_replaces_what_was_there() -> None:
     check = Ed25519Check([KEY.public_key().public_bytes_raw()])
     found = summary(sign_block(2, unsigned, KEY))
     assert check.check(KEY.sign(found.root_hash), found.root_hash) is None
+    older = sign_block(2, unsigned, KEY, 8)
+    assert older == (*unsigned, proof_item(2, KEY.sign(summary(BLOCKS[2].items, 8).root_hash)))
+    assert older != BLOCKS[2].items
 
 
 HEADER, ITEM = header_item(5, 0), field_item(4, b"x")

@@ -5,7 +5,16 @@ from __future__ import annotations
 import pytest
 
 from publishers.errors import OptionError
-from publishers.spark.options import block_bounds, check_known, flag, one_of, positive, required, whole_number
+from publishers.spark.options import (
+    block_bounds,
+    check_known,
+    check_root_layout,
+    flag,
+    one_of,
+    positive,
+    required,
+    whole_number,
+)
 
 
 def test_required() -> None:
@@ -86,3 +95,12 @@ def test_several_paths_are_refused() -> None:
     assert str(caught.value) == (
         'option \'path\': got several: ["a","b"], expected one; join what is read of each by union'
     )
+
+
+def test_layouts_of_root_hashes() -> None:
+    for layout in ("auto", 8, 16):
+        check_root_layout(layout)
+    for wrong in ("8", 7, None):
+        with pytest.raises(OptionError) as caught:
+            check_root_layout(wrong)
+        assert str(caught.value) == f"option 'root_layout': got {wrong!r}, expected 'auto', 8 or 16"

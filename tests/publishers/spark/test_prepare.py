@@ -58,7 +58,7 @@ def run(
 
 def signer(folder: Path) -> Callable[[prepare.Rows], Iterator[dict[str, Any]]]:
     place = KeyPlace.parse(folder / "key.pem", None)
-    return lambda rows: prepare._sign_rows(place, rows)
+    return lambda rows: prepare._sign_rows(place, "auto", rows)
 
 
 @pytest.mark.parametrize(
@@ -128,6 +128,18 @@ def test_shuffled_blocks_become_the_chain_again(spark: SparkSession, tmp_path: P
 
 @pytest.mark.spark
 @pytest.mark.usefixtures("few_partitions")
+def test_blocks_of_another_layout_are_signed_as_they_are_linked(spark: SparkSession, tmp_path: Path) -> None:
+    key_file = tmp_path / "key.pem"
+    create_private_key(key_file)
+    blocks = frame_of(spark, OTHER[:3])
+    signed = sign_blocks(link_blocks(blocks, root_layout=8), key_file=key_file, root_layout=8)
+    expected = blocks_in(link_and_sign_blocks(blocks, key_file=key_file, root_layout=8))
+    assert blocks_in(signed) == expected
+    assert expected != blocks_in(link_and_sign_blocks(blocks, key_file=key_file))
+
+
+@pytest.mark.spark
+@pytest.mark.usefixtures("few_partitions")
 def test_a_chain_goes_on_where_another_ended(spark: SparkSession) -> None:
     start = chain_start(frame_of(spark, BLOCKS[:7]))
     assert start.next_number == 7
@@ -192,5 +204,14 @@ def test_what_is_refused_before_a_job(spark: SparkSession, tmp_path: Path) -> No
     stream = spark.readStream.format("blockfiles").load(str(tmp_path))
     with pytest.raises(PrepareError, match=r"a stream has no last block to link from; link each batch"):
         link_blocks(stream)
-    with pytest.raises(OptionError, match=r"option 'root_layout': got 9, expected auto, 8 or 16$"):
-        link_blocks(frame_of(spark, BLOCKS), root_layout=9)  # type: ignore[arg-type]
+    layout: Any = "8"
+    frame = frame_of(spark, BLOCKS)
+    for call in (
+        lambda: root_hashes(frame, layout),
+        lambda: chain_start(frame, root_layout=layout),
+        lambda: link_blocks(frame, root_layout=layout),
+        lambda: sign_blocks(frame, key_env="KEY", root_layout=layout),
+        lambda: link_and_sign_blocks(frame, key_env="KEY", root_layout=layout),
+    ):
+        with pytest.raises(OptionError, match=r"^option 'root_layout': got '8', expected 'auto', 8 or 16$"):
+            call()
