@@ -44,6 +44,10 @@ ITEM_SET_ITEMS_MAX: Final = 4_096
 microsecond and more for each: this is 6 ms, and what ours hands on at once to the process that hashes. With
 the default size of sets only items below 14 bytes come to so many."""
 
+OPTION_MAX: Final = 1e9
+"""The longest time, and the highest rate, that an option takes: 31 years. Clocks count in nanoseconds, and
+what is far longer is too large a number for them."""
+
 ANSWER_BYTES_MAX: Final = 4 * MESSAGE_BYTES_MAX
 """Largest message taken from a gateway that blocks are read from; other nodes may have a larger limit."""
 

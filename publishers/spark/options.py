@@ -5,9 +5,12 @@ Pure. Spark gives all options as text, under names without regard to case.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping, Sequence
+from typing import SupportsIndex
 
 from publishers.errors import OptionError
+from publishers.limits import OPTION_MAX
 from publishers.number_range import NUMBER_MAX
 
 __all__ = [
@@ -18,11 +21,9 @@ __all__ = [
     "one_of",
     "positive",
     "required",
+    "whole_argument",
     "whole_number",
 ]
-
-_POSITIVE_MAX = 1_000_000_000
-"""Seconds, or blocks a second: 31 years, and one in each nanosecond, in which they are counted."""
 
 
 def required(options: Mapping[str, str], name: str, example: str) -> str:
@@ -55,6 +56,22 @@ def whole_number(options: Mapping[str, str], name: str, default: int, least: int
     return value
 
 
+def whole_argument(name: str, value: SupportsIndex, least: int, most: int | None = None) -> int:
+    """Give a whole number that a caller gave as one, and not as text.
+
+    Raises:
+        OptionError: it is none, or out of range.
+    """
+    expected = f"at least {least}" if most is None else f"{least} to {most}"
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise OptionError(name, repr(value), f"a whole number, {expected}") from None
+    if number < least or (most is not None and number > most):
+        raise OptionError(name, str(number), expected)
+    return number
+
+
 def positive(options: Mapping[str, str], name: str, unit: str) -> float | None:
     """Give a number above 0, or None where it is not set.
 
@@ -64,7 +81,7 @@ def positive(options: Mapping[str, str], name: str, unit: str) -> float | None:
         unit: what it counts, for the error.
 
     Raises:
-        OptionError: it is not such a number.
+        OptionError: it is not such a number, or above OPTION_MAX.
     """
     text = options.get(name)
     if text is None:
@@ -75,8 +92,8 @@ def positive(options: Mapping[str, str], name: str, unit: str) -> float | None:
         value = -1.0
     if not 0 < value < float("inf"):
         raise OptionError(name, repr(text), f"{unit} above 0")
-    if value > _POSITIVE_MAX:
-        raise OptionError(name, repr(text), f"{unit} above 0, at most {_POSITIVE_MAX}")
+    if value > OPTION_MAX:
+        raise OptionError(name, repr(text), f"{unit} above 0, at most {OPTION_MAX:,.0f}")
     return value
 
 

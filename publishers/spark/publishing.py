@@ -26,7 +26,7 @@ from pyspark import TaskContext
 from pyspark.errors import PySparkException
 
 from publishers.chain_runs import ChainPlan, Run, plan_chain, runs_of
-from publishers.errors import FrameError, OptionError, SparkJobFailed
+from publishers.errors import FrameError, SparkJobFailed
 from publishers.job_report import safe_through_of
 from publishers.report import PublishReport
 from publishers.spark import register
@@ -34,6 +34,7 @@ from publishers.spark.active_session import active_session
 from publishers.spark.block_sink import read_reports
 from publishers.spark.failures import reason_in
 from publishers.spark.folders import folder_of
+from publishers.spark.options import whole_argument
 from publishers.spark.schema import BLOCK_NUMBER, ITEMS, check_schema
 from publishers.spark.sink_options import SinkOptions
 from publishers.spark.slots import turn_seconds_for
@@ -75,8 +76,8 @@ def publish(
     if blocks.isStreaming:
         remedy = 'write it with blocks.writeStream.format("blockstream")'
         raise FrameError("the DataFrame is a stream, which has no last block", remedy)
-    if shards is not None and shards < 1:
-        raise OptionError("shards", str(shards), "at least 1")
+    if shards is not None:
+        shards = whole_argument("shards", shards, 1)
     texts = {name: _text(value) for name, value in options.items() if value is not None}
     texts["gateways"] = gateways if isinstance(gateways, str) else ",".join(gateways)
     if "report_path" in texts:

@@ -25,11 +25,12 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from gateway.items import ItemKind
-from publishers.errors import OptionError, PrepareError, SchemaError
+from publishers.errors import PrepareError, SchemaError
 from publishers.limits import RECORD_PARTS_MAX, RECORDS_PER_BLOCK_DEFAULT, RECORDS_PER_BLOCK_MAX
 from publishers.linking import ChainStart
 from publishers.record_blocks import check_item_kind, record_block
 from publishers.spark.batches import row_batches
+from publishers.spark.options import whole_argument
 from publishers.spark.prepare import link_and_sign_blocks, link_blocks
 from publishers.spark.schema import BLOCK_COLUMNS, BLOCK_NUMBER, BLOCK_SCHEMA, ITEMS
 
@@ -109,8 +110,7 @@ def _bodies(
     """Make blocks that have neither footers nor proofs."""
     from pyspark.sql import functions as F
 
-    if not 1 <= items_per_block <= RECORDS_PER_BLOCK_MAX:
-        raise OptionError("items_per_block", str(items_per_block), f"1 to {RECORDS_PER_BLOCK_MAX}")
+    items_per_block = whole_argument("items_per_block", items_per_block, 1, RECORDS_PER_BLOCK_MAX)
     check_item_kind(item_kind)
     if records.isStreaming:
         reason = "a stream has no last record; make blocks of each batch, in foreachBatch"

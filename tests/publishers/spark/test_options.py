@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from publishers.errors import OptionError
+from publishers.limits import OPTION_MAX
 from publishers.spark.options import (
     block_bounds,
     check_known,
@@ -13,6 +16,7 @@ from publishers.spark.options import (
     one_of,
     positive,
     required,
+    whole_argument,
     whole_number,
 )
 
@@ -45,9 +49,29 @@ def test_other_numbers_are_refused(text: str, message: str) -> None:
     assert str(caught.value) == message
 
 
+def test_numbers_that_are_no_text() -> None:
+    assert whole_argument("n", 9, 1, 9) == whole_argument("n", 9, 1) == 9
+    for wrong, most, message in (
+        ("2", None, "got '2', expected a whole number, at least 1"),
+        (1.5, 9, "got 1.5, expected a whole number, 1 to 9"),
+        (0, None, "got 0, expected at least 1"),
+        (10, 9, "got 10, expected 1 to 9"),
+    ):
+        given: Any = wrong
+        with pytest.raises(OptionError) as caught:
+            whole_argument("n", given, 1, most)
+        assert str(caught.value) == f"option 'n': {message}"
+
+
 def test_seconds() -> None:
     assert positive({}, "t", "seconds") is None
     assert positive({"t": "0.5"}, "t", "seconds") == 0.5
+    assert positive({"t": "1e9"}, "t", "seconds") == OPTION_MAX
+    with pytest.raises(OptionError) as caught:
+        positive({"t": "1000000001"}, "t", "seconds")
+    assert str(caught.value) == (
+        "option 't': got '1000000001', expected seconds above 0, at most 1,000,000,000"
+    )
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "inf", "nan", "soon"])

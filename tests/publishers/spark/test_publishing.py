@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
@@ -185,6 +185,9 @@ def test_nothing_wrong_columns_and_wrong_options(spark: SparkSession) -> None:
     )
     with pytest.raises(OptionError, match=r"option 'shards': got 0, expected at least 1$"):
         publish(frame_of(spark, BLOCKS), "127.0.0.1:1", shards=0)
+    shards: Any = "2"
+    with pytest.raises(OptionError, match=r"option 'shards': got '2', expected a whole number, at least 1$"):
+        publish(frame_of(spark, BLOCKS), "127.0.0.1:1", shards=shards)
     with pytest.raises(OptionError, match="option 'racers': got an unknown option"):
         publish(frame_of(spark, BLOCKS), "127.0.0.1:1", racers=2)
     with pytest.raises(FrameError, match="a row has no block_number, or a negative one"):

@@ -151,6 +151,11 @@ def test_what_is_refused_before_a_job(spark: SparkSession, tmp_path: Path) -> No
         with pytest.raises(OptionError) as bad:
             records_to_blocks(frame, items_per_block=count)
         assert str(bad.value) == f"option 'items_per_block': got {count}, expected 1 to 1000000"
+    half: Any = 2.5
+    with pytest.raises(
+        OptionError, match=r"'items_per_block': got 2\.5, expected a whole number, 1 to 1000000$"
+    ):
+        records_to_blocks(frame, items_per_block=half)
     with pytest.raises(OptionError, match="option 'item_kind': got 9"):
         records_to_blocks(frame, item_kind=9)
     with pytest.raises(OptionError, match="option 'key_file, key_env': got neither"):
