@@ -5,7 +5,8 @@ partition 3, and `team-3-attempt-1.2` when that task is tried again. All of thes
 
     QueryTotals.through(batch 0) ─► .through(batch 1) ─► .through(batch 2) ─► …
 
-Spark may run the last batch of a query again, after a crash; it is counted once, as it went the last time.
+Spark may run the last batch of a query again, after a crash; it is counted once, as it went the last time. A
+query that is begun anew, with an empty checkpoint, is another one: its batch 0 is added, also to a batch 0.
 Source: design.md, "Spark".
 """
 
@@ -111,22 +112,29 @@ class QueryTotals:
     """Each publisher, without the last batch."""
     publishers: tuple[PublishReport, ...] = ()
     """Each publisher, with the last batch."""
+    query_id: str | None = None
+    """Spark's name of the last batch's query, the same from start to start; None: not known."""
 
     @property
     def total(self) -> PublishReport:
         """All publishers together: racers publish the same blocks, and each counts them."""
         return add_reports(self.publisher_id, self.publishers)
 
-    def through(self, batch_id: int, reports: Sequence[PublishReport]) -> QueryTotals:
+    def through(
+        self, batch_id: int, reports: Sequence[PublishReport], query_id: str | None = None
+    ) -> QueryTotals:
         """Add a batch; the last one again takes the place of what it was.
 
         Args:
             batch_id: Spark's number of it; a query that is begun anew begins with 0 again.
             reports: of its tasks.
+            query_id: Spark's name of the query; None: not known, and taken for the same.
         """
-        before = self.before if batch_id == self.batch_id else self.publishers
+        is_other = None not in (query_id, self.query_id) and query_id != self.query_id
+        is_again = batch_id == self.batch_id and not is_other
+        before = self.before if is_again else self.publishers
         added = by_publisher(self.publisher_id, (*before, *reports))
-        return QueryTotals(self.publisher_id, batch_id, before, tuple(added))
+        return QueryTotals(self.publisher_id, batch_id, before, tuple(added), query_id or self.query_id)
 
     def to_json(self) -> str:
         """Encode as one JSON object."""

@@ -61,6 +61,7 @@ __all__ = [
 log = logging.getLogger(__name__)
 
 _BATCH_PROPERTY = "streaming.sql.batchId"
+_QUERY_PROPERTY = "sql.streaming.queryId"
 _REMEDY = "publish the DataFrame with publishers.spark.publish, which sorts it, or sort it by block_number"
 
 
@@ -69,6 +70,8 @@ class PartitionPublished(WriterCommitMessage):
     """What a task tells the driver: its reports, as JSON."""
 
     reports: tuple[str, ...]
+    query_id: str | None = None
+    """Spark's name of the streaming query; None: a batch."""
 
 
 class _Runs:
@@ -244,7 +247,9 @@ class BlockStreamStreamWriter(DataSourceStreamArrowWriter):
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
         """Publish one partition of a batch; see `publish_partition`."""
-        return _message(publish_partition(iterator, self._options, is_streaming=True))
+        context = TaskContext.get()
+        query_id = None if context is None else context.getLocalProperty(_QUERY_PROPERTY)
+        return _message(publish_partition(iterator, self._options, is_streaming=True), query_id)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Write the reports of a batch, and the totals of the query, to `report_path`, and log them."""
@@ -257,7 +262,7 @@ class BlockStreamStreamWriter(DataSourceStreamArrowWriter):
         if reports:
             _write_reports(folder, f"{name}-batch-{batchId}", reports)
         _report_file(folder, f"{name}-batch-{batchId - limits.BATCH_REPORTS_KEPT}").unlink(missing_ok=True)
-        totals = _totals_before(folder, name, batchId).through(batchId, reports)
+        totals = _totals_before(folder, name, batchId).through(batchId, reports, _query_in(messages))
         _write(_report_file(folder, f"{name}-totals"), totals.to_json())
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
@@ -316,8 +321,14 @@ def _totals_before(folder: Path, name: str, batch: int) -> QueryTotals:
         return QueryTotals(name)
 
 
-def _message(reports: list[PublishReport]) -> PartitionPublished:
-    return PartitionPublished(tuple(report.to_json() for report in reports))
+def _message(reports: list[PublishReport], query_id: str | None = None) -> PartitionPublished:
+    return PartitionPublished(tuple(report.to_json() for report in reports), query_id)
+
+
+def _query_in(messages: list[WriterCommitMessage | None]) -> str | None:
+    """Give the query that tasks were of; the driver's process that commits is not told."""
+    names = [message.query_id for message in messages if isinstance(message, PartitionPublished)]
+    return names[0] if names else None
 
 
 def _reports_in(messages: list[WriterCommitMessage | None]) -> list[PublishReport]:

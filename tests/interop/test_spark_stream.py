@@ -62,6 +62,8 @@ def test_a_query_goes_on_from_its_checkpoint_and_without_one_passes_over_what_is
         ]
         assert [progress.sink.numOutputRows for progress in batches] == [4, 3]
         follow(gateway, "another")
+        assert None not in (totals.query_id, read_totals(tmp_path).query_id)
+        assert read_totals(tmp_path).query_id != totals.query_id  # so that a batch of each number is added
         total = read_totals(tmp_path).total
         assert (total.acknowledged, total.duplicate, total.won) == (12, 12, 12)
         assert node.ledger.last_number == 11

@@ -78,6 +78,14 @@ def test_the_last_batch_again_takes_the_place_of_what_it_was() -> None:
     assert again.through(2, []).publishers == again.publishers
 
 
+def test_a_batch_of_another_query_is_another_batch() -> None:
+    first = QueryTotals("team").through(0, [ONE], "a")
+    assert first.through(0, [ONE], "a") == first.through(0, [ONE]) == first
+    both = first.through(0, [TWO], "b")
+    assert (both.query_id, both.total) == ("b", add_reports("team", [ONE, TWO]))
+    assert both.through(0, [TWO], "b") == both
+
+
 def test_totals_travel_as_json() -> None:
-    totals = QueryTotals("team").through(0, [ONE]).through(1, [TWO])
+    totals = QueryTotals("team").through(0, [ONE]).through(1, [TWO], "a")
     assert QueryTotals.from_json(totals.to_json()) == totals

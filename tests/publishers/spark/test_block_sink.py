@@ -230,6 +230,14 @@ def test_a_query_adds_up_its_batches_and_keeps_the_reports_of_the_last(tmp_path:
     assert batches == list(range(3, kept + 2))
 
 
+def test_a_query_that_is_begun_anew_is_added_to_the_one_before(tmp_path: Path) -> None:
+    sink = stream_writer(gateways="127.0.0.1:1", publisher_id="alice", report_path=str(tmp_path))
+    report = PublishReport("alice", safe_through=3, blocks=4, acknowledged=4).to_json()
+    for query in ("first", "second", "second"):  # the last one again, as after a crash
+        sink.commit([None, PartitionPublished((report,), query)], 0)
+    assert read_totals(tmp_path, "alice").total.blocks == 8
+
+
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"before": [], "publishers": [], "x": 1}'])
 def test_damaged_totals_stop_no_query(tmp_path: Path, caplog: pytest.LogCaptureFixture, text: str) -> None:
     sink = stream_writer(gateways="127.0.0.1:1", publisher_id="alice", report_path=str(tmp_path))
