@@ -256,7 +256,7 @@ def test_no_java_is_said(chain: Path, monkeypatch: pytest.MonkeyPatch, tmp_path:
         (("--gateway", "a:1", "--rate", "nan"), "Invalid value for '--rate': got nan, expected a number"),
         (
             ("--gateway", "a:1", "--deadline", "1e300"),
-            "got '1e+300', expected seconds above 0, at most 1000000000",
+            "got '1e+300', expected seconds above 0, at most 1,000,000,000",
         ),
         (("--gateway", "a:1", "--from", "5", "--to", "4"), "--to 4 is before --from 5"),
         (("--gateway", "a:1", "--follow"), "--follow and --checkpoint go together"),

@@ -81,13 +81,6 @@ def test_other_seconds_are_refused(text: str) -> None:
     assert str(caught.value) == f"option 't': got '{text}', expected seconds above 0"
 
 
-def test_seconds_end_where_nanoseconds_are_counted() -> None:
-    assert positive({"t": "1e9"}, "t", "seconds") == 1e9
-    with pytest.raises(OptionError) as caught:
-        positive({"t": "1.1e9"}, "t", "seconds")
-    assert str(caught.value) == "option 't': got '1.1e9', expected seconds above 0, at most 1000000000"
-
-
 def test_unknown_options_are_slips_of_the_hand() -> None:
     check_known({"Gateways": "x"}, frozenset(("gateways", "path")))
     with pytest.raises(OptionError) as caught:
