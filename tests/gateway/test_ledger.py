@@ -201,7 +201,7 @@ def test_bookmarks_that_cannot_be_written_do_not_undo_a_commit(
 ) -> None:
     state = {"open_fails": False, "write_fails": False}
     stand_in = SimpleNamespace(
-        DB=lambda folder, create_if_missing: FailingDatabase(folder, state),
+        DB=lambda folder, **options: FailingDatabase(folder, state),
         Error=plyvel.Error,
         CorruptionError=plyvel.CorruptionError,
     )
