@@ -19,6 +19,7 @@ import logging
 import os
 import re
 import zlib
+from functools import partial
 from gzip import GzipFile
 from pathlib import Path
 from typing import IO, Final
@@ -230,10 +231,10 @@ def ledger_to_start_with(
         return None
     kept = kept_ledger(ledger.data_dir)
     block_0 = ledger.read_block(0) if ledger.first_number == 0 else None
-    verifier = BlockVerifier(ProofVerifier(keys, mode, None, rsa_book), root_layout)
+    verdict_of_keys = partial(_verdict_on, keys=keys, mode=mode, rsa_book=rsa_book, root_layout=root_layout)
     chosen = given or kept
     if chosen is None and block_0 is not None:
-        verdict = _verdict_on(block_0, verifier)
+        verdict = verdict_of_keys(block_0)
         if verdict is not None and verdict.published is None:
             # As in the run that has committed it (`ProofChecks.block_0_committed`): the other keys do.
             log.warning("block 0 publishes no ledger data: TSS proofs are refused")
@@ -257,9 +258,9 @@ def ledger_to_start_with(
             got="another id than that of the ledger data here",
             expected=f"{chosen.ledger_id.hex()}, of {ledger.data_dir / KEPT_NAME}",
         )
-    if given is None and keys.tss_id is not None and chosen.wraps_vk and block_0 is not None:
+    if chosen is kept and keys.tss_id is not None and chosen.wraps_vk and block_0 is not None:
         # Kept by a run without that key, maybe, which believes the WRAPS key of any block 0.
-        verdict = _verdict_on(block_0, verifier)
+        verdict = verdict_of_keys(block_0)
         if verdict is None or verdict.published != chosen:
             raise LedgerKeyError(
                 str(ledger.data_dir / KEPT_NAME),
@@ -286,11 +287,18 @@ def _read(publication: bytes) -> LedgerData | None:
         return None
 
 
-def _verdict_on(block_0: StoredBlock, verifier: BlockVerifier) -> Verdict | None:
-    """Return what there is to say of the block 0 that the node has, None if it is not to be believed.
+def _verdict_on(
+    block_0: StoredBlock,
+    keys: LedgerKeys,
+    mode: VerificationMode,
+    rsa_book: RsaBook | None,
+    root_layout: RootLayout,
+) -> Verdict | None:
+    """Return what the keys alone say of the block 0 that the node has, None if it is not to be believed.
 
     It may have been committed in mode `hash`, so its proof is checked here.
     """
+    verifier = BlockVerifier(ProofVerifier(keys, mode, None, rsa_book), root_layout)
     hasher = verifier.hasher()
     try:
         hasher.add(block_0.items)
