@@ -1,4 +1,4 @@
-"""Ranges of block or entry numbers: what a filter leaves of them, and how they are cut into parts.
+"""Block or entry numbers as text, and ranges of them: what a filter leaves, and how they are cut into parts.
 
 Pure. Every range is half open: its first number is in it, its end is not.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 from dataclasses import dataclass
 
-__all__ = ["NUMBER_MAX", "NumberRange", "cut_evenly"]
+__all__ = ["NUMBER_MAX", "NumberRange", "cut_evenly", "number_of"]
 
 NUMBER_MAX = 2**63 - 1
 """The largest number that Spark's BIGINT holds."""
@@ -34,6 +34,12 @@ class NumberRange:
             return NumberRange(new_first, self.end)
         new_end = max(0, end)
         return NumberRange(new_first, new_end if self.end is None else min(self.end, new_end))
+
+
+def number_of(text: str, most: int) -> int | None:
+    """Read a number as somebody wrote it; None: it is none, or above `most`, whatever its length."""
+    is_number = text.isascii() and text.isdecimal() and len(text) <= len(str(most))
+    return int(text) if is_number and int(text) <= most else None
 
 
 def cut_evenly(first: int, end: int, parts: int) -> list[tuple[int, int]]:

@@ -21,6 +21,7 @@ from publishers import limits
 from publishers.block_files import BlockFormat, encode_block_file
 from publishers.block_summary import size_text, summarize
 from publishers.errors import BlockFileError, SourceRefused, SourceUnreachable
+from publishers.number_range import number_of
 
 __all__ = ["command"]
 
@@ -38,10 +39,10 @@ def _address(context: click.Context, parameter: click.Parameter, text: str) -> s
 def _number(context: click.Context, parameter: click.Parameter, text: str) -> int | None:
     if text == "latest":
         return None
-    is_number = text.isascii() and text.isdecimal() and len(text) <= len(str(_NUMBER_MAX))
-    if not is_number or int(text) > _NUMBER_MAX:
+    number = number_of(text, _NUMBER_MAX)
+    if number is None:
         raise click.BadParameter(f"{text!r} is not a block number or 'latest'", context, parameter)
-    return int(text)
+    return number
 
 
 @click.command("block", short_help="Get one committed block of a node.")

@@ -29,6 +29,7 @@ from publishers.block_files import BlockFormat, block_file_name, write_block_fil
 from publishers.block_follower import BlockFollower, Received, Start
 from publishers.block_summary import size_text, summarize
 from publishers.errors import BlockFileError
+from publishers.number_range import number_of
 
 __all__ = ["command"]
 
@@ -49,10 +50,10 @@ def _start(context: click.Context, parameter: click.Parameter, text: str) -> Sta
         return "first"
     if text == "new":
         return "new"
-    is_number = text.isascii() and text.isdecimal() and len(text) <= len(str(_NUMBER_MAX))
-    if not is_number or int(text) > _NUMBER_MAX:
+    number = number_of(text, _NUMBER_MAX)
+    if number is None:
         raise click.BadParameter(f"{text!r} is not a block number, 'first' or 'new'", context, parameter)
-    return int(text)
+    return number
 
 
 @click.command("subscribe", short_help="Follow a chain: every committed block once, in order.")

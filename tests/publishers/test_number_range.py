@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from publishers.number_range import NumberRange, cut_evenly
+from publishers.number_range import NumberRange, cut_evenly, number_of
 
 
 @pytest.mark.parametrize(
@@ -46,3 +46,32 @@ def test_parts_are_consecutive_and_about_the_same_size(parts: int, cuts: list[tu
 def test_an_empty_range_has_no_parts() -> None:
     assert cut_evenly(10, 10, 3) == []
     assert cut_evenly(10, 9, 3) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("0", 0),
+        ("007", 7),
+        ("255", 255),
+        ("256", None),
+        ("9" * 5_000, None),
+        ("", None),
+        ("-1", None),
+        ("1.0", None),
+        ("\u0663", None),
+    ],
+    ids=[
+        "least",
+        "zeros",
+        "most",
+        "above",
+        "endless",
+        "nothing",
+        "negative",
+        "fraction",
+        "of another script",
+    ],
+)
+def test_a_number_that_somebody_wrote(text: str, number: int | None) -> None:
+    assert number_of(text, 255) == number
