@@ -31,6 +31,16 @@ def refusal(files: TlsFiles) -> str:
     return str(caught.value)
 
 
+def assert_the_old_one_stays(tls: ServerTls, before: str, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.clear()
+    with caplog.at_level(logging.ERROR):
+        assert not tls.reload_if_changed()
+    assert tls.fingerprint == before
+    assert [record.message for record in caplog.records] == [
+        "certificate not renewed, the old one stays in use"
+    ]
+
+
 def test_good_files_are_loaded_and_logged_without_the_key_and_an_end_that_is_near_is_a_warning(
     authority: Authority, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -96,13 +106,7 @@ def test_a_pipe_is_not_waited_for(
     said = f"grpc.tls_certificate: got {pipe} (Not a regular file), expected a file that can be read"
     assert refusal(TlsFiles(pipe, server.key)) == said
     pipe.replace(server.certificate)
-    caplog.clear()
-    with caplog.at_level(logging.ERROR):
-        assert not tls.reload_if_changed()
-    assert tls.fingerprint == before
-    assert [record.message for record in caplog.records] == [
-        "certificate not renewed, the old one stays in use"
-    ]
+    assert_the_old_one_stays(tls, before, caplog)
 
 
 def test_a_renewed_certificate_is_taken_up_once(authority: Authority, server: Pair) -> None:
@@ -146,10 +150,4 @@ def test_files_that_go_away_are_an_error_in_the_log_and_no_more(
     tls = ServerTls(authority.server_files(server, mutual=False), "grpc.tls")
     before = tls.fingerprint
     server.key.unlink()
-    caplog.clear()
-    with caplog.at_level(logging.ERROR):
-        assert not tls.reload_if_changed()
-    assert tls.fingerprint == before
-    assert [record.message for record in caplog.records] == [
-        "certificate not renewed, the old one stays in use"
-    ]
+    assert_the_old_one_stays(tls, before, caplog)
