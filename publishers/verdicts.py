@@ -13,8 +13,10 @@ Pure. `check_block` looks at one block alone, so that many can be checked at onc
 
 So one altered block is one refused block: what comes after it is not refused for its sake.
 
-Where no proof signs a block's root hash (record files, mode `hash`), the layout that its version suggests may
-not be its own; then the next block's footer decides (proofs.md section 3.4), and its note says so.
+Where no proof signs a block's root hash (record files, mode `hash`), only the next block's footer speaks for
+it. If they do not fit, either may be the altered one: the next one is refused, and the block after that is a
+new anchor. And the layout that its version suggests may not be its own; then that footer decides (proofs.md
+section 3.4), and the next block's note says which root hash it has.
 Source: proofs.md sections 3.5, 4 and 7.
 """
 
@@ -50,6 +52,8 @@ class CheckedBlock:
     layout if a proof signs the root; None: it cannot be hashed."""
     refusal: Refusal | None = None
     """Why it is refused; None: it holds."""
+    is_root_signed: bool = False
+    """Whether a proof that was checked signs its root hash."""
     published: LedgerData | None = None
     """The ledger data that an accepted block 0 publishes, if proofs are to be checked with them."""
 
@@ -118,9 +122,16 @@ def check_block(verifier: BlockVerifier, block: Block) -> CheckedBlock:
     except BlockRefused as refused:
         return CheckedBlock(block.number, kinds, _light(summary), refused.refusal)
     summary = verdict.summary
-    if verifier.proofs.mode == "full" and not SIGN_THE_ROOT.isdisjoint(kinds):
+    is_root_signed = verifier.proofs.mode == "full" and not SIGN_THE_ROOT.isdisjoint(kinds)
+    if is_root_signed:
         summary = summary._replace(root_hash_other_layout=None)
-    return CheckedBlock(block.number, kinds, _light(summary), None, verdict.published)
+    return CheckedBlock(
+        block.number,
+        kinds,
+        _light(summary),
+        is_root_signed=is_root_signed,
+        published=verdict.published,
+    )
 
 
 def _kinds(summary: BlockSummary) -> tuple[str, ...]:
@@ -145,6 +156,7 @@ class ChainChecker:
         # Up to the last block that was accepted; `_other` has its root in the other layout, if that may be.
         self._chain: Chain | None = None
         self._other: Chain | None = None
+        self._is_root_signed = False  # of that block
         self._last_number: int | None = None
         self.gaps: list[tuple[int, int]] = []
         """The numbers that are missing between two blocks: first and last of each gap."""
@@ -163,18 +175,19 @@ class ChainChecker:
         refusal, note = checked.refusal, None
         if refusal is None:
             assert checked.summary is not None
-            refusal, note = self._link(checked.summary)
+            refusal, note = self._link(checked.summary, checked.is_root_signed)
         root_hash = None if checked.summary is None else checked.summary.root_hash
         return BlockVerdict(number, checked.proof_kinds, root_hash, refusal, note)
 
-    def _link(self, summary: BlockSummary) -> tuple[Refusal | None, str | None]:
+    def _link(self, summary: BlockSummary, is_root_signed: bool) -> tuple[Refusal | None, str | None]:
         """Check the links of a block that holds in itself, and take it in."""
         chain, note = _chain_before(summary, self._chain)
         refusal = chain.check_links(summary)
         if refusal is not None and self._other is not None:
             other, other_note = _chain_before(summary, self._other)
             if other.check_links(summary) is None:
-                last = f"the root hash of block {self._other.last_number} is that of the other layout"
+                root = summary.previous_root_hash.hex()
+                last = f"the root hash of block {self._other.last_number} is that of the other layout, {root}"
                 chain, refusal, note = other, None, other_note or f"{last}, as this block's footer says"
         if refusal is None:
             self._other = None
@@ -182,7 +195,9 @@ class ChainChecker:
                 self._other = chain.copy()
                 self._other.advance(summary.number, summary.root_hash_other_layout)
             chain.advance(summary.number, summary.root_hash)
-            self._chain = chain
+            self._chain, self._is_root_signed = chain, is_root_signed
+        elif not self._is_root_signed:
+            self._chain = self._other = None  # which of the two was altered cannot be told
         return refusal, note if refusal is None else None
 
 

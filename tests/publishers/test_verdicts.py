@@ -168,17 +168,18 @@ UNSIGNED = BlockVerifier(ProofVerifier(LedgerKeys(), "hash"))
 def test_where_no_proof_signs_the_root_the_next_footer_says_which_layout_it_has(
     layouts: tuple[int, ...], minor: int
 ) -> None:
-    found, _ = verdicts(check_block(UNSIGNED, block) for block in in_layouts(layouts, minor))
+    blocks = [check_block(UNSIGNED, block) for block in in_layouts(layouts, minor)]
+    found, _ = verdicts(blocks)
     suggested = 8 if minor == 77 else 16
-    assert [(verdict.refusal, verdict.note) for verdict in found] == [(None, None)] + [
-        (
-            None,
-            None
-            if layout == suggested
-            else f"the root hash of block {number} is that of the other layout, as this block's footer says",
-        )
-        for number, layout in enumerate(layouts[:-1])
-    ]
+    notes = []
+    for number, layout in enumerate(layouts[:-1]):
+        summary = blocks[number].summary
+        assert summary is not None
+        root_hash = summary.root_hash_other_layout
+        assert root_hash is not None
+        other = f"the root hash of block {number} is that of the other layout, {root_hash.hex()}"
+        notes.append(None if layout == suggested else f"{other}, as this block's footer says")
+    assert [(verdict.refusal, verdict.note) for verdict in found] == [(None, note) for note in [None, *notes]]
 
 
 def test_the_other_layout_helps_across_a_gap_and_no_other_root() -> None:
@@ -189,6 +190,25 @@ def test_the_other_layout_helps_across_a_gap_and_no_other_root() -> None:
     stranger = check_block(UNSIGNED, in_layouts([8, 16, 8, 8], 77)[3])
     found, _ = verdicts([*chain[:3], stranger, *chain[4:]])
     assert [verdict.number for verdict in found if not verdict.is_accepted] == [3]
+
+
+@pytest.mark.parametrize("altered", range(6))
+def test_an_altered_block_whose_root_no_proof_signs_costs_the_one_behind_it_alone(altered: int) -> None:
+    chain = [check_block(UNSIGNED, block) for block in in_layouts([8] * 7, 77)]
+    items = list(in_layouts([8] * 7, 77)[altered].items)
+    changed = check_block(UNSIGNED, Block.from_items([*items[:3], *items[4:]]))
+    found, _ = verdicts([*chain[:altered], changed, *chain[altered + 1 :]])
+    assert [verdict.number for verdict in found if not verdict.is_accepted] == [altered + 1]
+    notes = {verdict.number: verdict.note for verdict in found if verdict.note}
+    assert notes == ({altered + 2: BELIEVED} if altered < 5 else {})
+
+
+def test_a_root_that_a_proof_signs_is_believed_against_all_footers() -> None:
+    """A footer that does not fit a block with a signed root is the one that is wrong, and costs no links."""
+    strangers = [check_block(VERIFIER, block) for block in make_blocks(5, seed=8)[3:]]
+    found, _ = verdicts([checked(0), checked(1), checked(2), *strangers, *map(checked, (5, 6))])
+    assert [verdict.is_accepted for verdict in found] == [True, True, True, False, False, True, True]
+    assert [verdict.note for verdict in found[-2:]] == [BELIEVED, None]
 
 
 def test_a_root_that_a_proof_signs_is_no_other() -> None:
