@@ -59,7 +59,7 @@ class ProofKind(StrEnum):
 
 
 SIGN_THE_ROOT: Final = frozenset((ProofKind.ED25519, ProofKind.TSS, ProofKind.STATE))
-"""Kinds of proofs that hold for one root hash only, and so for the whole block."""
+"""Kinds of proofs that hold for one root hash only, and so for all items that it covers."""
 _NEED_NO_PROCESS: Final = frozenset((ProofKind.ED25519, ProofKind.UNKNOWN_SIGNATURE, ProofKind.UNKNOWN))
 
 

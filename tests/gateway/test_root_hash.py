@@ -126,6 +126,17 @@ def test_items_that_are_not_hashed_change_no_root_but_are_counted(kind: int) -> 
     assert with_it.item_count == without.item_count + 1
 
 
+def test_the_order_of_items_is_covered_within_a_subtree_alone() -> None:
+    """As docs/verification.md warns."""
+    first, second, result = field_item(4, b"a"), field_item(4, b"b"), field_item(5, b"r")
+    roots = [
+        summary_of(whole(items)).root_hash
+        for items in ([first, second, result], [first, result, second], [second, first, result])
+    ]
+    assert roots[1] == roots[0]
+    assert roots[2] != roots[0]
+
+
 @pytest.mark.parametrize("kind", [8, 13, 14, 15, 16, 17, 18, 19, 21, 22, 36, 37, 38, 41, 176, 177])
 def test_items_that_cannot_be_processed_are_refused_by_their_number(kind: int) -> None:
     text = refusal_of(whole([*body_items(2), field_item(kind, b"x")]))
