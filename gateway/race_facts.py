@@ -395,7 +395,8 @@ class RaceFacts:
             return stream.closes_at_ns  # whatever it still sends
         if stream.held_back or stream.delayed_from_ns is not None:
             return None  # what it has sent since is not read, or not told
-        if stream.state is StreamState.PROVEN:
+        # A peer always says where a block ends, and its line may be slow between two proofs.
+        if stream.state is StreamState.PROVEN and not stream.is_peer:
             return stream.since_ns + self.rules.proof_idle_ns
         # Nobody knows when there is a block for a peer to send; its subscription has time limits of its own.
         if stream.state is StreamState.FRESH and self.rules.idle_timeout_ns and not stream.is_peer:

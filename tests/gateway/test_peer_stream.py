@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -17,12 +17,24 @@ from gateway import item_set, looking, peer_stream, subscription
 from gateway.catch_up import Outcome, Range
 from gateway.channels import open_channel
 from gateway.hashing import Hashing
+from gateway.items import ItemKind, field_item
 from gateway.limits import BLOCK_ITEMS_MAX, INLINE_HASH_ITEMS_MAX, PEER_POLL_FAILURES_MAX, TURN_ITEMS_MIN
 from gateway.peer_stream import ENDINGS, PeerStream
 from gateway.race_tables import EndStatus
 from gateway.turns import Turns
 from publishers.maker import BlockMaker, MakerOptions
-from tests.gateway.fake_peer import Code, Response, fake_peer, items_of, nonsense_peer, says, silent, whole
+from tests.gateway.fake_peer import (
+    Code,
+    FakePeer,
+    Response,
+    end_of,
+    fake_peer,
+    items_of,
+    nonsense_peer,
+    says,
+    silent,
+    whole,
+)
 from tests.gateway.test_following import FAST, peers, until_block
 from tests.gateway.test_ledger import logged
 from tests.nodes import ANSWER_SECONDS, KEY, make_blocks, running_node, wire_to
@@ -112,6 +124,33 @@ def test_a_block_that_is_too_far_ahead_begins_the_attempt_anew(tmp_path: Path) -
     outcome, reason, last = asyncio.run(attempt(tmp_path, 4, Range(6, None), 6))
     assert (outcome, reason) == (Outcome.RACED, "a block before it is needed again")
     assert last == 3
+
+
+def test_a_proof_that_is_long_in_coming_belongs_to_its_block(tmp_path: Path) -> None:
+    """Over a slow line a standby held the block without it, and had other bytes than its active node."""
+    proof_idle_ms = 20
+    proof = field_item(ItemKind.BLOCK_PROOF, b"\x3a\x05later")  # of a kind to come, field 7
+
+    async def script(peer: FakePeer, start: int, end: int) -> AsyncIterator[Response]:
+        yield items_of(*BLOCKS[0].items)
+        await asyncio.sleep(10 * proof_idle_ms / 1000)
+        yield items_of(proof)
+        for response in (end_of(0), *whole(BLOCKS[1]), Response(status=Code.SUCCESS)):
+            yield response
+
+    async def scenario() -> None:
+        async with (
+            fake_peer(BLOCKS[:2], script) as peer,
+            running_node(tmp_path, publish_proof_idle_ms=proof_idle_ms) as node,
+            open_channel(peer.address) as channel,
+        ):
+            stream = PeerStream(node.conductor, peer.address, Range(0, 1), ANSWER_SECONDS)
+            assert (await stream.run(channel, None))[0] is Outcome.COMPLETE
+            stored = node.ledger.read_block(0)
+            assert stored is not None
+            assert list(stored.items) == [*BLOCKS[0].items, proof]
+
+    asyncio.run(scenario())
 
 
 @pytest.mark.parametrize(("transaction_count", "waits"), [(10, False), (100, True)])

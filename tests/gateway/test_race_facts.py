@@ -328,13 +328,13 @@ def test_the_time_limit_of_each_state(state: StreamState) -> None:
     assert facts.next_deadline_ns() == expected
 
 
-def test_a_peer_need_not_begin_a_block() -> None:
+def test_a_peer_need_not_begin_a_block_and_says_where_it_ends() -> None:
     facts = facts_with(rules=RULES)
     stream = connect(facts, "P", StreamState.FRESH)
     stream.since_ns, stream.is_peer = 7, True
     assert facts.stream_deadline(stream) is None
-    stream.state = StreamState.PROVEN  # the proof that it has sent may be the last all the same
-    assert facts.stream_deadline(stream) == 17
+    stream.state = StreamState.PROVEN
+    assert facts.stream_deadline(stream) is None
 
 
 def test_a_limit_of_0_is_none() -> None:
