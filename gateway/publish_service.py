@@ -348,10 +348,13 @@ def _item_set_of(request: _Request) -> ItemSet | BadMessage:
 
 
 def publisher_name(context: aio.ServicerContext[Any, Any]) -> str:
-    """Tell who a publisher is: its certificate's subject, else `publisher-id`, else its connection."""
+    """Tell who a publisher is: its certificate's subject, else `publisher-id`, else its connection.
+
+    A certificate may have no subject but alternative names; gRPC then tells of an empty one.
+    """
     auth = context.auth_context()
     for key in ("x509_subject", "x509_common_name"):
-        for subject in auth.get(key, ()):
+        for subject in filter(None, auth.get(key, ())):
             return _printable(subject)
     for key, value in context.invocation_metadata() or ():
         if key == PUBLISHER_ID_KEY and value:
@@ -362,8 +365,8 @@ def publisher_name(context: aio.ServicerContext[Any, Any]) -> str:
 def subjects_of(context: aio.ServicerContext[Any, Any]) -> frozenset[str]:
     """Give the forms in which a certificate may be on the list: its whole subject, and `CN=` its name."""
     auth = context.auth_context()
-    whole = (_printable(subject) for subject in auth.get("x509_subject", ()))
-    common = (f"CN={_printable(name)}" for name in auth.get("x509_common_name", ()))
+    whole = (_printable(subject) for subject in filter(None, auth.get("x509_subject", ())))
+    common = (f"CN={_printable(name)}" for name in filter(None, auth.get("x509_common_name", ())))
     return frozenset((*whole, *common))
 
 
