@@ -24,9 +24,9 @@ __all__ = [
     "CONNECTION_IDLE_SECONDS_MAX",
     "CONTROL_CALL_SECONDS",
     "CONTROL_SECONDS_MAX",
+    "CROWD_BYTES_MIN",
     "CROWD_ITEMS_MIN",
-    "CROWD_SAMPLES",
-    "CROWD_SAMPLE_BYTES",
+    "CROWD_ITEM_BYTES",
     "DISK_PROBE_BYTES",
     "DISK_PROBE_SECONDS",
     "DRAIN_SECONDS",
@@ -298,11 +298,11 @@ CROWD_ITEMS_MIN: Final = 256 * 1024
 """Items of one message from which on it is parsed, and looked at, only while no other such message is: they
 take some 90 bytes each, however short they are, and some tens of streams would fill the memory with them."""
 
-CROWD_SAMPLES: Final = 64
-"""Places of a message at which its items are counted: to count them all takes the loop 2 ms for each MB."""
+CROWD_ITEM_BYTES: Final = 24
+"""The same where items have fewer bytes on average: real ones have hundreds, these come to five times that."""
 
-CROWD_SAMPLE_BYTES: Final = 1_024
-"""Bytes of each of these."""
+CROWD_BYTES_MIN: Final = 16 * 1024
+"""A shorter message is none: parsed, it takes 0.8 MB at most."""
 
 TURN_ITEMS_MIN: Final = 128
 """Items of one message, or batch to be hashed, from which on it takes a turn of the event loop."""
@@ -391,7 +391,7 @@ HALF_CLOSE_SECONDS: Final = 0.02
 """How long after the end of a publisher's messages the stream has to live to count as closed in order. gRPC
 reports the end of a broken stream in the same way, and says that it is broken some 0.1 ms later."""
 
-HARD_MESSAGE_FACTOR: Final = 4
+HARD_MESSAGE_FACTOR: Final = 2
 """A message up to this many times `grpc.max_message_bytes` is received, so that it can be answered with
 INVALID_REQUEST; a longer one is ended by gRPC itself, with RESOURCE_EXHAUSTED."""
 

@@ -14,7 +14,13 @@ from gateway import looking
 from gateway.errors import ItemError
 from gateway.item_set import ItemSet, inspect
 from gateway.items import ItemKind, field_item
-from gateway.limits import CROWD_ITEMS_MIN, INLINE_HASH_ITEMS_MAX, TURN_ITEMS_MIN
+from gateway.limits import (
+    CROWD_BYTES_MIN,
+    CROWD_ITEM_BYTES,
+    CROWD_ITEMS_MIN,
+    INLINE_HASH_ITEMS_MAX,
+    TURN_ITEMS_MIN,
+)
 from gateway.looking import Looking
 from gateway.turns import Turns
 from tests.gateway.rounds import Rounds
@@ -63,11 +69,32 @@ def test_few_items_need_no_turn() -> None:
     assert not Looking.is_quick([SHORT] * TURN_ITEMS_MIN)
 
 
-@pytest.mark.parametrize("tag", [b"\x0a", b"\x8a\x00", b"\x8a\x80\x00"])
+TAGS = (b"\x0a", b"\x8a\x00", b"\x8a\x80\x00")
+"""Of an item in a message, in forms of one byte and more."""
+
+
+def of_items(count: int, item_bytes: int, tag: bytes = TAGS[0]) -> bytes:
+    """A message of items, each with so many bytes in the message; 3 to 127 of them behind the tag."""
+    payload_bytes = item_bytes - len(tag) - 1
+    return (tag + bytes([payload_bytes]) + bytes(payload_bytes)) * count
+
+
+@pytest.mark.parametrize("tag", TAGS)
 def test_a_message_of_very_many_items_is_a_crowd_however_they_are_written(tag: bytes) -> None:
-    item = tag + b"\x02" + SHORT
-    assert Looking(Turns()).is_crowd(item * (CROWD_ITEMS_MIN + CROWD_ITEMS_MIN // 8))
-    assert not Looking(Turns()).is_crowd(item * (CROWD_ITEMS_MIN - CROWD_ITEMS_MIN // 8))
+    item_bytes = 2 * CROWD_ITEM_BYTES
+    above, below = (CROWD_ITEMS_MIN + change for change in (CROWD_ITEMS_MIN // 8, -CROWD_ITEMS_MIN // 8))
+    assert Looking(Turns()).is_crowd(of_items(above, item_bytes, tag))
+    assert not Looking(Turns()).is_crowd(of_items(below, item_bytes, tag))
+
+
+@pytest.mark.parametrize("tag", TAGS)
+@pytest.mark.parametrize("size", [CROWD_BYTES_MIN, CROWD_ITEMS_MIN, 4 * CROWD_ITEMS_MIN])
+def test_a_message_of_very_short_items_is_a_crowd_unless_it_is_short_itself(size: int, tag: bytes) -> None:
+    """Some hundred streams, each with a message just too short to be one, took 4 GB together."""
+    short, long = CROWD_ITEM_BYTES // 2, 2 * CROWD_ITEM_BYTES
+    assert Looking(Turns()).is_crowd(of_items(size // short + 1, short, tag))
+    assert not Looking(Turns()).is_crowd(of_items(size // long + 1, long, tag))
+    assert not Looking(Turns()).is_crowd(of_items((CROWD_BYTES_MIN - 1) // short, short, tag))
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -78,8 +105,9 @@ def test_a_crowd_does_not_hide_behind_a_long_item(seed: int) -> None:
     assert looking.is_crowd(short + long)
 
 
-def test_long_items_are_no_crowd() -> None:
-    assert not Looking(Turns()).is_crowd(random.Random(1).randbytes(8 * 1024 * 1024))
+@pytest.mark.parametrize("size", [CROWD_BYTES_MIN, CROWD_ITEMS_MIN, 8 * 1024 * 1024])
+def test_long_items_are_no_crowd(size: int) -> None:
+    assert not Looking(Turns()).is_crowd(random.Random(1).randbytes(size))
 
 
 @pytest.mark.parametrize(

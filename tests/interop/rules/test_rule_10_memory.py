@@ -242,8 +242,7 @@ def test_messages_of_very_many_items_are_taken_up_one_at_a_time_and_hold_up_nobo
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Bob, Carol and Dave send a great many tiny items at once, which take many times their bytes."""
-    crowd = 4 * INLINE_HASH_ITEMS_MAX
-    monkeypatch.setattr(looking, "CROWD_ITEMS_MIN", crowd // 2)
+    crowd = 8 * INLINE_HASH_ITEMS_MAX
     look, parse = looking._look, publish_service._parsed
     looked_at: list[int] = []
     parsed: list[bytes] = []

@@ -206,8 +206,7 @@ def test_time_in_which_the_node_looks_at_messages_of_very_many_items_is_nobodys(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Alice's waits for Bob's, and is then looked at for longer than a block may take."""
-    crowd = [field_item(ItemKind.EVENT_HEADER, b"")] * (4 * INLINE_HASH_ITEMS_MAX)
-    monkeypatch.setattr(looking, "CROWD_ITEMS_MIN", len(crowd) // 2)
+    crowd = [field_item(ItemKind.EVENT_HEADER, b"")] * (8 * INLINE_HASH_ITEMS_MAX)
     look = looking._look
     begun: list[int] = []
 
