@@ -11,6 +11,7 @@ from pathlib import Path
 from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
 
 from gateway.errors import TlsError
 
@@ -55,16 +56,22 @@ def check_key(
     Raises:
         TlsError: the key cannot be used, or is another one.
     """
-    try:
-        key = serialization.load_pem_private_key(pem, password=None, unsafe_skip_rsa_key_validation=is_quick)
-    except (ValueError, TypeError, UnsupportedAlgorithm):
-        raise TlsError(
-            what, got=f"{file}, which cannot be used", expected="a PEM private key without a passphrase"
-        ) from None  # the cause could quote the key
+    key = _private_key(pem, file, what, is_quick=True)
     if _public_bytes(key.public_key()) != _public_bytes(certificate.public_key()):
         raise TlsError(
             what, got=f"{file}, another certificate's key", expected=f"the key of {certificate_file}"
         )
+    if not is_quick:  # last: a key that is another one is met at each handshake until it is replaced
+        _private_key(pem, file, what, is_quick=False)
+
+
+def _private_key(pem: bytes, file: _Named, what: str, *, is_quick: bool) -> PrivateKeyTypes:
+    try:
+        return serialization.load_pem_private_key(pem, password=None, unsafe_skip_rsa_key_validation=is_quick)
+    except (ValueError, TypeError, UnsupportedAlgorithm):
+        raise TlsError(
+            what, got=f"{file}, which cannot be used", expected="a PEM private key without a passphrase"
+        ) from None  # the cause could quote the key
 
 
 def _public_bytes(key: object) -> bytes:

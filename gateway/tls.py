@@ -9,7 +9,8 @@ then, so an operator renews a certificate by replacing files, and no connection 
 
 Invariants
   - What cannot be used is an error at start. Later it is one log line, and the last good files stay in use:
-    a half-written renewal never takes a node off the network.
+    a half-written renewal never takes a node off the network. It is tried again at each look, as it may be
+    mended without a change of the files.
   - The certificate and the key that are handed to gRPC fit each other.
   - Nothing of a key is ever logged; a certificate is logged as its SHA-256 fingerprint and its end.
 """
@@ -112,20 +113,23 @@ class ServerTls:
         )
 
     def reload_if_changed(self) -> bool:
-        """Look at the files, and read them if they have changed; say whether new ones are in use now.
+        """Read the files if they are new or could not be used; say whether new ones are in use now.
 
-        What cannot be used is logged once for each change, and the certificate in use stays.
+        What cannot be used is logged once for each reason, and the certificate in use stays.
         """
         with self._lock:
             stamp = self._look()
-            if stamp == self._stamp:
-                return False
+            if stamp == self._stamp and self.problem is None:
+                return False  # with a problem it is not enough: no stamp tells that a file may now be read
             self._stamp = stamp
             try:
                 loaded = _load(self._files, self._setting)
             except TlsError as error:
-                self.problem = str(error)
-                log.error("certificate not renewed, the old one stays in use", extra=fields(got=str(error)))
+                if str(error) != self.problem:
+                    self.problem = str(error)
+                    log.error(
+                        "certificate not renewed, the old one stays in use", extra=fields(got=self.problem)
+                    )
                 return False
             self.problem = None
             if loaded == self._loaded:

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.types import CertificateIssuerPrivateKeyTypes
 from cryptography.x509.oid import NameOID
 
 from gateway.channels import ClientTls
@@ -39,10 +40,16 @@ class Authority:
         return self._path
 
     def issue(
-        self, name: str, *, file: str | None = None, organization: str = "Net, Inc", days: int = 90
+        self,
+        name: str,
+        *,
+        file: str | None = None,
+        organization: str = "Net, Inc",
+        days: int = 90,
+        key: CertificateIssuerPrivateKeyTypes | None = None,
     ) -> Pair:
-        """Issue a certificate that ends in so many days; negative: it has ended."""
-        key = ec.generate_private_key(ec.SECP256R1())
+        """Issue a certificate that ends in so many days (negative: it has ended), for a new key or `key`."""
+        key = key or ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name(
             [
                 x509.NameAttribute(NameOID.COMMON_NAME, name),
@@ -71,7 +78,7 @@ class Authority:
         return ClientTls(str(self.path), str(pair.certificate), str(pair.key))
 
     def _sign(
-        self, subject: x509.Name, key: ec.EllipticCurvePrivateKey, *, days: int, is_ca: bool
+        self, subject: x509.Name, key: CertificateIssuerPrivateKeyTypes, *, days: int, is_ca: bool
     ) -> x509.Certificate:
         now = datetime.now(UTC)
         names: list[x509.GeneralName] = [

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric import rsa
 
 from gateway.errors import TlsError
 from gateway.pem import certificates_in, check_key
@@ -59,3 +60,23 @@ def test_a_key_is_compared_with_its_certificate(tmp_path: Path) -> None:
         assert str(caught.value) == (
             f"key file: got {bob.key}, another certificate's key, expected the key of {alice.certificate}"
         )
+
+
+def test_whether_an_rsa_keys_numbers_go_together_is_looked_at_last_and_not_where_it_is_to_be_quick(
+    tmp_path: Path,
+) -> None:
+    """It takes a second, and a server asks at each handshake while its files cannot be used."""
+    authority = Authority(tmp_path)
+    other = authority.issue("bob")
+    good = rsa.generate_private_key(65537, 2048).private_numbers()
+    broken = rsa.RSAPrivateNumbers(
+        good.p, good.q, good.d + 2, good.dmp1, good.dmq1, good.iqmp, good.public_numbers
+    )
+    alice = authority.issue("alice", key=broken.private_key(unsafe_skip_rsa_key_validation=True))
+    pem = alice.key.read_bytes()
+    certificate = certificates_in(alice.certificate.read_bytes(), alice.certificate, "")[0]
+    another = certificates_in(other.certificate.read_bytes(), other.certificate, "")[0]
+    check_key(pem, alice.key, "", certificate, "", is_quick=True)
+    for of, got in ((certificate, "which cannot be used"), (another, "another certificate's key")):
+        with pytest.raises(TlsError, match=got):
+            check_key(pem, alice.key, "", of, "")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 
@@ -151,3 +153,36 @@ def test_files_that_go_away_are_an_error_in_the_log_and_no_more(
     before = tls.fingerprint
     server.key.unlink()
     assert_the_old_one_stays(tls, before, caplog)
+
+
+def test_what_could_not_be_used_is_tried_again_and_logged_again_only_for_another_reason(
+    authority: Authority,
+    server: Pair,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A key that becomes readable has the inode, the time and the size that it had."""
+    tls = ServerTls(authority.server_files(server, mutual=False), "grpc.tls")
+    before = tls.fingerprint
+    authority.issue("node")
+    os.utime(server.certificate, ns=(1, 1))
+
+    def refuse(path: Path) -> BinaryIO:  # a mode would not keep root from reading
+        raise PermissionError(errno.EACCES, why)
+
+    why = "Permission denied"
+    with monkeypatch.context() as patched:
+        patched.setattr("gateway.tls.open_regular", refuse)
+        assert_the_old_one_stays(tls, before, caplog)
+        caplog.clear()
+        assert not tls.reload_if_changed()
+        assert not caplog.records
+        why = "Input/output error"
+        assert_the_old_one_stays(tls, before, caplog)
+        assert tls.problem == (
+            f"grpc.tls_certificate: got {server.certificate} (Input/output error), "
+            "expected a file that can be read"
+        )
+    assert tls.reload_if_changed()
+    assert tls.fingerprint != before
+    assert tls.problem is None
