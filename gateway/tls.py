@@ -10,7 +10,7 @@ then, so an operator renews a certificate by replacing files, and no connection 
 Invariants
   - What cannot be used is an error at start. Later it is one log line, and the last good files stay in use:
     a half-written renewal never takes a node off the network. It is tried again at each look, as it may be
-    mended without a change of the files.
+    mended without a change of the files: a certificate that is not valid yet is taken up when it is.
   - The certificate and the key that are handed to gRPC fit each other.
   - Nothing of a key is ever logged; a certificate is logged as its SHA-256 fingerprint and its end.
 """
@@ -24,6 +24,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import grpc
+from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 
 from gateway.errors import TlsError
@@ -187,7 +188,7 @@ def _load(files: TlsFiles, setting: str) -> _Loaded:
     """Read the files and see that gRPC can use them: it would not say what is wrong.
 
     Raises:
-        TlsError: one cannot be read, is not PEM, has ended, or certificate and key do not fit.
+        TlsError: one cannot be read, is not PEM, is not valid yet, has ended, or the two do not fit.
     """
     certificate_pem = _read(files.certificate, f"{setting}_certificate")
     key_pem = _read(files.key, f"{setting}_key")
@@ -196,15 +197,26 @@ def _load(files: TlsFiles, setting: str) -> _Loaded:
     if client_ca_pem is not None:
         assert files.client_ca is not None
         certificates_in(client_ca_pem, files.client_ca, f"{setting}_client_ca")
+    _check_times(own, files.certificate, f"{setting}_certificate", datetime.now(UTC))
     check_key(key_pem, files.key, f"{setting}_key", own, files.certificate)
-    if own.not_valid_after_utc <= datetime.now(UTC):
-        raise TlsError(
-            f"{setting}_certificate",
-            got=f"{files.certificate}, which ended on {own.not_valid_after_utc:%Y-%m-%d}",
-            expected="one that has not ended",
-        )
     fingerprint = own.fingerprint(hashes.SHA256()).hex()
     return _Loaded(certificate_pem, key_pem, client_ca_pem, fingerprint, own.not_valid_after_utc)
+
+
+def _check_times(certificate: x509.Certificate, file: Path, setting: str, now: datetime) -> None:
+    """See that clients with this clock would take it: to the second, as the next look is not far."""
+    if certificate.not_valid_before_utc > now:
+        raise TlsError(
+            setting,
+            got=f"{file}, which is valid from {certificate.not_valid_before_utc:%Y-%m-%d %H:%M:%S} UTC on",
+            expected="one that is valid already by this machine's clock",
+        )
+    if certificate.not_valid_after_utc <= now:
+        raise TlsError(
+            setting,
+            got=f"{file}, which ended on {certificate.not_valid_after_utc:%Y-%m-%d}",
+            expected="one that has not ended",
+        )
 
 
 def _read(path: Path, setting: str) -> bytes:

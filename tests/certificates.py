@@ -46,9 +46,10 @@ class Authority:
         file: str | None = None,
         organization: str = "Net, Inc",
         days: int = 90,
+        begins: datetime | None = None,
         key: CertificateIssuerPrivateKeyTypes | None = None,
     ) -> Pair:
-        """Issue a certificate that ends in so many days (negative: it has ended), for a new key or `key`."""
+        """Issue a certificate that ends in so many days (negative: it has ended); it began 30 days ago."""
         key = key or ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name(
             [
@@ -57,7 +58,7 @@ class Authority:
             ]
         )
         pair = Pair(self.folder / f"{file or name}.crt", self.folder / f"{file or name}.key")
-        pair.certificate.write_bytes(_pem(self._sign(subject, key, days=days, is_ca=False)))
+        pair.certificate.write_bytes(_pem(self._sign(subject, key, days=days, is_ca=False, begins=begins)))
         pair.key.write_bytes(
             key.private_bytes(
                 serialization.Encoding.PEM,
@@ -78,7 +79,13 @@ class Authority:
         return ClientTls(str(self.path), str(pair.certificate), str(pair.key))
 
     def _sign(
-        self, subject: x509.Name, key: CertificateIssuerPrivateKeyTypes, *, days: int, is_ca: bool
+        self,
+        subject: x509.Name,
+        key: CertificateIssuerPrivateKeyTypes,
+        *,
+        days: int,
+        is_ca: bool,
+        begins: datetime | None = None,
     ) -> x509.Certificate:
         now = datetime.now(UTC)
         names: list[x509.GeneralName] = [
@@ -91,7 +98,7 @@ class Authority:
             .issuer_name(self._subject)
             .public_key(key.public_key())
             .serial_number(x509.random_serial_number())
-            .not_valid_before(now - timedelta(days=30))
+            .not_valid_before(begins or now - timedelta(days=30))
             .not_valid_after(now + timedelta(days=days))
             .add_extension(x509.BasicConstraints(ca=is_ca, path_length=None), critical=True)
             .add_extension(x509.SubjectAlternativeName(names), critical=False)

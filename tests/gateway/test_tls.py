@@ -5,8 +5,9 @@ from __future__ import annotations
 import errno
 import logging
 import os
+from datetime import UTC, datetime, timedelta, tzinfo
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Self
 
 import pytest
 
@@ -73,6 +74,8 @@ def test_each_file_that_cannot_be_used_is_named(authority: Authority, server: Pa
     text.write_text("-----BEGIN CERTIFICATE-----\nno\n-----END CERTIFICATE-----\n")
     long.write_bytes(b"x" * (TLS_FILE_BYTES_MAX + 1))
     other, ended = authority.issue("other"), authority.issue("ended", days=-1)
+    begins = datetime.now(UTC) + timedelta(hours=2)
+    early = authority.issue("early", begins=begins)
     certificate, key = server
     assert refusal(TlsFiles(missing, key)) == (
         f"grpc.tls_certificate: got {missing} (No such file or directory), expected a file that can be read"
@@ -94,6 +97,11 @@ def test_each_file_that_cannot_be_used_is_named(authority: Authority, server: Pa
     )
     assert refusal(TlsFiles(ended.certificate, ended.key)).startswith(
         f"grpc.tls_certificate: got {ended.certificate}, which ended on "
+    )
+    assert refusal(TlsFiles(early.certificate, early.key)) == (
+        f"grpc.tls_certificate: got {early.certificate}, "
+        f"which is valid from {begins:%Y-%m-%d %H:%M:%S} UTC on, "
+        "expected one that is valid already by this machine's clock"
     )
 
 
@@ -186,3 +194,29 @@ def test_what_could_not_be_used_is_tried_again_and_logged_again_only_for_another
     assert tls.reload_if_changed()
     assert tls.fingerprint != before
     assert tls.problem is None
+
+
+def test_a_renewed_certificate_that_is_not_valid_yet_is_taken_up_when_it_is(
+    authority: Authority,
+    server: Pair,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tls = ServerTls(authority.server_files(server, mutual=False), "grpc.tls")
+    before, hours = tls.fingerprint, timedelta(hours=2)
+    begins = (datetime.now(UTC) + hours).replace(microsecond=0)
+    authority.issue("node", begins=begins)
+    assert_the_old_one_stays(tls, before, caplog)
+
+    class Clock(datetime):
+        @classmethod
+        def now(cls, tz: tzinfo | None = None) -> Self:
+            return cls.fromtimestamp(at.timestamp(), tz)
+
+    monkeypatch.setattr("gateway.tls.datetime", Clock)
+    at = begins - timedelta(seconds=1)
+    assert not tls.reload_if_changed()
+    at = begins
+    assert tls.reload_if_changed()
+    assert tls.fingerprint != before
+    assert not tls.reload_if_changed()
