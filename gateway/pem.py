@@ -2,6 +2,14 @@
 
 Pure: bytes in, values or errors out. gRPC tells of what it cannot use on standard error only, and without the
 name of the file. Nothing of a key is in any error.
+
+What gRPC does with each kind of key, by trying it with grpcio 1.85 (BoringSSL):
+
+    RSA, P-256, P-384           a server and a client can have it
+    P-521, Ed25519              a server can have it: clients of Go and OpenJDK get through the handshake.
+                                Those on BoringSSL, as Sluice's own, do not: they do not ask for such a
+                                signature. A client can have it where the server is not on BoringSSL
+    anything else               nothing can be done with it
 """
 
 from __future__ import annotations
@@ -11,13 +19,22 @@ from pathlib import Path
 from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
-from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes, PublicKeyTypes
+from cryptography.x509.oid import PublicKeyAlgorithmOID
 
 from gateway.errors import TlsError
 
 __all__ = ["certificates_in", "check_key"]
 
 _Named = Path | str
+
+_RSA_BITS_MIN, _RSA_BITS_MAX = 522, 16_384
+"""Of an RSA key's modulus. A shorter one has no room for the signature of a handshake, PSS with SHA-256, and
+fails at each; BoringSSL does not load a longer one."""
+_CURVES = {"secp256r1": "P-256", "secp384r1": "P-384", "secp521r1": "P-521"}
+_USABLE = frozenset({"RSA", *_CURVES.values(), "Ed25519"})
+_EXPECTED = f"RSA of {_RSA_BITS_MIN} to {_RSA_BITS_MAX} bits, P-256 or P-384"  # what anybody can use
 
 
 def certificates_in(pem: bytes, file: _Named, what: str) -> list[x509.Certificate]:
@@ -42,8 +59,8 @@ def check_key(
     certificate_file: _Named,
     *,
     is_quick: bool = False,
-) -> None:
-    """See that a private key is that of a certificate.
+) -> str:
+    """See that a private key is that of a certificate, and of a kind that gRPC can use.
 
     Args:
         pem: the key, without a passphrase.
@@ -53,16 +70,27 @@ def check_key(
         certificate_file: where that is.
         is_quick: leave out what takes a second with a long RSA key, whether its numbers go together.
 
+    Returns:
+        The kind: RSA, P-256, P-384, P-521 or Ed25519.
+
     Raises:
-        TlsError: the key cannot be used, or is another one.
+        TlsError: the key cannot be used, is of another kind, or is another one.
     """
-    key = _private_key(pem, file, what, is_quick=True)
-    if _public_bytes(key.public_key()) != _public_bytes(certificate.public_key()):
+    key = _private_key(pem, file, what, is_quick=True).public_key()
+    kind = _kind(key)
+    if kind == "RSA" and certificate.public_key_algorithm_oid == PublicKeyAlgorithmOID.RSASSA_PSS:
+        kind = "RSASSA-PSS"
+    if kind not in _USABLE:
+        raise TlsError(what, got=f"{file}, a key of the kind {kind}", expected=_EXPECTED)
+    if isinstance(key, rsa.RSAPublicKey) and not _RSA_BITS_MIN <= key.key_size <= _RSA_BITS_MAX:
+        raise TlsError(what, got=f"{file}, a key of {key.key_size} bits", expected=_EXPECTED)
+    if not _is_key_of(key, certificate):
         raise TlsError(
             what, got=f"{file}, another certificate's key", expected=f"the key of {certificate_file}"
         )
     if not is_quick:  # last: a key that is another one is met at each handshake until it is replaced
         _private_key(pem, file, what, is_quick=False)
+    return kind
 
 
 def _private_key(pem: bytes, file: _Named, what: str, *, is_quick: bool) -> PrivateKeyTypes:
@@ -72,6 +100,20 @@ def _private_key(pem: bytes, file: _Named, what: str, *, is_quick: bool) -> Priv
         raise TlsError(
             what, got=f"{file}, which cannot be used", expected="a PEM private key without a passphrase"
         ) from None  # the cause could quote the key
+
+
+def _kind(key: PublicKeyTypes) -> str:
+    """Name a kind of key as people do: RSA, P-256, secp256k1, Ed25519."""
+    if isinstance(key, ec.EllipticCurvePublicKey):
+        return _CURVES.get(key.curve.name, key.curve.name)
+    return type(key).__name__.removesuffix("PublicKey")
+
+
+def _is_key_of(key: PublicKeyTypes, certificate: x509.Certificate) -> bool:
+    try:
+        return _public_bytes(key) == _public_bytes(certificate.public_key())
+    except UnsupportedAlgorithm:  # the certificate's, as the key has been read
+        return False
 
 
 def _public_bytes(key: object) -> bytes:

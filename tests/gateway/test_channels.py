@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
 
 from gateway.channels import ClientTls, open_blocking_channel, open_channel
 from gateway.errors import TlsError
@@ -96,6 +97,8 @@ def test_files_that_do_not_fit_or_cannot_be_used_are_named(tmp_path: Path) -> No
     half = tmp_path / "half.crt"
     half.write_bytes(alice.certificate.read_bytes()[:300])
     ca, certificate = str(authority.path), str(alice.certificate)
+    odd = authority.client(authority.issue("odd", key=ec.generate_private_key(ec.SECP256K1())))
+    curve = f"{odd.key_file}, a key of the kind secp256k1, expected RSA of 522 to 16384 bits, P-256 or P-384"
     unusable = f"{half}, which cannot be used, expected a PEM file of certificates"
     for tls, words in (
         (
@@ -104,6 +107,7 @@ def test_files_that_do_not_fit_or_cannot_be_used_are_named(tmp_path: Path) -> No
         ),
         (ClientTls(str(half)), f"CA file: got {unusable}"),
         (ClientTls(ca, str(half), str(alice.key)), f"certificate file: got {unusable}"),
+        (odd, f"key file: got {curve}"),
     ):
         with pytest.raises(TlsError) as caught:
             open_blocking_channel("127.0.0.1:1", tls)

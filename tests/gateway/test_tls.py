@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import BinaryIO, Self
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
 
 from gateway.errors import TlsError
 from gateway.limits import CERTIFICATE_WARNING_DAYS, TLS_FILE_BYTES_MAX
@@ -76,6 +77,7 @@ def test_each_file_that_cannot_be_used_is_named(authority: Authority, server: Pa
     other, ended = authority.issue("other"), authority.issue("ended", days=-1)
     begins = datetime.now(UTC) + timedelta(hours=2)
     early = authority.issue("early", begins=begins)
+    odd = authority.issue("odd", key=ec.generate_private_key(ec.SECP256K1()))
     certificate, key = server
     assert refusal(TlsFiles(missing, key)) == (
         f"grpc.tls_certificate: got {missing} (No such file or directory), expected a file that can be read"
@@ -102,6 +104,10 @@ def test_each_file_that_cannot_be_used_is_named(authority: Authority, server: Pa
         f"grpc.tls_certificate: got {early.certificate}, "
         f"which is valid from {begins:%Y-%m-%d %H:%M:%S} UTC on, "
         "expected one that is valid already by this machine's clock"
+    )
+    assert refusal(TlsFiles(odd.certificate, odd.key)) == (
+        f"grpc.tls_key: got {odd.key}, a key of the kind secp256k1, "
+        "expected RSA of 522 to 16384 bits, P-256 or P-384"
     )
 
 
@@ -220,3 +226,12 @@ def test_a_renewed_certificate_that_is_not_valid_yet_is_taken_up_when_it_is(
     assert tls.reload_if_changed()
     assert tls.fingerprint != before
     assert not tls.reload_if_changed()
+
+
+def test_a_renewal_of_a_kind_that_grpc_does_not_take_leaves_the_old_certificate(
+    authority: Authority, server: Pair, caplog: pytest.LogCaptureFixture
+) -> None:
+    """gRPC would go on with the old one, and the node would take the new one for the one in use."""
+    tls = ServerTls(authority.server_files(server, mutual=False), "grpc.tls")
+    authority.issue("node", key=ec.generate_private_key(ec.BrainpoolP256R1()))
+    assert_the_old_one_stays(tls, tls.fingerprint, caplog)
