@@ -299,7 +299,7 @@ CROWD_ITEMS_MIN: Final = 256 * 1024
 take some 90 bytes each, however short they are, and some tens of streams would fill the memory with them."""
 
 CROWD_ITEM_BYTES: Final = 24
-"""The same where items have fewer bytes on average: real ones have hundreds, these come to five times that."""
+"""The same where items have fewer bytes on average: real ones have hundreds, these take five times theirs."""
 
 CROWD_BYTES_MIN: Final = 16 * 1024
 """A shorter message is none: parsed, it takes 0.8 MB at most."""
