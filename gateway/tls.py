@@ -140,10 +140,14 @@ class ServerTls:
         return True
 
     def _fetch(self) -> grpc.ServerCertificateConfiguration | None:
-        """Answer gRPC at a handshake: a new configuration, or None for the one it has."""
+        """Answer gRPC at a handshake: a new configuration, or None for the one it has.
+
+        Where clients show certificates it is new each time. One that gRPC has kept would let a client resume
+        its session, and nobody looks again whether its certificate has ended.
+        """
         self.reload_if_changed()
         loaded = self._loaded
-        if loaded is self._handed_over:
+        if loaded is self._handed_over and not self.requires_client_certificate:
             return None
         self._handed_over = loaded
         return _configuration(loaded)

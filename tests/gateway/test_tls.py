@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import logging
 import os
+import socket
+import ssl
 from datetime import UTC, datetime, timedelta, tzinfo
 from pathlib import Path
 from typing import BinaryIO, Self
@@ -12,7 +15,9 @@ from typing import BinaryIO, Self
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from gateway.addresses import Address
 from gateway.errors import TlsError
+from gateway.grpc_server import ServerPlan, start_server
 from gateway.limits import CERTIFICATE_WARNING_DAYS, TLS_FILE_BYTES_MAX
 from gateway.tls import ServerTls, TlsFiles
 from tests.certificates import Authority, Pair
@@ -134,6 +139,38 @@ def test_a_renewed_certificate_is_taken_up_once(authority: Authority, server: Pa
     assert tls.reload_if_changed()
     assert tls.fingerprint != before
     assert not tls.reload_if_changed()
+
+
+@pytest.mark.parametrize("mutual", [True, False])
+def test_no_session_is_resumed_where_certificates_are_looked_at(
+    authority: Authority, server: Pair, mutual: bool
+) -> None:
+    """A client with a session got in after its certificate had ended."""
+    tls = ServerTls(authority.server_files(server, mutual=mutual), "grpc.tls")
+    context = ssl.create_default_context(cafile=authority.path)
+    context.load_cert_chain(*authority.issue("alice"))
+    context.maximum_version = ssl.TLSVersion.TLSv1_2  # its session is there once the handshake is over
+    context.set_alpn_protocols(["h2"])
+
+    def was_resumed(address: Address) -> bool:
+        session, reused = None, False
+        for _ in range(2):
+            with (
+                socket.create_connection((address.host, address.port)) as connection,
+                context.wrap_socket(connection, server_hostname="localhost", session=session) as wrapped,
+            ):
+                session, reused = wrapped.session, bool(wrapped.session_reused)
+        return reused
+
+    async def main() -> bool:
+        plan = ServerPlan("grpc.address", Address("127.0.0.1", 0), 1 << 20, 0, 100, tls)
+        listening, address = await start_server(plan, lambda server: None)
+        try:
+            return await asyncio.to_thread(was_resumed, address)
+        finally:
+            await listening.stop(0)
+
+    assert asyncio.run(main()) != mutual
 
 
 def test_a_touched_file_is_nothing_new(authority: Authority, server: Pair) -> None:
