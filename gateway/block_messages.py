@@ -26,7 +26,7 @@ from gateway.api import subscribe_pb2
 from gateway.block_layout import BLOCK_END_TYPE, CONTINUED, bookmark_of, legacy_bookmark_of
 from gateway.errors import LayoutError
 
-__all__ = ["BlockMessage", "BlockMessages"]
+__all__ = ["BlockMessage", "BlockMessages", "longest_item"]
 
 _MARKS: Final = frozenset((BOOKMARK_TYPE, BLOCK_END_TYPE))
 _Response = subscribe_pb2.SubscribeStreamResponse
@@ -39,6 +39,18 @@ class BlockMessage(NamedTuple):
     """A serialized `SubscribeStreamResponse`."""
     ended: int | None
     """The block that it ends; None for an item set."""
+
+
+def longest_item(message_bytes_max: int) -> int:
+    """Give the length in bytes of the longest item that fits into a message of so many bytes, alone."""
+
+    def with_head(size: int) -> int:
+        return 1 + max(1, -(-size.bit_length() // 7)) + size  # tag, length, bytes
+
+    size = message_bytes_max
+    while with_head(with_head(size)) > message_bytes_max:
+        size -= 1
+    return size
 
 
 class BlockMessages:
@@ -171,7 +183,7 @@ class BlockMessages:
         self.size_bytes += size_bytes
 
     def _too_long(self, size_bytes: int) -> LayoutError:
-        expected = f"at most {self._item_bytes_max}, which is grpc.max_message_bytes"
+        expected = f"at most {self._item_bytes_max}, for a message of grpc.max_message_bytes"
         return LayoutError(f"block {self.block_number}: an item", f"{size_bytes} bytes or more", expected)
 
     def _end(self, data: bytes) -> None:

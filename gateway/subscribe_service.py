@@ -28,6 +28,7 @@ from grpc import aio
 from datastream.errors import DatastreamError
 from gateway.admission import address_of
 from gateway.api import subscribe_pb2
+from gateway.block_messages import longest_item
 from gateway.block_reader import BlockReader, Position
 from gateway.connections import cut_off
 from gateway.errors import StoredDataError
@@ -99,7 +100,9 @@ class SubscribeService:
         self._first_number = first_number
         self._metrics = metrics
         self._limits = limits
-        self._reader = BlockReader(ledger.streamer, limits.item_set_bytes, limits.message_bytes_max)
+        self._reader = BlockReader(
+            ledger.streamer, limits.item_set_bytes, longest_item(limits.message_bytes_max)
+        )
         self._streams: set[_Stream] = set()
         self._by_address: Counter[str] = Counter()
         self._watching: asyncio.Task[None] | None = None

@@ -10,7 +10,7 @@ from datastream.layout import BOOKMARK_TYPE, DATA_SIZE_MAX
 from gateway.api import subscribe_pb2
 from gateway.block import Block
 from gateway.block_layout import BLOCK_END_TYPE, bookmark_of, encode
-from gateway.block_messages import BlockMessages
+from gateway.block_messages import BlockMessages, longest_item
 from gateway.errors import LayoutError
 from gateway.items import field_item
 from gateway.subscription import BlockAssembler
@@ -182,3 +182,16 @@ def test_entries_that_are_no_block(fed: int, wrong: tuple[int, bytes], text: str
         messages.feed(*wrong)
     assert str(caught.value) == text
     assert messages.messages == []
+
+
+@pytest.mark.parametrize(
+    "most", [64, 127, 128, 131, 132, 133, 16_383, 16_384, 16_390, 65_536, 8_388_600, 8_388_608]
+)
+def test_the_longest_item_of_a_message_makes_none_that_is_longer(most: int) -> None:
+    def message_bytes(item_bytes: int) -> int:
+        response = subscribe_pb2.SubscribeStreamResponse()
+        response.block_items.block_items.append(bytes(item_bytes))
+        return response.ByteSize()
+
+    longest = longest_item(most)
+    assert message_bytes(longest) <= most < message_bytes(longest + 1)

@@ -199,7 +199,7 @@ def test_an_item_that_no_message_can_hold_is_an_error_and_later_blocks_can_still
 
     caplog.set_level(logging.ERROR)
     asyncio.run(scenario())
-    expected = "expected at most 2097152, which is grpc.max_message_bytes"
+    expected = "expected at most 2097144, for a message of grpc.max_message_bytes"
     got = f"block 1: an item: got {3 * DATA_SIZE_MAX} bytes or more, {expected}"
     assert logged(caplog, "blocks cannot be read")[0]["got"] == got
 
