@@ -27,7 +27,7 @@ from gateway.limits import BLOCK_ANSWER_BYTES_MAX, TLS_FILE_BYTES_MAX
 from gateway.pem import NOT_ASKED_FOR, certificates_in, check_key
 from gateway.regular_files import open_regular
 
-__all__ = ["WHOLE_BLOCKS", "ClientTls", "open_blocking_channel", "open_channel"]
+__all__ = ["WHOLE_BLOCKS", "ClientTls", "keepalive", "open_blocking_channel", "open_channel"]
 
 log = logging.getLogger(__name__)
 
@@ -45,6 +45,21 @@ WHOLE_BLOCKS: _Options = (("grpc.max_receive_message_length", BLOCK_ANSWER_BYTES
 _CERTIFICATE = re.compile(rb"-----BEGIN (X509 |TRUSTED )?CERTIFICATE-----")
 _TRUSTED = b"-----BEGIN TRUSTED CERTIFICATE-----"
 _KEY = re.compile(rb"-----BEGIN ([A-Z0-9]+ )*PRIVATE KEY-----")
+
+
+def keepalive(quiet_seconds: float, answer_seconds: float) -> list[tuple[str, int]]:
+    """Give the options with which gRPC asks a quiet other end whether it is there, and closes what is not.
+
+    Args:
+        quiet_seconds: without a byte from it, until it is asked.
+        answer_seconds: that it has to answer.
+    """
+    return [
+        ("grpc.keepalive_time_ms", int(quiet_seconds * 1000)),
+        ("grpc.keepalive_timeout_ms", int(answer_seconds * 1000)),
+        # Of grpcio 1.85 it is this one that counts, 60 s unless it is said.
+        ("grpc.http2.ping_timeout_ms", int(answer_seconds * 1000)),
+    ]
 
 
 @dataclass(frozen=True, slots=True)

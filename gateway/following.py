@@ -25,7 +25,7 @@ from grpc import aio
 
 from gateway.api import node_pb2_grpc
 from gateway.catch_up import DONE, CatchUp, CatchUpRules, Outcome, Range, Try
-from gateway.channels import ClientTls, open_channel
+from gateway.channels import ClientTls, keepalive, open_channel
 from gateway.conductor import Conductor
 from gateway.errors import GatewayError, PeerError
 from gateway.limits import (
@@ -412,8 +412,7 @@ class Following:
     def _channel_options(self) -> list[tuple[str, str | int]]:
         return [
             ("grpc.max_receive_message_length", self._message_bytes_max),
-            ("grpc.keepalive_time_ms", KEEPALIVE_PEER_SECONDS * 1_000),
-            ("grpc.keepalive_timeout_ms", int(self._stall_seconds * 1_000)),
+            *keepalive(KEEPALIVE_PEER_SECONDS, self._stall_seconds),
             # A connection of its own for each attempt: one that hangs is not to be used again.
             ("grpc.use_local_subchannel_pool", 1),
         ]

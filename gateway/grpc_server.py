@@ -20,6 +20,7 @@ from grpc_reflection.v1alpha import reflection
 
 from datastream.descriptors import descriptors_max
 from gateway.addresses import Address
+from gateway.channels import keepalive
 from gateway.errors import Fatal
 from gateway.limits import (
     CONNECTION_IDLE_SECONDS_MAX,
@@ -32,6 +33,10 @@ from gateway.limits import (
 from gateway.tls import ServerTls
 
 __all__ = ["ServerPlan", "not_free", "start_server"]
+
+_NOT_COMPRESSED = 1
+"""Of gRPC's bits for ways to compress messages. Megabytes of zeros are kilobytes on the line, and to inflate
+them holds the event loop: at 0.2 MB/s one client could hold up all others."""
 
 # gRPC logs a traceback for each: whoever sends nonsense could fill the log of the node.
 logging.getLogger("grpc._cython.cygrpc").addFilter(lambda record: not _is_about_client(record))
@@ -54,6 +59,9 @@ class ServerPlan:
     """Connections at once (`grpc.max_connections`); one more is closed at once."""
     tls: ServerTls | None = None
     """Its certificates; None: no TLS."""
+    takes_compressed: bool = False
+    """Whether messages may be compressed (`grpc.compression`); else gRPC answers a call that has one with
+    UNIMPLEMENTED."""
 
 
 async def start_server(
@@ -145,11 +153,10 @@ def _options(plan: ServerPlan) -> list[tuple[str, int]]:
         ("grpc.server_handshake_timeout_ms", HANDSHAKE_SECONDS_MAX * 1000),
         ("grpc.max_connection_idle_ms", CONNECTION_IDLE_SECONDS_MAX * 1000),
     ]
+    if not plan.takes_compressed:
+        options.append(("grpc.compression_enabled_algorithms_bitset", _NOT_COMPRESSED))
     if plan.keepalive_seconds:
-        options += [
-            ("grpc.keepalive_time_ms", int(plan.keepalive_seconds * 1000)),
-            ("grpc.keepalive_timeout_ms", KEEPALIVE_ANSWER_SECONDS * 1000),
-        ]
+        options += keepalive(plan.keepalive_seconds, KEEPALIVE_ANSWER_SECONDS)
     return options
 
 

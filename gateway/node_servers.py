@@ -155,6 +155,7 @@ class NodeServers:
                 settings.grpc_keepalive_seconds,
                 settings.grpc_max_connections,
                 tls,
+                settings.grpc_compression,
             ),
             add_services,
         )

@@ -282,6 +282,13 @@ class Settings:
         "Whether gRPC tools may ask the node for its services.",
     )
 
+    grpc_compression: bool = row(
+        "grpc.compression",
+        Switch(),
+        False,
+        "Whether messages compressed with gzip or deflate are taken; otherwise a call with one is ended with "
+        "UNIMPLEMENTED. What is little on the line may be megabytes here: for clients that you know.",
+    )
     grpc_keepalive_seconds: float = row(
         "grpc.keepalive_seconds",
         Seconds(_DAY_SECONDS),

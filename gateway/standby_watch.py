@@ -24,7 +24,7 @@ from grpc import aio
 
 from datastream.errors import DatastreamError
 from gateway.api import standby_pb2, standby_pb2_grpc
-from gateway.channels import ClientTls, open_channel
+from gateway.channels import ClientTls, keepalive, open_channel
 from gateway.conductor import Conductor
 from gateway.errors import GatewayError
 from gateway.ledger import Ledger
@@ -46,8 +46,7 @@ __all__ = ["StandbyWatch"]
 log = logging.getLogger(__name__)
 
 _OPTIONS = (
-    ("grpc.keepalive_time_ms", KEEPALIVE_PEER_SECONDS * 1_000),
-    ("grpc.keepalive_timeout_ms", KEEPALIVE_ANSWER_SECONDS * 1_000),
+    *keepalive(KEEPALIVE_PEER_SECONDS, KEEPALIVE_ANSWER_SECONDS),
     ("grpc.http2.max_pings_without_data", 0),  # a quiet network is no reason to stop asking
     # A connection of its own for each attempt: one that hangs is not to be used again.
     ("grpc.use_local_subchannel_pool", 1),

@@ -21,7 +21,7 @@ from grpc import aio
 from gateway.api import node_pb2, node_pb2_grpc, subscribe_pb2, subscribe_pb2_grpc
 from gateway.block import Block
 from gateway.catch_up import CatchUp, CatchUpRules, Outcome, Try
-from gateway.channels import ClientTls, open_channel
+from gateway.channels import ClientTls, keepalive, open_channel
 from gateway.errors import SubscriptionError, TlsError
 from gateway.subscription import U64_MAX, BlockAssembler, status_name
 from publishers import limits
@@ -46,8 +46,7 @@ _REFUSALS: Final = frozenset(
 _RULES: Final = CatchUpRules(rest_ns=250_000_000, rest_max_ns=5_000_000_000)
 _CHANNEL_OPTIONS: Final = (
     ("grpc.max_receive_message_length", limits.ANSWER_BYTES_MAX),
-    ("grpc.keepalive_time_ms", 10_000),
-    ("grpc.keepalive_timeout_ms", 10_000),
+    *keepalive(10, 10),
     ("grpc.use_local_subchannel_pool", 1),
 )
 

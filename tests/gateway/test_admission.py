@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from gateway.admission import Admission, AdmissionLimits, DenialKind, Denied, MessagePace, address_of
 from gateway.limits import MESSAGE_PACES_KEPT, REFUSED_PUBLISHERS_KEPT
+from gateway.publish_service import subjects_of
 
 NOBODY: frozenset[str] = frozenset()
 ALICE = frozenset({"O=Net,CN=alice", "CN=alice"})
@@ -178,3 +181,10 @@ def test_an_even_pace_never_waits() -> None:
 )
 def test_the_address_in_the_name_of_a_connection(peer: str, address: str) -> None:
     assert address_of(peer) == address
+
+
+def test_a_certificate_without_a_subject_is_on_no_list() -> None:
+    auth = {"x509_subject": [b""], "x509_common_name": [b""]}
+    assert subjects_of(SimpleNamespace(auth_context=lambda: auth)) == frozenset()  # type: ignore[arg-type]
+    auth = {"x509_subject": [b"CN=a,O=b"], "x509_common_name": [b"a"]}
+    assert subjects_of(SimpleNamespace(auth_context=lambda: auth)) == {"CN=a,O=b", "CN=a"}  # type: ignore[arg-type]

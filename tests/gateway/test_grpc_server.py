@@ -201,6 +201,42 @@ def test_a_client_may_ping_as_often_as_the_limit_says(monkeypatch: pytest.Monkey
     assert asyncio.run(main(300.0)) < 20
 
 
+def test_a_client_that_does_not_answer_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was 60 s, whatever the limit said: gRPC has two options for it, and one counts."""
+    monkeypatch.setattr(grpc_server, "KEEPALIVE_ANSWER_SECONDS", 1)
+
+    async def main() -> None:
+        server, address = await start_server(plan(keepalive_seconds=1), no_services)
+        try:
+            with DeafClient(address, ANSWER_SECONDS) as client:
+                await asyncio.to_thread(client.wait_until_closed)
+        finally:
+            await server.stop(0)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("takes_compressed", [False, True])
+def test_a_compressed_message_is_taken_where_the_setting_says_so(takes_compressed: bool) -> None:
+    async def main() -> bytes:
+        plan = ServerPlan("grpc.address", LOOPBACK, 1 << 20, 0, 100, takes_compressed=takes_compressed)
+        server, address = await start_server(plan, _echo)
+        async with aio.insecure_channel(str(address), compression=grpc.Compression.Gzip) as channel:
+            echo: aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary("/test/echo")
+            try:
+                return await echo(bytes(10_000))
+            finally:
+                await server.stop(0)
+
+    if takes_compressed:
+        assert asyncio.run(main()) == bytes(10_000)
+    else:
+        with pytest.raises(aio.AioRpcError) as caught:
+            asyncio.run(main())
+        assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
+        assert "gzip" in (caught.value.details() or "")
+
+
 def test_metadata_that_is_not_utf_8_is_no_error_of_the_node(caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
         server, address = await start_server(plan(), _health)

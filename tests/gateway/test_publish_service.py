@@ -19,12 +19,8 @@ from gateway.api import publish_pb2
 from gateway.block import Block
 from gateway.hashing import Hashing
 from gateway.items import ItemKind, field_item, kind_of
-from gateway.limits import (
-    INLINE_HASH_ITEMS_MAX,
-    PUBLISHER_NAME_CHARACTERS_MAX,
-    TURN_ITEMS_MIN,
-)
-from gateway.publish_service import METHOD_NAME, SERVICE_NAME, publisher_name, subjects_of
+from gateway.limits import INLINE_HASH_ITEMS_MAX, PUBLISHER_NAME_CHARACTERS_MAX, TURN_ITEMS_MIN
+from gateway.publish_service import METHOD_NAME, SERVICE_NAME, publisher_name
 from gateway.race_facts import RaceRules
 from gateway.turns import Turns
 from publishers.maker import BlockMaker, MakerOptions, key_of_seed
@@ -541,7 +537,6 @@ def test_a_publisher_that_reads_nothing_is_closed(tmp_path: Path, caplog: pytest
         ({"x509_subject": []}, None, "ipv4:127.0.0.1:5"),
         # A certificate with alternative names alone: all of them were one publisher, named "".
         ({"x509_subject": [b""], "x509_common_name": [b""]}, (("publisher-id", "bob"),), "bob"),
-        ({"x509_subject": [b""], "x509_common_name": [b""]}, None, "ipv4:127.0.0.1:5"),
     ],
 )
 def test_a_publisher_is_its_certificate_else_its_id_else_its_connection(
@@ -551,13 +546,6 @@ def test_a_publisher_is_its_certificate_else_its_id_else_its_connection(
         auth_context=lambda: auth, invocation_metadata=lambda: metadata, peer=lambda: "ipv4:127.0.0.1:5"
     )
     assert publisher_name(context) == name  # type: ignore[arg-type]
-
-
-def test_a_certificate_without_a_subject_is_on_no_list() -> None:
-    auth = {"x509_subject": [b""], "x509_common_name": [b""]}
-    assert subjects_of(SimpleNamespace(auth_context=lambda: auth)) == frozenset()  # type: ignore[arg-type]
-    auth = {"x509_subject": [b"CN=a,O=b"], "x509_common_name": [b"a"]}
-    assert subjects_of(SimpleNamespace(auth_context=lambda: auth)) == {"CN=a,O=b", "CN=a"}  # type: ignore[arg-type]
 
 
 def test_a_publisher_is_known_by_its_id_or_its_connection(
