@@ -4,12 +4,13 @@
                     first to have its blocks (`commit.min_standbys`): it is given some time to be ready
     drain           the active node finishes its blocks and sends publishers elsewhere
     level           the standby holds the same last block with the same root hash
-    activate        the standby takes publishers
+    activate        the standby takes publishers; one that was active says that it still is
     stand by        the node that was active follows the new one
 
     a step fails                  what is done
     drain, refused                nothing: perhaps another failover has drained the node
     before activate               the drained node is resumed: it is active again
+    activate, refused             as above: perhaps another failover has drained the target
     activate, answer lost, late   the standby is asked what it is, when its change is over; active: go on;
                                   else as above. One that died may come back as active: that is said
     stand by                      nothing: the load has moved. It is said what the old node is: one that lives
@@ -250,9 +251,9 @@ class Failover:
         target = await self._interruptible(self._prepare())
         if target is None:
             return  # done before
-        if target.phase is not Phase.ACTIVE:
-            await self._refuse_if_late()
-            await self._activate()
+        # Also where the target was active: it may have died since, or be drained by a failover the other way.
+        await self._refuse_if_late()
+        await self._activate()
         await self._retire(target.subscriber_address)
 
     async def _prepare(self) -> NodeStatus | None:
@@ -389,6 +390,8 @@ class Failover:
                 f"activate {self._target.address}", self._target.activate(), lambda state: state.last_text
             )
         except NodeCallFailed as error:
+            if error.is_refused:  # another failover has drained it, and has yet to end: it is not to resume
+                await self._undo(str(error), error)
             # Perhaps only the answer was lost, or is late: then the load moves, and undoing it makes two
             # active. Changes are made one at a time: a resume is answered after the activation. It changes
             # nothing: an active node is active, and a standby refuses it.

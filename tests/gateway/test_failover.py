@@ -272,7 +272,33 @@ def test_two_active_nodes_become_one_again(pair: Pair) -> None:
     pair.b.role = RoleState(RoleRecord("active"))
     pair.run()
     assert pair.active == ["B"]
-    assert "activate" not in pair.b.calls
+    assert [step.name for step in pair.steps[-2:]] == ["activate B", "A stands by"]
+
+
+def test_of_two_active_nodes_one_that_dies_meanwhile_is_not_handed_over_to(pair: Pair) -> None:
+    pair.b.role = RoleState(RoleRecord("active"))
+    pair.b.dies_after = "await_block"
+    assert pair.failure() == f"failover: B: {DEAD}; A is active again{AND_B}"
+    assert pair.a.role.phase is Phase.ACTIVE
+
+
+def test_of_two_active_nodes_one_that_another_failover_drains_is_not_handed_over_to(pair: Pair) -> None:
+    """Two commands at once, from A to B and from B to A: both were done, and no node active."""
+    pair.b.role = RoleState(RoleRecord("active"))
+
+    def report(step: Step) -> None:
+        if step.name == "level B":
+            pair.b.role.take(RoleEvent.DRAIN, "subscribers-of-A")
+            pair.b.role.take(RoleEvent.IDLE)
+
+    with pytest.raises(FailoverFailed) as caught:
+        asyncio.run(Failover(pair.a, pair.b, report, clock=lambda: 0.0).run())
+    assert str(caught.value) == (
+        "failover: B: FAILED_PRECONDITION: activate: got a node that is drained, expected one that is active "
+        "or standby; A is active again"
+    )
+    assert "resume" not in pair.b.calls
+    assert (pair.active, pair.b.role.phase) == (["A"], Phase.DRAINED)
 
 
 @pytest.mark.parametrize("ready_after", [3, None])
