@@ -13,7 +13,7 @@
     activate, refused             as above: perhaps another failover has drained the target
     activate, answer lost, late   the standby is asked what it is, when its change is over; active: go on;
                                   else as above. One that died may come back as active: that is said
-    stand by                      nothing: the load has moved. It is said what the old node is: one that lives
+    stand by, or late for that    nothing: the load has moved. It is said what the old node is: one that lives
                                   asks the new one after its hold, and is active again only where that does
                                   not say that it is; one that died comes back as a standby
 
@@ -151,10 +151,8 @@ class Failover:
         """`interrupt` was called."""
         self._stoppable: asyncio.Future[Any] | None = None
         """What an interruption ends at once."""
-        self._drain_is_begun = False
-        """The source was asked to drain."""
-        self._drained_at: float | None = None
-        """When it was drained, by `clock`."""
+        self._drain_asked_at: float | None = None
+        """When the source was asked to drain, by `clock`: its hold begins later. None: not, or it refused."""
         self._step_name = ""
         """The step that was begun last."""
         self._grpc_addresses: tuple[str, ...] = ()
@@ -183,7 +181,7 @@ class Failover:
         if self._stoppable is None:
             return "finishing what has to follow"
         self._stoppable.cancel()
-        return "undoing what was done" if self._drain_is_begun else "nothing has changed yet"
+        return "undoing what was done" if self._drain_asked_at is not None else "nothing has changed yet"
 
     def ended_at_once(self) -> FailoverInterrupted:
         """Give the error for one that was cancelled, wherever it was."""
@@ -233,7 +231,7 @@ class Failover:
         finally:
             self._stoppable = None
         if self.is_interrupted:
-            if self._drain_is_begun:
+            if self._drain_asked_at is not None:
                 await self._undo(_INTERRUPTED)
             raise FailoverFailed(_INTERRUPTED, "nothing has changed")
         return result
@@ -357,9 +355,9 @@ class Failover:
 
     async def _drain(self, successor: str) -> NodeStatus:
         """Drain the source; one that refuses is not resumed, since another failover may have drained it."""
-        self._drain_is_begun = True
+        self._drain_asked_at = self._clock()
         try:
-            drained = await self._step(
+            return await self._step(
                 f"drain {self._source.address}",
                 self._source.drain(FAILOVER_HOLD_SECONDS, successor),
                 lambda state: f"{state.last_text}, publishers sent elsewhere",
@@ -367,10 +365,8 @@ class Failover:
         except NodeCallFailed as error:
             if not error.is_refused:
                 raise
-            self._drain_is_begun = False
+            self._drain_asked_at = None
             raise FailoverFailed(str(error), await self._phase_text(self._source)) from error
-        self._drained_at = self._clock()
-        return drained
 
     async def _refuse_if_late(self) -> None:
         """Refuse to go on where the source waits no longer: this command was stopped for a while."""
@@ -379,7 +375,7 @@ class Failover:
 
     def _lateness(self) -> str | None:
         """That the drained node has given up waiting, in words; None: it waits."""
-        seconds = 0.0 if self._drained_at is None else self._clock() - self._drained_at
+        seconds = 0.0 if self._drain_asked_at is None else self._clock() - self._drain_asked_at
         if seconds < FAILOVER_HOLD_SECONDS:
             return None
         return f"the drain is {seconds:.0f} s ago, expected less than {FAILOVER_HOLD_SECONDS:g} s"
@@ -409,36 +405,43 @@ class Failover:
             await self._undo(str(error), error, note)
 
     async def _retire(self, followed: str) -> None:
+        name = f"{self._source.address} stands by"
+        if (lateness := self._lateness()) is not None:  # perhaps it is drained for another failover by now
+            await self._see_retired(name, followed, lateness)
+            return
         try:
-            await self._step(
-                f"{self._source.address} stands by",
-                self._source.stand_by(followed),
-                lambda state: f"follows {state.followed}",
-            )
+            await self._step(name, self._source.stand_by(followed), lambda state: f"follows {state.followed}")
         except NodeCallFailed as error:
-            name = f"{self._source.address} stands by"
-            try:
-                source = await self._source.state()
-            except NodeCallFailed:
-                detail = (
-                    f"no answer ({error.reason}); if it died it comes back as a standby of {followed}, if it "
-                    f"lives it becomes one after {FAILOVER_HOLD_SECONDS:g} s; if both are active then, run "
-                    "the failover again"
-                )
-                self._report(Step(name, detail, 0.0))
-                return
-            if source.phase is not Phase.STANDBY:
-                until = (
-                    ""
-                    if source.phase is Phase.ACTIVE
-                    else f", and after {FAILOVER_HOLD_SECONDS:g} s its standby, or active"
-                )
-                raise FailoverFailed(
-                    str(error),
-                    f"{self._target.address} is active, but {self._source.address} is {source.phase.value}"
-                    f"{until}: run the failover again",
-                ) from error
-            self._report(Step(name, f"follows {source.followed}", 0.0))
+            await self._see_retired(name, followed, str(error))
+
+    async def _see_retired(self, name: str, followed: str, reason: str) -> None:
+        """See what the source is that was not told to stand by, or has not answered to that.
+
+        Raises:
+            FailoverFailed: it is not a standby; `reason` says why.
+        """
+        try:
+            source = await self._source.state()
+        except NodeCallFailed as error:
+            detail = (
+                f"no answer ({error.reason}); if it died it comes back as a standby of {followed}, if it "
+                f"lives it becomes one after {FAILOVER_HOLD_SECONDS:g} s; if both are active then, run "
+                "the failover again"
+            )
+            self._report(Step(name, detail, 0.0))
+            return
+        if source.phase is not Phase.STANDBY:
+            until = (
+                ""
+                if source.phase is Phase.ACTIVE
+                else f", and after {FAILOVER_HOLD_SECONDS:g} s its standby, or active"
+            )
+            raise FailoverFailed(
+                reason,
+                f"{self._target.address} is active, but {self._source.address} is {source.phase.value}"
+                f"{until}: run the failover again",
+            )
+        self._report(Step(name, f"follows {source.followed}", 0.0))
 
     async def _undo(self, reason: str, error: NodeCallFailed | None = None, note: str = "") -> NoReturn:
         """Make the drained node active again; `note` is added to the words that say so.
