@@ -25,6 +25,10 @@ __all__ = ["ControlClient"]
 
 U64_MAX = (1 << 64) - 1
 
+# gRPC says UNAVAILABLE for these, too, which differ from a dead node by its words alone. One that ends the
+# connection at once, as a TLS server does with what is not TLS, is like the proxy of a dead node.
+_SOMEBODY_IS_THERE = ("handshake failed", "Verification Check failed", "Failed parsing HTTP/2")
+
 
 class ControlClient:
     """One node's control address; `async with` closes the connection."""
@@ -84,8 +88,17 @@ class ControlClient:
             if error.code() is grpc.StatusCode.UNIMPLEMENTED:
                 reason = "something else answers there, expected the control address of a node"
             refused = error.code() is grpc.StatusCode.FAILED_PRECONDITION
-            raise NodeCallFailed(self.address, reason, is_refused=refused) from error
+            unanswered = _is_unanswered(error)
+            raise NodeCallFailed(
+                self.address, reason, is_refused=refused, is_unanswered=unanswered
+            ) from error
         return status_of(state, self.address)
+
+
+def _is_unanswered(error: aio.AioRpcError) -> bool:
+    if error.code() is grpc.StatusCode.UNAVAILABLE:
+        return not any(words in (error.details() or "") for words in _SOMEBODY_IS_THERE)
+    return error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
 
 
 def status_of(state: control_pb2.NodeState, asked: str) -> NodeStatus:

@@ -150,7 +150,9 @@ class RoleRefused(GatewayError):
 class NodeCallFailed(GatewayError):
     """A node did not do what it was asked, or its answer was lost."""
 
-    def __init__(self, address: str, reason: str, *, is_refused: bool = False) -> None:
+    def __init__(
+        self, address: str, reason: str, *, is_refused: bool = False, is_unanswered: bool = False
+    ) -> None:
         super().__init__(f"{address}: {reason}")
         self.address = address
         """The control address that was called."""
@@ -158,6 +160,8 @@ class NodeCallFailed(GatewayError):
         """What it said, or that it did not answer."""
         self.is_refused = is_refused
         """It is not what it would have to be for this; what it had begun it has undone."""
+        self.is_unanswered = is_unanswered
+        """Nobody answered there, as where the node is dead."""
 
 
 class FailoverFailed(GatewayError):

@@ -24,10 +24,10 @@
 Either way it is said what both nodes are then.
 
 With `force` the active node is taken for dead: the standby is activated as it is. That is refused while the
-other node still answers as active. If the dead node comes back, it is active as well, since nobody could tell
-it; the same failover without `force` then makes it a standby. Until then both take the same chain's blocks.
-A standby whose own acknowledgements wait for other nodes (`commit.min_standbys`) may have none left: it is
-active then and not ready, which is reported as a step of its own.
+other node still answers as active, or something else answers in its place. If the dead node comes back, it is
+active as well, since nobody could tell it; the same failover without `force` then makes it a standby. Until
+then both take the same chain's blocks. A standby whose own acknowledgements wait for other nodes
+(`commit.min_standbys`) may have none left: it is active then and not ready, which is reported as a step.
 
 A shell without sockets: it talks to `NodeControl`, so that every loss of an answer can be tried in a test.
 """
@@ -170,7 +170,7 @@ class Failover:
         """Activate the standby because the active node is dead.
 
         Raises:
-            FailoverFailed: the other node still answers as active, or the standby cannot be activated.
+            FailoverFailed: the other node answers and is no standby, or the standby cannot be activated.
             FailoverInterrupted: it was interrupted; it says what both nodes are now.
         """
         await self._to_an_end(self._take_over())
@@ -296,8 +296,12 @@ class Failover:
         self._step_name = "ask whether the other node is dead"
         try:
             source = await self._source.state()
-        except NodeCallFailed:
-            return
+        except NodeCallFailed as error:
+            if error.is_unanswered:
+                return
+            raise FailoverFailed(
+                str(error), "nothing has changed: --force is for a node that does not answer at all"
+            ) from error
         if source.phase is not Phase.STANDBY:
             raise FailoverFailed(
                 f"{self._source.address} answers and is {source.phase.value}",
@@ -310,7 +314,7 @@ class Failover:
             source, target = await self._source.state(), await self._target.state()
         except NodeCallFailed as error:
             advice = "nothing has changed"
-            if error.address == self._source.address:
+            if error.address == self._source.address and error.is_unanswered:
                 advice += "; if that node is dead: --force"
             raise FailoverFailed(str(error), advice) from error
         self._grpc_addresses = source.grpc_address, target.grpc_address
@@ -457,11 +461,13 @@ class Failover:
                 f"undo: resume {self._source.address}", self._source.resume(), lambda state: state.phase.value
             )
         except NodeCallFailed as second:
-            raise FailoverFailed(
-                f"{reason}; {second}",
-                f"is {self._source.address} dead? then: --force; if it is alive it is active again after "
-                f"{FAILOVER_HOLD_SECONDS:g} s",
-            ) from error
+            source = self._source.address
+            outcome = (
+                f"is {source} dead? then: --force; if it is alive it is active again after "
+                if second.is_unanswered
+                else f"{source} is active again after "
+            )
+            raise FailoverFailed(f"{reason}; {second}", f"{outcome}{FAILOVER_HOLD_SECONDS:g} s") from error
         raise FailoverFailed(reason, f"{self._source.address} is active again{note}") from error
 
     async def _step(self, name: str, work: Awaitable[_Result], detail: Callable[[_Result], str]) -> _Result:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from pathlib import Path
 
 import pytest
 
+from gateway import control_client
 from gateway.api import control_pb2
+from gateway.channels import ClientTls
 from gateway.control_client import ControlClient, status_of
 from gateway.errors import NodeCallFailed
 from gateway.failover import NodeStatus
 from gateway.roles import Phase
+from tests.certificates import Authority
 from tests.nodes import running_node
 
 
@@ -60,6 +64,7 @@ def test_a_node_that_is_not_there_is_named() -> None:
             with pytest.raises(NodeCallFailed, match=r"^127\.0\.0\.1:1: UNAVAILABLE: ") as caught:
                 await client.state()
             assert caught.value.address == "127.0.0.1:1"
+            assert caught.value.is_unanswered
 
     asyncio.run(main())
 
@@ -72,5 +77,48 @@ def test_an_address_that_is_not_for_control_is_named(tmp_path: Path) -> None:
         assert str(caught.value) == (
             f"{node.grpc_address}: something else answers there, expected the control address of a node"
         )
+        assert not caught.value.is_unanswered
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("answers", ["another authority", "another name", "no TLS", "HTTP/1"])
+def test_what_is_there_and_is_not_trusted_or_no_gRPC_has_answered(tmp_path: Path, answers: str) -> None:
+    """gRPC says UNAVAILABLE, as of a node that is dead."""
+    authority = Authority(tmp_path)
+    pair = authority.issue("node")
+    settings = (
+        {}
+        if answers == "no TLS"
+        else {"control_tls_certificate": pair.certificate, "control_tls_key": pair.key}
+    )
+    tls: ClientTls | None = authority.client()
+    if answers == "another authority":
+        tls = Authority(tmp_path, "another").client()
+    elif answers == "another name":
+        tls = ClientTls(str(authority.path), server_name="elsewhere.example")
+
+    async def main() -> None:
+        async with running_node(tmp_path / "data", **settings) as node:
+            address, used = (node.http_address, None) if answers == "HTTP/1" else (node.control_address, tls)
+            async with ControlClient(str(address), used) as client:
+                with pytest.raises(NodeCallFailed, match=": UNAVAILABLE: ") as caught:
+                    await client.state()
+                assert not caught.value.is_unanswered
+
+    asyncio.run(main())
+
+
+def test_a_node_that_is_silent_has_not_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(control_client, "CONTROL_CALL_SECONDS", 0.1)
+
+    async def main() -> None:
+        with socket.socket() as listening:
+            listening.bind(("127.0.0.1", 0))
+            listening.listen()
+            async with ControlClient(f"127.0.0.1:{listening.getsockname()[1]}") as client:
+                with pytest.raises(NodeCallFailed, match=": DEADLINE_EXCEEDED: ") as caught:
+                    await client.state()
+                assert caught.value.is_unanswered
 
     asyncio.run(main())

@@ -61,7 +61,7 @@ class FakeNode:
 
     def _call(self, name: str, *events: RoleEvent, followed: str | None = None) -> NodeStatus:
         if self.is_dead:
-            raise NodeCallFailed(self.address, "UNAVAILABLE: no answer")
+            raise NodeCallFailed(self.address, "UNAVAILABLE: no answer", is_unanswered=True)
         self.calls.append(name)
         self.seconds += self.takes.get(name, 0.0)
         if name == self.interrupted_at:
@@ -70,7 +70,7 @@ class FakeNode:
             raise NodeCallFailed(self.address, f"INTERNAL: {name} refused")
         if name in self.late:
             self.under_way += events
-            raise NodeCallFailed(self.address, "DEADLINE_EXCEEDED: too late")
+            raise NodeCallFailed(self.address, "DEADLINE_EXCEEDED: too late", is_unanswered=True)
         if events:
             self.finish()
         try:
@@ -80,7 +80,7 @@ class FakeNode:
             raise NodeCallFailed(self.address, f"FAILED_PRECONDITION: {error}", is_refused=True) from error
         self.is_dead = name == self.dies_after
         if name in self.lose:
-            raise NodeCallFailed(self.address, "UNAVAILABLE: connection reset")
+            raise NodeCallFailed(self.address, "UNAVAILABLE: connection reset", is_unanswered=True)
         return self._status()
 
     def finish(self) -> None:
@@ -419,6 +419,25 @@ def test_force_is_refused_while_the_other_node_answers(pair: Pair, phase: str) -
         f"failover: A answers and is {phase}; leave --force out, or stop that node first"
     )
     assert "activate" not in pair.b.calls
+
+
+def test_what_answers_in_the_place_of_the_node_does_not_show_that_it_is_dead(pair: Pair) -> None:
+    """Another port of a node that is alive was taken for a dead one, and two nodes active."""
+    pair.a.refuse.add("state")
+    assert pair.failure() == "failover: A: INTERNAL: state refused; nothing has changed"
+    assert pair.failure(force=True) == (
+        "failover: A: INTERNAL: state refused; nothing has changed: --force is for a node that does not "
+        "answer at all"
+    )
+    assert pair.active == ["A"]
+
+
+def test_one_that_answers_while_it_cannot_be_resumed_is_not_said_to_be_dead(pair: Pair) -> None:
+    pair.b.refuse.add("activate")
+    pair.a.refuse.add("resume")
+    assert pair.failure() == (
+        "failover: B: INTERNAL: activate refused; A: INTERNAL: resume refused; A is active again after 30 s"
+    )
 
 
 def test_force_needs_a_standby_that_answers(pair: Pair) -> None:
