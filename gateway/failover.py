@@ -21,7 +21,8 @@
     before activate               the step is given up, and the drained node resumed at once
     from activate on              the rest is done first; each of its calls has a time limit
 
-Either way it is said what both nodes are then.
+Either way it is said what both nodes are then. Both are standbys where the drained node was started again in
+the middle: no failover tells then which of them was to be active, an operator does, with `force`.
 
 With `force` the active node is taken for dead: the standby is activated as it is. That is refused while the
 other node still answers as active, or something else answers in its place. If the dead node comes back, it is
@@ -236,13 +237,22 @@ class Failover:
             raise FailoverFailed(_INTERRUPTED, "nothing has changed")
         return result
 
-    async def _phase_text(self, node: NodeControl) -> str:
-        """Say what a node is now, if it answers soon."""
+    async def _phase(self, node: NodeControl) -> Phase | None:
+        """Ask what a node is now; None where it does not answer soon."""
         try:
             async with asyncio.timeout(FAILOVER_LOOK_SECONDS):
-                return f"{node.address} is {(await node.state()).phase.value}"
+                return (await node.state()).phase
         except (NodeCallFailed, TimeoutError):
-            return f"{node.address} does not answer"
+            return None
+
+    async def _phase_text(self, node: NodeControl) -> str:
+        """Say what a node is now."""
+        return _phase_text(node, await self._phase(node))
+
+    async def _source_text(self, note: str = "") -> str:
+        """Say what the source is that is not to be resumed, or refuses that; with `note`, or what ends it."""
+        source, target = await asyncio.gather(self._phase(self._source), self._phase(self._target))
+        return _phase_text(self._source, source) + (self._advice(source, target) or note)
 
     async def _hand_over(self) -> None:
         """Do a planned failover."""
@@ -342,9 +352,10 @@ class Failover:
 
     def _check(self, source: NodeStatus, target: NodeStatus) -> None:
         """Refuse what cannot end well, before anything is changed."""
-        wrong = ""
+        wrong = advice = ""
         if source.phase is not Phase.ACTIVE:
             wrong = f"{self._source.address} is {source.phase.value}, expected active"
+            advice = self._advice(source.phase, target.phase)
         elif target.phase not in (Phase.STANDBY, Phase.ACTIVE):
             wrong = f"{self._target.address} is {target.phase.value}, expected standby"
         elif target.problems:
@@ -355,7 +366,17 @@ class Failover:
                 "grpc.advertised_address"
             )
         if wrong:
-            raise FailoverFailed(wrong, "nothing has changed")
+            raise FailoverFailed(wrong, f"nothing has changed{advice}")
+
+    def _advice(self, source: Phase | None, target: Phase | None) -> str:
+        """Say what ends that no node is active, as after a restart of the drained one; else nothing."""
+        if source is not Phase.STANDBY or target not in (Phase.STANDBY, None):
+            return ""
+        both = f"{self._target.address} does not answer" if target is None else "both are standbys"
+        return (
+            f"; {both}: where no other node is active, see which is ahead with sluice status "
+            f"{' '.join(self._grpc_addresses)}, and fail over to that one with --force"
+        )
 
     async def _drain(self, successor: str) -> NodeStatus:
         """Drain the source; one that refuses is not resumed, since another failover may have drained it."""
@@ -375,7 +396,7 @@ class Failover:
     async def _refuse_if_late(self) -> None:
         """Refuse to go on where the source waits no longer: this command was stopped for a while."""
         if (lateness := self._lateness()) is not None:
-            raise FailoverFailed(lateness, await self._phase_text(self._source))
+            raise FailoverFailed(lateness, await self._source_text())
 
     def _lateness(self) -> str | None:
         """That the drained node has given up waiting, in words; None: it waits."""
@@ -454,20 +475,19 @@ class Failover:
             FailoverFailed: always; it says how far that went.
         """
         if (lateness := self._lateness()) is not None:  # it is active by itself, or drained for another
-            phase = await self._phase_text(self._source)
-            raise FailoverFailed(f"{reason}; {lateness}", f"{phase}{note}") from error
+            raise FailoverFailed(f"{reason}; {lateness}", await self._source_text(note)) from error
         try:
             await self._step(
                 f"undo: resume {self._source.address}", self._source.resume(), lambda state: state.phase.value
             )
         except NodeCallFailed as second:
-            source = self._source.address
             outcome = (
-                f"is {source} dead? then: --force; if it is alive it is active again after "
+                f"is {self._source.address} dead? then: --force; if it is alive it is active again after "
+                f"{FAILOVER_HOLD_SECONDS:g} s"
                 if second.is_unanswered
-                else f"{source} is active again after "
+                else await self._source_text(note)
             )
-            raise FailoverFailed(f"{reason}; {second}", f"{outcome}{FAILOVER_HOLD_SECONDS:g} s") from error
+            raise FailoverFailed(f"{reason}; {second}", outcome) from error
         raise FailoverFailed(reason, f"{self._source.address} is active again{note}") from error
 
     async def _step(self, name: str, work: Awaitable[_Result], detail: Callable[[_Result], str]) -> _Result:
@@ -475,6 +495,10 @@ class Failover:
         result = await work
         self._report(Step(name, detail(result), self._clock() - began))
         return result
+
+
+def _phase_text(node: NodeControl, phase: Phase | None) -> str:
+    return f"{node.address} does not answer" if phase is None else f"{node.address} is {phase.value}"
 
 
 def _both_text(states: tuple[NodeStatus, NodeStatus]) -> str:

@@ -177,6 +177,10 @@ def test_empty_nodes_have_nothing_to_be_level_with(pair: Pair) -> None:
     assert "await_block" not in pair.b.calls
 
 
+FORCE_ONE = (
+    ": where no other node is active, see which is ahead with sluice status grpc-of-A "
+    "grpc-of-B, and fail over to that one with --force"
+)
 LOST = "UNAVAILABLE: connection reset"
 DEAD = "UNAVAILABLE: no answer"
 FORCE = "is A dead? then: --force; if it is alive it is active again after 30 s"
@@ -258,6 +262,39 @@ def test_an_interruption_while_a_failed_step_is_undone_does_not_stop_that(pair: 
         pair.run()
     assert str(caught.value) == f"failover: interrupted; B: FAILED_PRECONDITION: another chain; {RESUMED}"
     assert (caught.value.exit_status, caught.value.is_done, pair.active) == (130, False, ["A"])
+
+
+@pytest.mark.parametrize("both", ["both are standbys", "B does not answer"])
+@pytest.mark.parametrize("is_late", [False, True])
+def test_after_a_restart_of_the_drained_node_both_are_said_to_be_standbys_and_what_ends_that(
+    pair: Pair, is_late: bool, both: str
+) -> None:
+    """It was promised that A is active again after 30 s."""
+    if is_late:
+        pair.b.takes["await_block"] = FAILOVER_HOLD_SECONDS
+
+    def report(step: Step) -> None:
+        if step.name == "drain A":
+            pair.a.role = RoleState(pair.a.role.record())
+
+    if both == "B does not answer":
+        pair.b.lose.add("await_block")
+        pair.b.dies_after = "await_block"
+    else:
+        pair.b.refuse.add("await_block")
+    with pytest.raises(FailoverFailed) as caught:
+        asyncio.run(Failover(pair.a, pair.b, report, lambda: pair.a.seconds + pair.b.seconds).run())
+    why = (
+        "the drain is 30 s ago, expected less than 30 s"
+        if is_late
+        else "A: FAILED_PRECONDITION: resume: got a node that is standby, expected one that is active or "
+        "draining or drained"
+    )
+    step = LOST if pair.b.is_dead else "INTERNAL: await_block refused"
+    assert str(caught.value) == (f"failover: B: {step}; {why}; A is standby; {both}{FORCE_ONE}")
+    pair.b.is_dead = False
+    pair.run(force=True)
+    assert pair.active == ["B"]
 
 
 def test_when_the_active_node_died_while_it_drained_force_finishes_it(pair: Pair) -> None:
@@ -371,7 +408,11 @@ def test_a_standby_that_is_not_level_does_not_take_over(pair: Pair) -> None:
 @pytest.mark.parametrize(
     ("a", "b", "words"),
     [
-        ("standby", "standby", "failover: A is standby, expected active; nothing has changed"),
+        (
+            "standby",
+            "standby",
+            f"failover: A is standby, expected active; nothing has changed; both are standbys{FORCE_ONE}",
+        ),
         ("active", "drained", "failover: B is drained, expected standby; nothing has changed"),
     ],
 )
@@ -436,7 +477,7 @@ def test_one_that_answers_while_it_cannot_be_resumed_is_not_said_to_be_dead(pair
     pair.b.refuse.add("activate")
     pair.a.refuse.add("resume")
     assert pair.failure() == (
-        "failover: B: INTERNAL: activate refused; A: INTERNAL: resume refused; A is active again after 30 s"
+        "failover: B: INTERNAL: activate refused; A: INTERNAL: resume refused; A is drained"
     )
 
 
