@@ -52,15 +52,15 @@ class ControlClient:
         call = self._stub.getState(control_pb2.StateRequest(), timeout=CONTROL_CALL_SECONDS)
         return await self._answer(call)
 
-    async def drain(self, hold_seconds: float, successor: str) -> NodeStatus:
+    async def drain(self, hold_seconds: float, successor: str, drain_id: str) -> NodeStatus:
         """Have it finish its blocks and send publishers elsewhere."""
-        request = control_pb2.DrainRequest(hold_seconds=hold_seconds, successor=successor)
+        request = control_pb2.DrainRequest(hold_seconds=hold_seconds, successor=successor, drain_id=drain_id)
         return await self._answer(self._stub.drain(request, timeout=hold_seconds))
 
-    async def resume(self) -> NodeStatus:
-        """Have it take publishers again."""
-        call = self._stub.resume(control_pb2.ResumeRequest(), timeout=CONTROL_CALL_SECONDS)
-        return await self._answer(call)
+    async def resume(self, drain_id: str) -> NodeStatus:
+        """Have it take publishers again where this drain is the last; an older node does so after any."""
+        request = control_pb2.ResumeRequest(drain_id=drain_id)
+        return await self._answer(self._stub.resume(request, timeout=CONTROL_CALL_SECONDS))
 
     async def await_block(self, number: int, root_hash: bytes, timeout_seconds: float) -> NodeStatus:
         """Wait until it holds a block with a root hash of 48 bytes."""

@@ -71,12 +71,13 @@ class ControlService(control_pb2_grpc.NodeControlServicer):
         successor = None
         if request.successor:
             successor = await self._other_node(request.successor, "successor", context)
-        return await self._change("drain", self._keeper.drain(hold_seconds, successor), context)
+        caller = _Caller()
+        draining = self._keeper.drain(hold_seconds, successor, request.drain_id, caller.waits)
+        return await self._change("drain", draining, context, caller)
 
     async def resume(self, request: control_pb2.ResumeRequest, context: _Context) -> control_pb2.NodeState:
         """A drained node takes publishers again."""
-        del request
-        return await self._change("resume", self._keeper.resume(), context)
+        return await self._change("resume", self._keeper.resume(request.drain_id), context)
 
     async def awaitBlock(
         self, request: control_pb2.AwaitBlockRequest, context: _Context
@@ -111,11 +112,17 @@ class ControlService(control_pb2_grpc.NodeControlServicer):
         return address
 
     async def _change(
-        self, what: str, change: Awaitable[None], context: _Context, *, is_only_asked: bool = False
+        self,
+        what: str,
+        change: Awaitable[None],
+        context: _Context,
+        caller: _Caller | None = None,
+        *,
+        is_only_asked: bool = False,
     ) -> control_pb2.NodeState:
         """Make a change that goes on when its caller is gone, and answer with what the node is then.
 
-        `is_only_asked`: it changes nothing, and ends with its caller.
+        `caller`: is told when it is gone. `is_only_asked`: it changes nothing, and ends with its caller.
         """
         log.info("asked to change", extra=fields(change=what, peer=context.peer()))
         changing = asyncio.ensure_future(change)
@@ -130,6 +137,10 @@ class ControlService(control_pb2_grpc.NodeControlServicer):
             await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, reason)
         except (GatewayError, DatastreamError, OSError) as error:
             await context.abort(grpc.StatusCode.INTERNAL, f"{what}: {error}")
+        except asyncio.CancelledError:
+            if caller is not None:
+                caller.is_gone = True
+            raise
         return self._state()
 
     def _state(self) -> control_pb2.NodeState:
@@ -147,6 +158,18 @@ class ControlService(control_pb2_grpc.NodeControlServicer):
             instance=self._instance,
             subscriber_address=subscriber_address,
         )
+
+
+class _Caller:
+    """Who asks for a change."""
+
+    def __init__(self) -> None:
+        self.is_gone = False
+        """It has ended the call, or its time is over."""
+
+    def waits(self) -> bool:
+        """Tell whether it waits for the answer."""
+        return not self.is_gone
 
 
 def _note(what: str, changing: asyncio.Future[None]) -> None:

@@ -36,6 +36,7 @@ A shell without sockets: it talks to `NodeControl`, so that every loss of an ans
 from __future__ import annotations
 
 import asyncio
+import secrets
 import time
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
@@ -98,11 +99,11 @@ class NodeControl(Protocol):
     async def state(self) -> NodeStatus:
         """Ask what it is."""
 
-    async def drain(self, hold_seconds: float, successor: str) -> NodeStatus:
+    async def drain(self, hold_seconds: float, successor: str, drain_id: str) -> NodeStatus:
         """Have it finish its blocks and send publishers elsewhere."""
 
-    async def resume(self) -> NodeStatus:
-        """Have it take publishers again."""
+    async def resume(self, drain_id: str) -> NodeStatus:
+        """Have it take publishers again; it refuses where another drain has come."""
 
     async def await_block(self, number: int, root_hash: bytes, timeout_seconds: float) -> NodeStatus:
         """Wait until it holds a block."""
@@ -154,6 +155,8 @@ class Failover:
         """What an interruption ends at once."""
         self._drain_asked_at: float | None = None
         """When the source was asked to drain, by `clock`: its hold begins later. None: not, or it refused."""
+        self._drain_id = secrets.token_hex(8)
+        """Names the drain that this failover asks for: it undoes no other."""
         self._step_name = ""
         """The step that was begun last."""
         self._grpc_addresses: tuple[str, ...] = ()
@@ -204,8 +207,8 @@ class Failover:
         except FailoverFailed as error:
             if not self.is_interrupted:
                 raise
-            if error.reason != _INTERRUPTED:
-                reason = f"{_INTERRUPTED}; {error.reason}"
+            is_said = error.reason.startswith(_INTERRUPTED)
+            reason = error.reason if is_said else f"{_INTERRUPTED}; {error.reason}"
             outcome, is_done = error.outcome, False
         if self.is_interrupted:
             states = ", ".join(
@@ -384,7 +387,7 @@ class Failover:
         try:
             return await self._step(
                 f"drain {self._source.address}",
-                self._source.drain(FAILOVER_HOLD_SECONDS, successor),
+                self._source.drain(FAILOVER_HOLD_SECONDS, successor, self._drain_id),
                 lambda state: f"{state.last_text}, publishers sent elsewhere",
             )
         except NodeCallFailed as error:
@@ -415,9 +418,9 @@ class Failover:
                 await self._undo(str(error), error)
             # Perhaps only the answer was lost, or is late: then the load moves, and undoing it makes two
             # active. Changes are made one at a time: a resume is answered after the activation. It changes
-            # nothing: an active node is active, and a standby refuses it.
+            # nothing: an active node is active, and one that is a standby, or drained by others, refuses it.
             with suppress(NodeCallFailed):
-                await self._target.resume()
+                await self._target.resume(self._drain_id)
             note = ""
             try:
                 if (await self._target.state()).phase is Phase.ACTIVE:
@@ -478,7 +481,9 @@ class Failover:
             raise FailoverFailed(f"{reason}; {lateness}", await self._source_text(note)) from error
         try:
             await self._step(
-                f"undo: resume {self._source.address}", self._source.resume(), lambda state: state.phase.value
+                f"undo: resume {self._source.address}",
+                self._source.resume(self._drain_id),
+                lambda state: state.phase.value,
             )
         except NodeCallFailed as second:
             outcome = (

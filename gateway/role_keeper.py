@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
@@ -98,6 +98,8 @@ class RoleKeeper:
         self._peers = tuple(peers)
         self._drain_seconds = drain_seconds
         self._change = asyncio.Lock()
+        self._drain_id = ""
+        """Of the drain that came last; empty: it has no name."""
         self._called_back = asyncio.Event()
         """Set when a node that is draining is to be active again."""
         self._hold: asyncio.TimerHandle | None = None
@@ -133,44 +135,64 @@ class RoleKeeper:
 
     # --- changes -------------------------------------------------------------------------------------------
 
-    async def drain(self, hold_seconds: float, successor: str | None) -> None:
+    async def drain(
+        self,
+        hold_seconds: float,
+        successor: str | None,
+        drain_id: str = "",
+        is_awaited: Callable[[], bool] = lambda: True,
+    ) -> None:
         """Finish the blocks that are complete and send publishers elsewhere.
 
         Args:
             hold_seconds: without a further change for so long, the node is active again by itself.
             successor: the gRPC address of the node that takes over.
+            drain_id: names this drain, for the resume that is to end it.
+            is_awaited: tells whether the caller still waits: nobody else would end the drain before its hold.
 
         Raises:
-            RoleRefused: the node is not active, or stops, or was told meanwhile to resume.
+            RoleRefused: the node is not active, or stops, or was told to resume; or the caller is gone.
             OSError: the disk refused; the node is still active.
             Fatal: the blocks in flight were not finished in time; the node is active again.
         """
         async with self._change:
             self._refuse_if_closed("drain")
+            _refuse_if_left("drain", is_awaited)
             self._called_back.clear()
             self._state.take(RoleEvent.DRAIN, successor)
+            self._drain_id = drain_id
             self._release_hold()
             try:
                 await self._remember()
                 self._refuse_if_closed("drain")
                 await self._close_doors()
                 self._refuse_if_closed("drain")
+                _refuse_if_left("drain", is_awaited)
             except BaseException:
                 if not self._closed:
                     await self._open_doors(RoleEvent.RESUME)
                 raise
             self._hold_for(hold_seconds)
 
-    async def resume(self) -> None:
+    async def resume(self, drain_id: str = "") -> None:
         """Take publishers again; a drain that waits for blocks in flight waits no longer.
 
+        Args:
+            drain_id: of the drain that is to be ended; empty: whichever it is.
+
         Raises:
-            RoleRefused: the node is a standby, or stops.
+            RoleRefused: the node is a standby, or stops, or another drain than this has come.
             OSError: the disk refused; the node takes publishers, and remembers it when the disk lets it.
         """
-        self._called_back.set()
+        if drain_id in ("", self._drain_id):
+            self._called_back.set()
         async with self._change:
             self._refuse_if_closed("resume")
+            is_drained = self.phase in (Phase.DRAINING, Phase.DRAINED)
+            if is_drained and drain_id not in ("", self._drain_id):
+                raise RoleRefused(
+                    "resume", got="drained by another call", expected="drained by the one named"
+                )
             self._release_hold()
             await self._open_doors(RoleEvent.RESUME)
 
@@ -355,3 +377,8 @@ class RoleKeeper:
     async def _remember(self, record: RoleRecord | None = None) -> None:
         """Write down what the node is; or what it is about to be."""
         await asyncio.to_thread(write_role, self._data_dir, record or self._state.record())
+
+
+def _refuse_if_left(change: str, is_awaited: Callable[[], bool]) -> None:
+    if not is_awaited():
+        raise RoleRefused(change, got="asked by a caller that is gone", expected="asked by one that waits")

@@ -24,29 +24,29 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19gateway/api/control.proto\x12\x0esluice.control\"\x0e\n\x0cStateRequest\"\x80\x02\n\tNodeState\x12$\n\x05phase\x18\x01 \x01(\x0e\x32\x15.sluice.control.Phase\x12\x19\n\x11last_block_number\x18\x02 \x01(\x04\x12\x16\n\x0elast_root_hash\x18\x03 \x01(\x0c\x12\x14\n\x0cgrpc_address\x18\x04 \x01(\t\x12\x17\n\x0fpublisher_count\x18\x05 \x01(\r\x12\x10\n\x08\x66ollowed\x18\x06 \x01(\t\x12\x19\n\x11verification_mode\x18\x07 \x01(\t\x12\x10\n\x08problems\x18\x08 \x03(\t\x12\x10\n\x08instance\x18\t \x01(\t\x12\x1a\n\x12subscriber_address\x18\n \x01(\t\"7\n\x0c\x44rainRequest\x12\x14\n\x0chold_seconds\x18\x01 \x01(\x01\x12\x11\n\tsuccessor\x18\x02 \x01(\t\"\x0f\n\rResumeRequest\"U\n\x11\x41waitBlockRequest\x12\x14\n\x0c\x62lock_number\x18\x01 \x01(\x04\x12\x11\n\troot_hash\x18\x02 \x01(\x0c\x12\x17\n\x0ftimeout_seconds\x18\x03 \x01(\x01\"\x11\n\x0f\x41\x63tivateRequest\"\"\n\x0eStandByRequest\x12\x10\n\x08\x66ollowed\x18\x01 \x01(\t*H\n\x05Phase\x12\x0b\n\x07UNKNOWN\x10\x00\x12\n\n\x06\x41\x43TIVE\x10\x01\x12\x0c\n\x08\x44RAINING\x10\x02\x12\x0b\n\x07\x44RAINED\x10\x03\x12\x0b\n\x07STANDBY\x10\x04\x32\xb2\x03\n\x0bNodeControl\x12\x43\n\x08getState\x12\x1c.sluice.control.StateRequest\x1a\x19.sluice.control.NodeState\x12@\n\x05\x64rain\x12\x1c.sluice.control.DrainRequest\x1a\x19.sluice.control.NodeState\x12\x42\n\x06resume\x12\x1d.sluice.control.ResumeRequest\x1a\x19.sluice.control.NodeState\x12J\n\nawaitBlock\x12!.sluice.control.AwaitBlockRequest\x1a\x19.sluice.control.NodeState\x12\x46\n\x08\x61\x63tivate\x12\x1f.sluice.control.ActivateRequest\x1a\x19.sluice.control.NodeState\x12\x44\n\x07standBy\x12\x1e.sluice.control.StandByRequest\x1a\x19.sluice.control.NodeStateb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19gateway/api/control.proto\x12\x0esluice.control\"\x0e\n\x0cStateRequest\"\x80\x02\n\tNodeState\x12$\n\x05phase\x18\x01 \x01(\x0e\x32\x15.sluice.control.Phase\x12\x19\n\x11last_block_number\x18\x02 \x01(\x04\x12\x16\n\x0elast_root_hash\x18\x03 \x01(\x0c\x12\x14\n\x0cgrpc_address\x18\x04 \x01(\t\x12\x17\n\x0fpublisher_count\x18\x05 \x01(\r\x12\x10\n\x08\x66ollowed\x18\x06 \x01(\t\x12\x19\n\x11verification_mode\x18\x07 \x01(\t\x12\x10\n\x08problems\x18\x08 \x03(\t\x12\x10\n\x08instance\x18\t \x01(\t\x12\x1a\n\x12subscriber_address\x18\n \x01(\t\"I\n\x0c\x44rainRequest\x12\x14\n\x0chold_seconds\x18\x01 \x01(\x01\x12\x11\n\tsuccessor\x18\x02 \x01(\t\x12\x10\n\x08\x64rain_id\x18\x03 \x01(\t\"!\n\rResumeRequest\x12\x10\n\x08\x64rain_id\x18\x01 \x01(\t\"U\n\x11\x41waitBlockRequest\x12\x14\n\x0c\x62lock_number\x18\x01 \x01(\x04\x12\x11\n\troot_hash\x18\x02 \x01(\x0c\x12\x17\n\x0ftimeout_seconds\x18\x03 \x01(\x01\"\x11\n\x0f\x41\x63tivateRequest\"\"\n\x0eStandByRequest\x12\x10\n\x08\x66ollowed\x18\x01 \x01(\t*H\n\x05Phase\x12\x0b\n\x07UNKNOWN\x10\x00\x12\n\n\x06\x41\x43TIVE\x10\x01\x12\x0c\n\x08\x44RAINING\x10\x02\x12\x0b\n\x07\x44RAINED\x10\x03\x12\x0b\n\x07STANDBY\x10\x04\x32\xb2\x03\n\x0bNodeControl\x12\x43\n\x08getState\x12\x1c.sluice.control.StateRequest\x1a\x19.sluice.control.NodeState\x12@\n\x05\x64rain\x12\x1c.sluice.control.DrainRequest\x1a\x19.sluice.control.NodeState\x12\x42\n\x06resume\x12\x1d.sluice.control.ResumeRequest\x1a\x19.sluice.control.NodeState\x12J\n\nawaitBlock\x12!.sluice.control.AwaitBlockRequest\x1a\x19.sluice.control.NodeState\x12\x46\n\x08\x61\x63tivate\x12\x1f.sluice.control.ActivateRequest\x1a\x19.sluice.control.NodeState\x12\x44\n\x07standBy\x12\x1e.sluice.control.StandByRequest\x1a\x19.sluice.control.NodeStateb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'gateway.api.control_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_PHASE']._serialized_start=536
-  _globals['_PHASE']._serialized_end=608
+  _globals['_PHASE']._serialized_start=572
+  _globals['_PHASE']._serialized_end=644
   _globals['_STATEREQUEST']._serialized_start=45
   _globals['_STATEREQUEST']._serialized_end=59
   _globals['_NODESTATE']._serialized_start=62
   _globals['_NODESTATE']._serialized_end=318
   _globals['_DRAINREQUEST']._serialized_start=320
-  _globals['_DRAINREQUEST']._serialized_end=375
-  _globals['_RESUMEREQUEST']._serialized_start=377
-  _globals['_RESUMEREQUEST']._serialized_end=392
-  _globals['_AWAITBLOCKREQUEST']._serialized_start=394
-  _globals['_AWAITBLOCKREQUEST']._serialized_end=479
-  _globals['_ACTIVATEREQUEST']._serialized_start=481
-  _globals['_ACTIVATEREQUEST']._serialized_end=498
-  _globals['_STANDBYREQUEST']._serialized_start=500
-  _globals['_STANDBYREQUEST']._serialized_end=534
-  _globals['_NODECONTROL']._serialized_start=611
-  _globals['_NODECONTROL']._serialized_end=1045
+  _globals['_DRAINREQUEST']._serialized_end=393
+  _globals['_RESUMEREQUEST']._serialized_start=395
+  _globals['_RESUMEREQUEST']._serialized_end=428
+  _globals['_AWAITBLOCKREQUEST']._serialized_start=430
+  _globals['_AWAITBLOCKREQUEST']._serialized_end=515
+  _globals['_ACTIVATEREQUEST']._serialized_start=517
+  _globals['_ACTIVATEREQUEST']._serialized_end=534
+  _globals['_STANDBYREQUEST']._serialized_start=536
+  _globals['_STANDBYREQUEST']._serialized_end=570
+  _globals['_NODECONTROL']._serialized_start=647
+  _globals['_NODECONTROL']._serialized_end=1081
 # @@protoc_insertion_point(module_scope)

@@ -121,20 +121,24 @@ class DrainRequest(_message.Message):
 
     HOLD_SECONDS_FIELD_NUMBER: _builtins.int
     SUCCESSOR_FIELD_NUMBER: _builtins.int
+    DRAIN_ID_FIELD_NUMBER: _builtins.int
     hold_seconds: _builtins.float
     successor: _builtins.str
     """Where subscribers of the node that takes over connect: after a crash the drained node comes back as its
     standby.
     """
+    drain_id: _builtins.str
+    """Another one for every call, for the resume that undoes it and no other."""
     def __init__(
         self,
         *,
         hold_seconds: _builtins.float = ...,
         successor: _builtins.str = ...,
+        drain_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["hold_seconds", b"hold_seconds", "successor", b"successor"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["drain_id", b"drain_id", "hold_seconds", b"hold_seconds", "successor", b"successor"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -144,12 +148,17 @@ Global___DrainRequest: _TypeAlias = DrainRequest  # noqa: Y015
 class ResumeRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
+    DRAIN_ID_FIELD_NUMBER: _builtins.int
+    drain_id: _builtins.str
+    """Of the drain that is undone; empty: whichever it is."""
     def __init__(
         self,
+        *,
+        drain_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["drain_id", b"drain_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -84,7 +84,7 @@ class NodeControlServicer:
         raise NotImplementedError('Method not implemented!')
 
     def resume(self, request, context):
-        """A drained node takes publishers again.
+        """A drained node takes publishers again; it refuses where it is drained by another call than is named.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

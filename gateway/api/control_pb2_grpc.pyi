@@ -38,7 +38,7 @@ class NodeControlStub:
     drain: _grpc.UnaryUnaryMultiCallable[_control_pb2.DrainRequest, _control_pb2.NodeState]
     """Finish the blocks that are complete, send publishers elsewhere, and answer when that is done."""
     resume: _grpc.UnaryUnaryMultiCallable[_control_pb2.ResumeRequest, _control_pb2.NodeState]
-    """A drained node takes publishers again."""
+    """A drained node takes publishers again; it refuses where it is drained by another call than is named."""
     awaitBlock: _grpc.UnaryUnaryMultiCallable[_control_pb2.AwaitBlockRequest, _control_pb2.NodeState]
     """Wait until this node holds a block with a root hash."""
     activate: _grpc.UnaryUnaryMultiCallable[_control_pb2.ActivateRequest, _control_pb2.NodeState]
@@ -54,7 +54,7 @@ class NodeControlAsyncStub(NodeControlStub):
     drain: _aio.UnaryUnaryMultiCallable[_control_pb2.DrainRequest, _control_pb2.NodeState]  # type: ignore[assignment]
     """Finish the blocks that are complete, send publishers elsewhere, and answer when that is done."""
     resume: _aio.UnaryUnaryMultiCallable[_control_pb2.ResumeRequest, _control_pb2.NodeState]  # type: ignore[assignment]
-    """A drained node takes publishers again."""
+    """A drained node takes publishers again; it refuses where it is drained by another call than is named."""
     awaitBlock: _aio.UnaryUnaryMultiCallable[_control_pb2.AwaitBlockRequest, _control_pb2.NodeState]  # type: ignore[assignment]
     """Wait until this node holds a block with a root hash."""
     activate: _aio.UnaryUnaryMultiCallable[_control_pb2.ActivateRequest, _control_pb2.NodeState]  # type: ignore[assignment]
@@ -85,7 +85,7 @@ class NodeControlServicer(metaclass=_abc_1.ABCMeta):
         request: _control_pb2.ResumeRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_control_pb2.NodeState, _abc.Awaitable[_control_pb2.NodeState]]:
-        """A drained node takes publishers again."""
+        """A drained node takes publishers again; it refuses where it is drained by another call than is named."""
 
     @_abc_1.abstractmethod
     def awaitBlock(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -18,7 +18,8 @@ from gateway.ledger import Ledger
 from gateway.limits import CONTROL_SECONDS_MAX
 from gateway.role_keeper import RoleKeeper
 from gateway.roles import Phase
-from tests.gateway.conducting import Stage
+from tests.gateway.conducting import Stage, gate
+from tests.gateway.test_following import until
 from tests.gateway.test_role_keeper import BLOCKS, PEER, keep, play
 from tests.nodes import ANSWER_SECONDS
 
@@ -76,7 +77,7 @@ def test_control_calls_change_the_role_and_refusals_say_why(tmp_path: Path) -> N
                 "FAILED_PRECONDITION: stand by: got a node that is active, expected one that is drained or "
                 "standby"
             )
-            assert (await client.drain(CONTROL_SECONDS_MAX, PEER)).phase is Phase.DRAINED
+            assert (await client.drain(CONTROL_SECONDS_MAX, PEER, "1")).phase is Phase.DRAINED
             with pytest.raises(NodeCallFailed, match="INVALID_ARGUMENT: followed: address: got 'nowhere'"):
                 await client.stand_by("nowhere")
             for hold_seconds, got in ((0, "0"), (CONTROL_SECONDS_MAX + 0.5, "3600.5")):
@@ -89,7 +90,7 @@ def test_control_calls_change_the_role_and_refusals_say_why(tmp_path: Path) -> N
             status = await client.stand_by(PEER)
             assert (status.phase, status.followed) == (Phase.STANDBY, PEER)
             assert (await client.activate()).phase is Phase.ACTIVE
-            assert (await client.resume()).phase is Phase.ACTIVE
+            assert (await client.resume("1")).phase is Phase.ACTIVE
 
     play(tmp_path, scene)
 
@@ -123,10 +124,10 @@ def test_a_node_is_not_told_to_follow_itself(tmp_path: Path) -> None:
         reason = f"got {ITSELF}, which leads to this node itself, expected another node"
         async with controlled(stage, keeper) as client:
             with pytest.raises(NodeCallFailed) as caught:
-                await client.drain(CONTROL_SECONDS_MAX, ITSELF)
+                await client.drain(CONTROL_SECONDS_MAX, ITSELF, "1")
             assert caught.value.reason == f"INVALID_ARGUMENT: successor: {reason}"
             assert keeper.phase is Phase.ACTIVE
-            await client.drain(CONTROL_SECONDS_MAX, PEER)
+            await client.drain(CONTROL_SECONDS_MAX, PEER, "1")
             with pytest.raises(NodeCallFailed) as caught:
                 await client.stand_by(ITSELF)
             assert caught.value.reason == f"INVALID_ARGUMENT: followed: {reason}"
@@ -187,3 +188,60 @@ def test_a_block_is_not_awaited_any_more_when_the_caller_is_gone(
             await asyncio.wait_for(over.wait(), ANSWER_SECONDS)
 
     play(tmp_path, scene)
+
+
+def test_a_resume_ends_the_drain_that_it_names_or_any_where_it_names_none(tmp_path: Path) -> None:
+    async def scene(stage: Stage) -> None:
+        keeper, _ = keep(stage)
+        async with controlled(stage, keeper) as client:
+            await client.drain(CONTROL_SECONDS_MAX, PEER, "first")
+            with pytest.raises(NodeCallFailed) as caught:
+                await client.resume("second")
+            assert caught.value.is_refused
+            assert caught.value.reason == (
+                "FAILED_PRECONDITION: resume: got a node that is drained by another call, expected one that "
+                "is drained by the one named"
+            )
+            assert (await client.state()).phase is Phase.DRAINED
+            assert (await client.resume("first")).phase is Phase.ACTIVE
+            await client.drain(CONTROL_SECONDS_MAX, PEER, "third")
+            await client._stub.resume(control_pb2.ResumeRequest(), timeout=ANSWER_SECONDS)  # an older command
+            assert (await client.state()).phase is Phase.ACTIVE
+
+    play(tmp_path, scene)
+
+
+@pytest.mark.parametrize("is_begun", [True, False])
+def test_a_drain_whose_caller_is_gone_is_not_begun_or_undone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_begun: bool
+) -> None:
+    async def scene(stage: Stage) -> None:
+        keeper, _ = keep(stage)
+        alice = stage.publisher("Alice")
+        async with controlled(stage, keeper) as client:
+            with gate(monkeypatch, Ledger, "append"):
+                alice.block(BLOCKS[0])
+                calls = [asyncio.ensure_future(client.drain(CONTROL_SECONDS_MAX, PEER, "first"))]
+                await until(lambda: keeper.phase is Phase.DRAINING)
+                if not is_begun:
+                    calls.append(asyncio.ensure_future(client.drain(CONTROL_SECONDS_MAX, PEER, "second")))
+                    await until(lambda: len(waiting_for(keeper)) == 1)
+                calls[-1].cancel()
+                resuming = asyncio.ensure_future(client.resume("second"))
+                await until(lambda: len(waiting_for(keeper)) == len(calls))
+            await alice.expect("ack 0")
+            with pytest.raises(NodeCallFailed if not is_begun else asyncio.CancelledError):
+                await (calls[0] if is_begun else resuming)
+            if is_begun:
+                await resuming  # it was active again before
+            else:
+                assert (await calls[0]).phase is Phase.DRAINED
+            assert keeper.phase is (Phase.ACTIVE if is_begun else Phase.DRAINED)
+            await keeper.close()
+
+    play(tmp_path, scene)
+
+
+def waiting_for(keeper: RoleKeeper) -> Sequence[object]:
+    """The changes that wait for another."""
+    return keeper._change._waiters or ()

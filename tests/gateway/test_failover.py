@@ -44,6 +44,8 @@ class FakeNode:
     drained_first: str = ""
     """Another failover has drained it for this node, just before this one does."""
     calls: list[str] = field(default_factory=list)
+    drain_id: str = ""
+    """Names the last drain."""
     is_dead: bool = False
     under_way: list[RoleEvent] = field(default_factory=list)
 
@@ -92,14 +94,17 @@ class FakeNode:
     async def state(self) -> NodeStatus:
         return self._call("state")
 
-    async def drain(self, hold_seconds: float, successor: str) -> NodeStatus:
+    async def drain(self, hold_seconds: float, successor: str, drain_id: str) -> NodeStatus:
         assert hold_seconds > 0
+        assert drain_id
+        self.drain_id = drain_id
         if self.drained_first:
             self.role.take(RoleEvent.DRAIN, self.drained_first)
             self.role.take(RoleEvent.IDLE)
         return self._call("drain", RoleEvent.DRAIN, RoleEvent.IDLE, followed=successor)
 
-    async def resume(self) -> NodeStatus:
+    async def resume(self, drain_id: str) -> NodeStatus:
+        assert self.address != "A" or drain_id == self.drain_id
         return self._call("resume", RoleEvent.RESUME)
 
     async def await_block(self, number: int, root_hash: bytes, timeout_seconds: float) -> NodeStatus:
@@ -253,6 +258,14 @@ def test_an_interruption_is_undone_before_the_standby_is_active_and_too_late_the
     {"refused": node.refuse, "answer late": node.late, "node dies": node.lose}.get(fault, set()).add(step)
     assert pair.failure() == f"failover: {words}"
     assert pair.active == active
+
+
+def test_an_interruption_that_the_drained_node_does_not_undo_says_what_it_is(pair: Pair) -> None:
+    pair.b.interrupted_at = "await_block"
+    pair.a.refuse.add("resume")
+    assert pair.failure() == (
+        "failover: interrupted; A: INTERNAL: resume refused; A is drained (A is drained, B is standby)"
+    )
 
 
 def test_an_interruption_while_a_failed_step_is_undone_does_not_stop_that(pair: Pair) -> None:
@@ -420,7 +433,7 @@ def test_nodes_in_other_roles_are_left_alone(pair: Pair, a: str, b: str, words: 
     pair.a.role = RoleState(RoleRecord("active" if a == "active" else "standby"))
     if b == "drained":
         pair.b.role = RoleState(RoleRecord("active"))
-        asyncio.run(pair.b.drain(1, "grpc-of-A"))
+        asyncio.run(pair.b.drain(1, "grpc-of-A", "1"))
     before = len(pair.b.calls)
     assert pair.failure() == words
     assert pair.a.calls == pair.b.calls[before:] == ["state"]
@@ -455,7 +468,7 @@ def test_by_force_a_node_that_waits_for_a_standby_is_said_to_be_active_and_not_r
 @pytest.mark.parametrize("phase", ["active", "drained"])
 def test_force_is_refused_while_the_other_node_answers(pair: Pair, phase: str) -> None:
     if phase == "drained":
-        asyncio.run(pair.a.drain(1, "grpc-of-B"))
+        asyncio.run(pair.a.drain(1, "grpc-of-B", "1"))
     assert pair.failure(force=True) == (
         f"failover: A answers and is {phase}; leave --force out, or stop that node first"
     )

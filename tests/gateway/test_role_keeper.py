@@ -415,6 +415,54 @@ def test_a_resume_does_not_wait_for_the_blocks_that_a_drain_waits_for(
     play(tmp_path, scene)
 
 
+def test_a_resume_of_another_drain_does_not_call_back_the_one_that_waits_for_blocks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two failovers at once: Ctrl-C on the second, whose drain waited for the first one's, undid that."""
+
+    async def scene(stage: Stage) -> None:
+        keeper, _ = keep(stage, drain_seconds=3600)
+        alice = stage.publisher("Alice")
+        waits = True
+        with gate(monkeypatch, Ledger, "append"):
+            alice.block(BLOCKS[0])
+            first = asyncio.ensure_future(keeper.drain(30, PEER, "first"))
+            while stage.conductor.arbiter.retired is None:  # noqa: ASYNC110
+                await asyncio.sleep(0.001)
+            second = asyncio.ensure_future(keeper.drain(30, OTHER, "second", lambda: waits))
+            resuming = asyncio.ensure_future(keeper.resume("second"))
+            await asyncio.sleep(0.01)
+            waits = False
+        await first
+        with pytest.raises(
+            RoleRefused, match="drain: got a node that is asked by a caller that is gone, exp"
+        ):
+            await second
+        with pytest.raises(RoleRefused, match="resume: got a node that is drained by another call, expected"):
+            await resuming
+        assert (keeper.phase, keeper.followed) == (Phase.DRAINED, PEER)
+        await keeper.resume("first")
+        assert (keeper.phase, read_role(tmp_path)) == (Phase.ACTIVE, RoleRecord("active"))
+        with pytest.raises(RoleRefused, match="asked by a caller that is gone"):
+            await keeper.drain(30, OTHER, "second", lambda: waits)
+        assert keeper.phase is Phase.ACTIVE
+
+    play(tmp_path, scene)
+
+
+def test_a_drain_whose_caller_leaves_before_it_is_done_is_undone(tmp_path: Path) -> None:
+    async def scene(stage: Stage) -> None:
+        keeper, _ = keep(stage)
+        said = iter((True, False))
+        with pytest.raises(
+            RoleRefused, match="drain: got a node that is asked by a caller that is gone, exp"
+        ):
+            await keeper.drain(30, PEER, "first", lambda: next(said))
+        assert (keeper.phase, read_role(tmp_path)) == (Phase.ACTIVE, RoleRecord("active"))
+
+    play(tmp_path, scene)
+
+
 def test_a_drain_that_standbys_hold_up_says_which(tmp_path: Path) -> None:
     standbys = StandbyGate(2, "this-process", [OTHER, PEER])
 

@@ -92,7 +92,7 @@ def test_operators_without_a_good_certificate_change_nothing(tmp_path: Path) -> 
         async with running_node(tmp_path / "data", **files) as node:
             for tls in wrong_ones(tmp_path, authority).values():
                 async with ControlClient(str(node.control_address), tls) as control:
-                    for call in (control.state(), control.drain(5.0, "")):
+                    for call in (control.state(), control.drain(5.0, "", "1")):
                         with pytest.raises(NodeCallFailed) as caught:
                             await call
                         assert caught.value.reason.startswith("UNAVAILABLE: ")
