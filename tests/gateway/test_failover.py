@@ -3,152 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import pytest
 
-from gateway.errors import FailoverFailed, FailoverInterrupted, NodeCallFailed, RoleRefused
-from gateway.failover import Failover, NodeStatus, Step
+from gateway.errors import FailoverFailed, FailoverInterrupted
+from gateway.failover import Failover, Step
 from gateway.limits import FAILOVER_HOLD_SECONDS, FAILOVER_READY_POLL_SECONDS, FAILOVER_READY_SECONDS
 from gateway.roles import Phase, RoleEvent, RoleRecord, RoleState
-
-ROOT = b"\x11" * 48
-
-
-@dataclass
-class FakeNode:
-    """A node with a real role table whose calls can fail before or after they take effect."""
-
-    address: str
-    role: RoleState
-    last_number: int | None = 41
-    root_hash: bytes = ROOT
-    problems: tuple[str, ...] = ()
-    instance: str = ""
-    refuse: set[str] = field(default_factory=set)
-    """Calls that fail and change nothing."""
-    lose: set[str] = field(default_factory=set)
-    """Calls that take effect and whose answer is lost."""
-    late: set[str] = field(default_factory=set)
-    """Calls whose answer is not awaited any more, and that take effect before the next change."""
-    dies_after: str = ""
-    """After this call no other is answered."""
-    interrupted_at: str = ""
-    """At this call the failover is interrupted."""
-    interrupt: Callable[[], object] = str
-    takes: dict[str, float] = field(default_factory=dict)
-    """Seconds that a call takes, if it takes any."""
-    seconds: float = 0.0
-    """What all calls have taken."""
-    drained_first: str = ""
-    """Another failover has drained it for this node, just before this one does."""
-    calls: list[str] = field(default_factory=list)
-    drain_id: str = ""
-    """Names the last drain."""
-    is_dead: bool = False
-    under_way: list[RoleEvent] = field(default_factory=list)
-
-    def _status(self) -> NodeStatus:
-        return NodeStatus(
-            self.role.phase,
-            self.last_number,
-            self.root_hash,
-            f"grpc-of-{self.address}",
-            f"subscribers-of-{self.address}",
-            followed=self.role.followed or "",
-            problems=self.problems,
-            instance=self.instance,
-        )
-
-    def _call(self, name: str, *events: RoleEvent, followed: str | None = None) -> NodeStatus:
-        if self.is_dead:
-            raise NodeCallFailed(self.address, "UNAVAILABLE: no answer", is_unanswered=True)
-        self.calls.append(name)
-        self.seconds += self.takes.get(name, 0.0)
-        if name == self.interrupted_at:
-            self.interrupt()
-        if name in self.refuse:
-            raise NodeCallFailed(self.address, f"INTERNAL: {name} refused")
-        if name in self.late:
-            self.under_way += events
-            raise NodeCallFailed(self.address, "DEADLINE_EXCEEDED: too late", is_unanswered=True)
-        if events:
-            self.finish()
-        try:
-            for event in events:
-                self.role.take(event, followed)
-        except RoleRefused as error:
-            raise NodeCallFailed(self.address, f"FAILED_PRECONDITION: {error}", is_refused=True) from error
-        self.is_dead = name == self.dies_after
-        if name in self.lose:
-            raise NodeCallFailed(self.address, "UNAVAILABLE: connection reset", is_unanswered=True)
-        return self._status()
-
-    def finish(self) -> None:
-        """Make the changes that are under way."""
-        for event in self.under_way:
-            self.role.take(event)
-        self.under_way.clear()
-
-    async def state(self) -> NodeStatus:
-        return self._call("state")
-
-    async def drain(self, hold_seconds: float, successor: str, drain_id: str) -> NodeStatus:
-        assert hold_seconds > 0
-        assert drain_id
-        self.drain_id = drain_id
-        if self.drained_first:
-            self.role.take(RoleEvent.DRAIN, self.drained_first)
-            self.role.take(RoleEvent.IDLE)
-        return self._call("drain", RoleEvent.DRAIN, RoleEvent.IDLE, followed=successor)
-
-    async def resume(self, drain_id: str) -> NodeStatus:
-        assert self.address != "A" or drain_id == self.drain_id
-        return self._call("resume", RoleEvent.RESUME)
-
-    async def await_block(self, number: int, root_hash: bytes, timeout_seconds: float) -> NodeStatus:
-        assert timeout_seconds > 0
-        status = self._call("await_block")
-        if self.last_number is None or self.last_number < number or self.root_hash != root_hash:
-            raise NodeCallFailed(self.address, "FAILED_PRECONDITION: another chain")
-        return status
-
-    async def activate(self) -> NodeStatus:
-        return self._call("activate", RoleEvent.ACTIVATE)
-
-    async def stand_by(self, followed: str) -> NodeStatus:
-        return self._call("stand_by", RoleEvent.STAND_BY, followed=followed)
-
-
-class Pair:
-    """An active node A and its standby B."""
-
-    def __init__(self) -> None:
-        self.a = FakeNode("A", RoleState(RoleRecord("active")))
-        self.b = FakeNode("B", RoleState(RoleRecord("standby", "grpc-of-A")))
-        self.steps: list[Step] = []
-
-    def run(self, *, force: bool = False) -> None:
-        """Run the failover from A to B."""
-        failover = Failover(self.a, self.b, self.steps.append, clock=lambda: self.a.seconds + self.b.seconds)
-        self.a.interrupt = self.b.interrupt = failover.interrupt
-        asyncio.run(failover.force() if force else failover.run())
-
-    def failure(self, *, force: bool = False) -> str:
-        """Run it, and give the error's text."""
-        with pytest.raises(FailoverFailed) as caught:
-            self.run(force=force)
-        return str(caught.value)
-
-    @property
-    def active(self) -> list[str]:
-        """Nodes that are active, dead ones as they would come back."""
-        return [
-            node.address
-            for node in (self.a, self.b)
-            if (RoleState(node.role.record()).phase if node.is_dead else node.role.phase) is Phase.ACTIVE
-        ]
+from tests.gateway.failing_over import DEAD, LOST, Pair
 
 
 @pytest.fixture
@@ -186,8 +49,6 @@ FORCE_ONE = (
     ": where no other node is active, see which is ahead with sluice status grpc-of-A "
     "grpc-of-B, and fail over to that one with --force"
 )
-LOST = "UNAVAILABLE: connection reset"
-DEAD = "UNAVAILABLE: no answer"
 FORCE = "is A dead? then: --force; if it is alive it is active again after 30 s"
 AND_B = (
     ", and B may be, too, when it comes back: see with sluice status grpc-of-A grpc-of-B, and run a failover "
@@ -528,61 +389,3 @@ def test_a_node_that_another_failover_has_drained_is_left_to_that(pair: Pair) ->
     assert "resume" not in pair.a.calls
     assert pair.a.role.record() == RoleRecord("standby", "subscribers-of-C")
     assert pair.b.role.phase is Phase.STANDBY
-
-
-@pytest.mark.parametrize("is_level", [True, False])
-def test_one_that_was_stopped_for_longer_than_the_drained_node_waits_does_no_more(
-    pair: Pair, is_level: bool
-) -> None:
-    """Stopped by Ctrl-Z, say: the drained node is active again, or drained for another failover by then."""
-    pair.b.takes["await_block"] = FAILOVER_HOLD_SECONDS
-    pair.b.last_number = 41 if is_level else 40
-    late = "the drain is 30 s ago, expected less than 30 s; A is drained"
-    why = "" if is_level else "B: FAILED_PRECONDITION: another chain; "
-    assert pair.failure() == f"failover: {why}{late}"
-    assert "activate" not in pair.b.calls
-    assert "resume" not in pair.a.calls
-
-
-@pytest.mark.parametrize("is_answered", [True, False])
-def test_the_time_before_the_answer_to_the_drain_counts_as_well(pair: Pair, is_answered: bool) -> None:
-    """Stopped while it waits for that: the node is drained, and active again, before the answer is read."""
-    pair.a.takes["drain"] = FAILOVER_HOLD_SECONDS + 3
-    if not is_answered:
-        pair.a.lose.add("drain")
-    why = "" if is_answered else f"A: {LOST}; "
-    assert pair.failure() == (f"failover: {why}the drain is 33 s ago, expected less than 30 s; A is drained")
-    assert "activate" not in pair.b.calls
-    assert "resume" not in pair.a.calls
-
-
-@pytest.mark.parametrize("became", [RoleEvent.STAND_BY, RoleEvent.HOLD_ENDED, None])
-def test_one_that_is_stopped_while_the_standby_becomes_active_looks_at_what_became_of_the_old_node(
-    pair: Pair, became: RoleEvent | None
-) -> None:
-    pair.b.takes["activate"] = FAILOVER_HOLD_SECONDS
-    state = pair.a.state
-
-    async def state_then() -> NodeStatus:
-        if became is not None and "activate" in pair.b.calls:
-            pair.a.role.take(became)
-        return await state()
-
-    pair.a.state = state_then  # type: ignore[method-assign]
-    pair.a.refuse.add("stand_by")
-    if became is RoleEvent.STAND_BY:
-        pair.run()
-        assert (pair.steps[-1].name, pair.steps[-1].detail) == ("A stands by", "follows subscribers-of-B")
-    else:
-        is_what = "active" if became else "drained, and after 30 s its standby, or active"
-        assert pair.failure() == (
-            "failover: the drain is 30 s ago, expected less than 30 s; "
-            f"B is active, but A is {is_what}: run the failover again"
-        )
-    assert "stand_by" not in pair.a.calls
-
-
-def test_one_that_took_almost_as_long_as_the_drained_node_waits_goes_on(pair: Pair) -> None:
-    pair.b.takes["await_block"] = FAILOVER_HOLD_SECONDS - 0.1
-    pair.run()
-    assert pair.active == ["B"]
