@@ -70,9 +70,9 @@ class ControlClient:
         call = self._stub.awaitBlock(request, timeout=timeout_seconds + CONTROL_CALL_SECONDS)
         return await self._answer(call)
 
-    async def activate(self) -> NodeStatus:
-        """Make it active."""
-        call = self._stub.activate(control_pb2.ActivateRequest(), timeout=CONTROL_CALL_SECONDS)
+    async def activate(self, timeout_seconds: float) -> NodeStatus:
+        """Make it active in this time; an older node may become so later."""
+        call = self._stub.activate(control_pb2.ActivateRequest(), timeout=timeout_seconds)
         return await self._answer(call)
 
     async def stand_by(self, followed: str) -> NodeStatus:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -96,7 +97,9 @@ class ControlService(control_pb2_grpc.NodeControlServicer):
     ) -> control_pb2.NodeState:
         """A standby becomes active."""
         del request
-        return await self._change("activate", self._keeper.activate(), context)
+        remaining = context.time_remaining()
+        activating = self._keeper.activate(math.inf if remaining is None else remaining)
+        return await self._change("activate", activating, context)
 
     async def standBy(self, request: control_pb2.StandByRequest, context: _Context) -> control_pb2.NodeState:
         """A drained node becomes the standby of another, or a standby follows another."""

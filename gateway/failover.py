@@ -45,6 +45,7 @@ from typing import Any, NoReturn, Protocol, TypeVar
 
 from gateway.errors import FailoverFailed, FailoverInterrupted, NodeCallFailed
 from gateway.limits import (
+    CONTROL_CALL_SECONDS,
     FAILOVER_HOLD_SECONDS,
     FAILOVER_LEVEL_SECONDS,
     FAILOVER_LOOK_SECONDS,
@@ -108,8 +109,8 @@ class NodeControl(Protocol):
     async def await_block(self, number: int, root_hash: bytes, timeout_seconds: float) -> NodeStatus:
         """Wait until it holds a block."""
 
-    async def activate(self) -> NodeStatus:
-        """Make it active."""
+    async def activate(self, timeout_seconds: float) -> NodeStatus:
+        """Make it active in this time, or leave it a standby."""
 
     async def stand_by(self, followed: str) -> NodeStatus:
         """Make it a standby."""
@@ -294,7 +295,9 @@ class Failover:
         await self._interruptible(self._refuse_force())
         try:
             target = await self._step(
-                f"activate {self._target.address}", self._target.activate(), lambda state: state.last_text
+                f"activate {self._target.address}",
+                self._target.activate(CONTROL_CALL_SECONDS),
+                lambda state: state.last_text,
             )
         except NodeCallFailed as error:
             raise FailoverFailed(f"{self._target.address} cannot be activated: {error.reason}", "") from error
@@ -403,15 +406,22 @@ class Failover:
 
     def _lateness(self) -> str | None:
         """That the drained node has given up waiting, in words; None: it waits."""
-        seconds = 0.0 if self._drain_asked_at is None else self._clock() - self._drain_asked_at
+        seconds = self._seconds_since_drain()
         if seconds < FAILOVER_HOLD_SECONDS:
             return None
         return f"the drain is {seconds:.0f} s ago, expected less than {FAILOVER_HOLD_SECONDS:g} s"
 
+    def _seconds_since_drain(self) -> float:
+        return 0.0 if self._drain_asked_at is None else self._clock() - self._drain_asked_at
+
     async def _activate(self) -> None:
+        # Not for longer than the source surely waits: it is active again then, should the target not be so.
+        seconds = min(CONTROL_CALL_SECONDS, FAILOVER_HOLD_SECONDS - self._seconds_since_drain())
         try:
             await self._step(
-                f"activate {self._target.address}", self._target.activate(), lambda state: state.last_text
+                f"activate {self._target.address}",
+                self._target.activate(seconds),
+                lambda state: state.last_text,
             )
         except NodeCallFailed as error:
             if error.is_refused:  # another failover has drained it, and has yet to end: it is not to resume

@@ -5,7 +5,8 @@ the old role or the new one on disk, and never two active nodes:
 
     drain       remember "standby of the successor", then close the doors and finish what is complete
     resume      remember "active", then open the doors
-    activate    stop following, remember "active", then open the doors
+    activate    stop following, remember "active", then open the doors; with a caller that waits no longer by
+                then, remember "standby" and follow again
     stand by    remember whom to follow, then follow
 
 A drained node that is told nothing more asks its successor: is that active, with all that this node has, the
@@ -21,6 +22,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -196,13 +198,18 @@ class RoleKeeper:
             self._release_hold()
             await self._open_doors(RoleEvent.RESUME)
 
-    async def activate(self) -> None:
+    async def activate(self, timeout_seconds: float = math.inf) -> None:
         """Turn a standby into the active node.
+
+        Args:
+            timeout_seconds: how long the caller waits: after that the node that was active is so again.
 
         Raises:
             RoleRefused: the node is draining, or drained, or stops.
             OSError: the disk refused; the node is still a standby.
+            Fatal: it was not remembered in time; the node is still a standby.
         """
+        deadline = asyncio.get_running_loop().time() + timeout_seconds
         async with self._change:
             self._refuse_if_closed("activate")
             if self.phase is Phase.ACTIVE:
@@ -211,7 +218,7 @@ class RoleKeeper:
                 await self._following.stop()
                 self._refuse_if_closed("activate")
                 try:
-                    await self._remember(RoleRecord("active"))
+                    await self._remember_active(deadline, timeout_seconds)
                 except BaseException:
                     self._follow()
                     raise
@@ -303,6 +310,29 @@ class RoleKeeper:
         await self._following.stop()  # it goes on where a drain could not even be remembered
         self._follow()
         log.info("the node is active again", extra=fields(because=event.value))
+        await self._remember_now_or_later()
+
+    async def _remember_active(self, deadline: float, timeout_seconds: float) -> None:
+        """Write down that the node is active; that it is not, after all, where that took too long."""
+        clock = asyncio.get_running_loop().time
+        is_late = clock() >= deadline
+        if not is_late:
+            await self._remember(RoleRecord("active"))
+            if is_late := clock() >= deadline:
+                await self._remember_now_or_later()
+        if is_late:
+            raise Fatal(
+                "activate",
+                got=f"no role on disk in {timeout_seconds:g} s",
+                expected="it while the caller waits",
+            )
+
+    async def _remember_now_or_later(self) -> None:
+        """Write down what the node is.
+
+        Raises:
+            OSError: the disk refused, and is asked again.
+        """
         try:
             await self._remember()
         except OSError:

@@ -45,6 +45,8 @@ class FakeNode:
     drained_first: str = ""
     """Another failover has drained it for this node, just before this one does."""
     calls: list[str] = field(default_factory=list)
+    activate_seconds: float = 0.0
+    """How long the last activation might take."""
     drain_id: str = ""
     """Names the last drain."""
     is_dead: bool = False
@@ -115,7 +117,8 @@ class FakeNode:
             raise NodeCallFailed(self.address, "FAILED_PRECONDITION: another chain")
         return status
 
-    async def activate(self) -> NodeStatus:
+    async def activate(self, timeout_seconds: float) -> NodeStatus:
+        self.activate_seconds = timeout_seconds
         return self._call("activate", RoleEvent.ACTIVATE)
 
     async def stand_by(self, followed: str) -> NodeStatus:

@@ -10,14 +10,16 @@ from pathlib import Path
 import pytest
 from grpc import aio
 
+from gateway import role_keeper
 from gateway.api import control_pb2, control_pb2_grpc
 from gateway.control_client import ControlClient
 from gateway.control_service import ControlService
 from gateway.errors import LayoutError, NodeCallFailed
 from gateway.ledger import Ledger
 from gateway.limits import CONTROL_SECONDS_MAX
+from gateway.role_file import read_role
 from gateway.role_keeper import RoleKeeper
-from gateway.roles import Phase
+from gateway.roles import Phase, RoleRecord
 from tests.gateway.conducting import Stage, gate
 from tests.gateway.test_following import until
 from tests.gateway.test_role_keeper import BLOCKS, PEER, keep, play
@@ -89,7 +91,7 @@ def test_control_calls_change_the_role_and_refusals_say_why(tmp_path: Path) -> N
                 )
             status = await client.stand_by(PEER)
             assert (status.phase, status.followed) == (Phase.STANDBY, PEER)
-            assert (await client.activate()).phase is Phase.ACTIVE
+            assert (await client.activate(ANSWER_SECONDS)).phase is Phase.ACTIVE
             assert (await client.resume("1")).phase is Phase.ACTIVE
 
     play(tmp_path, scene)
@@ -245,3 +247,28 @@ def test_a_drain_whose_caller_is_gone_is_not_begun_or_undone(
 def waiting_for(keeper: RoleKeeper) -> Sequence[object]:
     """The changes that wait for another."""
     return keeper._change._waiters or ()
+
+
+def test_an_activation_that_its_caller_awaits_no_longer_leaves_a_standby(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk that stood still for a while: the node became active when the failover was undone."""
+
+    async def scene(stage: Stage) -> None:
+        keeper, _ = keep(stage, "standby")
+        await keeper.start()
+        async with controlled(stage, keeper) as client:
+            with gate(monkeypatch, role_keeper, "write_role") as shut:
+                activating = asyncio.ensure_future(client.activate(0.5))
+                await shut.reached()
+                with pytest.raises(NodeCallFailed, match="DEADLINE_EXCEEDED"):
+                    await activating
+            with pytest.raises(NodeCallFailed, match="resume: got a node that is standby"):
+                await client.resume("1")  # it is answered after the change before it
+            assert (await client.state()).phase is Phase.STANDBY
+            assert read_role(tmp_path) == RoleRecord("standby")
+            request = control_pb2.ActivateRequest()
+            await client._stub.activate(request)  # it may take any time
+            assert (await client.state()).phase is Phase.ACTIVE
+
+    play(tmp_path, scene)

@@ -9,7 +9,11 @@ import pytest
 
 from gateway.errors import FailoverFailed, FailoverInterrupted
 from gateway.failover import Failover, Step
-from gateway.limits import FAILOVER_HOLD_SECONDS, FAILOVER_READY_POLL_SECONDS, FAILOVER_READY_SECONDS
+from gateway.limits import (
+    FAILOVER_HOLD_SECONDS,
+    FAILOVER_READY_POLL_SECONDS,
+    FAILOVER_READY_SECONDS,
+)
 from gateway.roles import Phase, RoleEvent, RoleRecord, RoleState
 from tests.gateway.failing_over import DEAD, LOST, Pair
 

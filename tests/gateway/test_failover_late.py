@@ -5,7 +5,10 @@ from __future__ import annotations
 import pytest
 
 from gateway.failover import NodeStatus
-from gateway.limits import FAILOVER_HOLD_SECONDS
+from gateway.limits import (
+    CONTROL_CALL_SECONDS,
+    FAILOVER_HOLD_SECONDS,
+)
 from gateway.roles import RoleEvent
 from tests.gateway.failing_over import LOST, Pair
 
@@ -71,3 +74,15 @@ def test_one_that_took_almost_as_long_as_the_drained_node_waits_goes_on(pair: Pa
     pair.b.takes["await_block"] = FAILOVER_HOLD_SECONDS - 0.1
     pair.run()
     assert pair.active == ["B"]
+
+
+@pytest.mark.parametrize(
+    ("level_seconds", "seconds"),
+    [(0.0, CONTROL_CALL_SECONDS), (FAILOVER_HOLD_SECONDS - 2, 2.0)],
+)
+def test_the_standby_becomes_active_while_the_drained_node_waits_or_not_at_all(
+    pair: Pair, level_seconds: float, seconds: float
+) -> None:
+    pair.b.takes["await_block"] = level_seconds
+    pair.run()
+    assert pair.b.activate_seconds == seconds

@@ -219,6 +219,56 @@ def test_a_standby_is_active_no_sooner_than_it_is_remembered(
     play(tmp_path, scene)
 
 
+@pytest.mark.parametrize("is_refused", [False, True])
+def test_a_node_that_is_remembered_as_active_too_late_is_a_standby_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_refused: bool
+) -> None:
+    async def scene(stage: Stage) -> None:
+        keeper, following = keep(stage, "standby")
+        await keeper.start()
+        with gate(monkeypatch, role_keeper, "write_role") as shut:
+            activating = asyncio.ensure_future(keeper.activate(0.05))
+            await shut.reached()
+            await asyncio.sleep(0.06)
+            if is_refused:  # what is to be written when that is
+                real, records = write_role, []
+
+                def refuse_once(data_dir: Path, record: RoleRecord) -> None:
+                    records.append(record)
+                    if len(records) == 1:
+                        raise OSError("no space")
+                    real(data_dir, record)
+
+                monkeypatch.setattr(role_keeper, "write_role", refuse_once)
+        with pytest.raises(OSError if is_refused else Fatal) as caught:
+            await activating
+        if not is_refused:
+            assert str(caught.value) == (
+                "activate: got no role on disk in 0.05 s, expected it while the caller waits"
+            )
+        assert keeper.phase is Phase.STANDBY
+        assert following.calls == [("follow", OTHER), ("stop",), ("follow", OTHER)]
+        await stage.publisher("Alice").expect_end(SENT_ELSEWHERE)
+        async with asyncio.timeout(10):
+            while read_role(tmp_path) != RoleRecord("standby"):  # noqa: ASYNC110
+                await asyncio.sleep(0.005)
+        await keeper.close()
+
+    play(tmp_path, scene)
+
+
+def test_an_activation_that_waited_too_long_for_another_change_writes_nothing(tmp_path: Path) -> None:
+    async def scene(stage: Stage) -> None:
+        keeper, following = keep(stage, "standby")
+        await keeper.start()
+        with pytest.raises(Fatal, match=r"^activate: got no role on disk in 0 s"):
+            await keeper.activate(0.0)
+        assert (keeper.phase, read_role(tmp_path)) == (Phase.STANDBY, None)
+        assert following.calls[-1] == ("follow", OTHER)
+
+    play(tmp_path, scene)
+
+
 def test_a_drained_node_is_not_drained_for_another_successor(tmp_path: Path) -> None:
     """It would have two, and both active."""
 
