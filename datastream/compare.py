@@ -4,7 +4,8 @@ Streams that hold the same entries in the same order have the same data pages, w
 client can carry its entry number from one server to another. The header page is compared only where clients
 look: version, system id and stream type.
 
-Only committed bytes are read, below the length that each header gave first; so both may be in use.
+Only committed bytes are read, below the length that each header gave first; so both may be in use. A header
+that gives a length outside its file is refused: nothing can be said of bytes that are not there.
 
 Source: wire.md 1; design.md "What must always hold", 3.
 """
@@ -17,11 +18,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from datastream.disk import Disk, RealDisk
-from datastream.errors import ShorterThanHeaderPage, StreamFileUnavailable, WrongMagic
+from datastream.errors import (
+    ShorterThanHeaderPage,
+    StreamFileUnavailable,
+    TotalLengthOutOfFile,
+    WrongMagic,
+)
 from datastream.layout import (
     ENTRY_HEAD,
     ENTRY_HEAD_SIZE,
     HEADER_OFFSET,
+    HEADER_PAGE_SIZE,
     HEADER_SIZE,
     MAGIC,
     PACKET_DATA,
@@ -83,6 +90,7 @@ def compare_streams(
     Raises:
         StreamFileUnavailable: the operating system refuses a file.
         ShorterThanHeaderPage, WrongMagic: a file is no stream.
+        TotalLengthOutOfFile: a file ends before its stream does.
     """
     with contextlib.ExitStack() as stack:
         disks = [_open(each, stack) for each in (path, other_path)]
@@ -96,7 +104,8 @@ def compare_streams(
             pages = [
                 _read(disk, size, start, each) for disk, each in zip(disks, (path, other_path), strict=True)
             ]
-            if pages[0] != pages[1]:
+            # Files that were cut short meanwhile are not equal where both end.
+            if pages[0] != pages[1] or len(pages[0]) < size:
                 difference = _page_difference(pages[0], pages[1], start)
                 break
             progress(page_number + 1, page_count)
@@ -119,6 +128,13 @@ def _read(disk: Disk, size: int, offset: int, path: Path) -> bytes:
         raise StreamFileUnavailable(path, error) from error
 
 
+def _size(disk: Disk, path: Path) -> int:
+    try:
+        return disk.size()
+    except OSError as error:
+        raise StreamFileUnavailable(path, error) from error
+
+
 def _header(disk: Disk, path: Path) -> StreamHeader:
     size = HEADER_OFFSET + HEADER_SIZE
     raw = _read(disk, size, 0, path)
@@ -126,7 +142,13 @@ def _header(disk: Disk, path: Path) -> StreamHeader:
         raise ShorterThanHeaderPage(path, f"{len(raw)} bytes", f"at least {size}, the header")
     if not raw.startswith(MAGIC):
         raise WrongMagic(path, repr(raw[:HEADER_OFFSET]), repr(MAGIC))
-    return decode_header(raw[HEADER_OFFSET:]).header
+    header = decode_header(raw[HEADER_OFFSET:]).header
+    # After the header: a server that appends makes the file longer before it writes the length.
+    file_size = _size(disk, path)
+    if not HEADER_PAGE_SIZE <= header.total_length <= file_size:
+        expected = f"{HEADER_PAGE_SIZE} to {file_size}, the file's size"
+        raise TotalLengthOutOfFile(path, str(header.total_length), expected)
+    return header
 
 
 def _header_difference(header: StreamHeader, other: StreamHeader) -> Difference | None:
@@ -139,7 +161,7 @@ def _header_difference(header: StreamHeader, other: StreamHeader) -> Difference 
 
 def _page_difference(page: bytes, other: bytes, start: int) -> Difference:
     """Find the first byte that differs, and the entry that it belongs to."""
-    # Bytes past a file's end do not compare: a file shorter than its header says is a difference there.
+    # Bytes past a file's end do not compare: one that ends before the other is a difference there.
     short = min(len(page), len(other))
     at = next((position for position in range(short) if page[position] != other[position]), short)
     shown = [f"{each[at]:#04x}" if at < len(each) else "the end of the file" for each in (page, other)]

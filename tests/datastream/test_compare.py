@@ -7,9 +7,16 @@ from pathlib import Path
 
 import pytest
 
+from datastream import compare
 from datastream.compare import Difference, compare_streams
-from datastream.errors import ShorterThanHeaderPage, StreamFileUnavailable, WrongMagic
-from datastream.layout import HEADER_PAGE_SIZE, PAGE_SIZE, page_start
+from datastream.disk import RealDisk
+from datastream.errors import (
+    ShorterThanHeaderPage,
+    StreamFileUnavailable,
+    TotalLengthOutOfFile,
+    WrongMagic,
+)
+from datastream.layout import HEADER_OFFSET, HEADER_PAGE_SIZE, PAGE_SIZE, page_start
 from datastream.streamer import DataStreamer
 from tests.datastream.streams import bookmark, commit, operation
 
@@ -94,13 +101,55 @@ def test_the_first_difference_is_told_with_its_entry(
     assert difference == Difference(offset, entry_number, f"{before:#04x} and {before ^ 0xFF:#04x}")
 
 
-def test_a_file_shorter_than_its_header_says_differs_where_it_ends(pair: tuple[Path, Path]) -> None:
-    with pair[1].open("r+b") as file:
-        file.truncate(page_start(1) + 10)
-    difference = compare_streams(*pair).difference
+def test_a_length_outside_the_file_is_refused_also_when_both_say_the_same(pair: tuple[Path, Path]) -> None:
+    one, other = pair
+    size = page_start(1) + 10
+    for path in pair:  # their pages are still equal, as far as they go
+        with path.open("r+b") as file:
+            file.truncate(size)
+    with pytest.raises(
+        TotalLengthOutOfFile,
+        match=rf"{one}: TotalLength: found \d+, expected 4096 to {size}, the file's size",
+    ):
+        compare_streams(one, other)
+
+
+@pytest.mark.parametrize("total_length", [0, HEADER_PAGE_SIZE - 1, 1 << 60, (1 << 64) - 1])
+def test_no_length_that_is_none_is_compared(pair: tuple[Path, Path], total_length: int) -> None:
+    for path in pair:
+        with path.open("r+b") as file:
+            file.seek(HEADER_OFFSET + 22)
+            file.write(total_length.to_bytes(8, "big"))
+    with pytest.raises(TotalLengthOutOfFile, match=f"found {total_length}, expected 4096 to "):
+        compare_streams(*pair)
+
+
+def test_a_file_that_a_server_makes_longer_meanwhile_is_compared_as_it_was(
+    pair: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = pair
+    size_of, streamer = RealDisk.size, DataStreamer.open(one)
+
+    def grow(disk: RealDisk) -> int:
+        if streamer.committed.total_length < page_start(4):
+            commit(streamer, *[ENTRY] * (2 * PER_PAGE), flush=True)
+        return size_of(disk)
+
+    with streamer:
+        monkeypatch.setattr(compare, "RealDisk", type("Growing", (RealDisk,), {"size": grow}))
+        assert compare_streams(one, other).is_equal
+
+
+def test_files_that_are_cut_short_meanwhile_differ_where_they_end(pair: tuple[Path, Path]) -> None:
+    def cut(done: int, total: int) -> None:
+        for path in pair:
+            with path.open("r+b") as file:
+                file.truncate(page_start(1) + 10)
+
+    difference = compare_streams(*pair, progress=cut).difference
     assert difference is not None
     assert difference.offset == page_start(1) + 10
-    assert difference.what.endswith(" and the end of the file")
+    assert difference.what == "the end of the file and the end of the file"
 
 
 @pytest.mark.parametrize(
