@@ -159,8 +159,8 @@ class Connection:
         self._turn_bytes = 0
         """What may still be sent in this turn."""
         self._turn_commands = 0
-        self._unacknowledged = _NONE
-        """Bytes with the kernel that the client's host had not taken when it was last asked."""
+        self._unacknowledged = 0
+        """Bytes that the client's host had not taken when the kernel was last asked, and those sent since."""
         self._progress_at = self.active_at = context.loop.time()
         self._watch(want_read=True, want_write=False)
 
@@ -180,10 +180,10 @@ class Connection:
         limits = self._context.limits
         if self._linger is not None or self._socket.fileno() < 0:
             return
-        if self._writing:
+        # Not only when the kernel refuses bytes: live entries for a host that is gone fill its buffer slowly.
+        if self._unacknowledged:
             self._look_for_progress(now)
-        # Not only after the kernel refused bytes: a turn may end just when its buffer is full.
-        if self._writing and 0 < limits.write_timeout_seconds < now - self._progress_at:
+        if self._unacknowledged and 0 < limits.write_timeout_seconds < now - self._progress_at:
             _logger.info("client %s: took nothing for %.1f s, closed", self.peer, now - self._progress_at)
             self._reset()
         elif 0 < limits.inactivity_timeout_seconds < now - self.active_at:
@@ -451,8 +451,10 @@ class Connection:
     def _sent(self, count: int) -> None:
         self._turn_bytes -= count
         self._context.bytes_sent += count
-        self._unacknowledged = _NONE
-        self._progress_at = self.active_at = self._context.loop.time()
+        # What the kernel has is no sign of the client: that is looked for later.
+        if not self._unacknowledged:
+            self._progress_at = self._context.loop.time()
+        self._unacknowledged += count
 
     # --- ending ------------------------------------------------------------------------------------------
 
@@ -520,7 +522,7 @@ class Connection:
         behind a slow line took its first bytes.
         """
         count = self._count_unacknowledged()
-        if self._unacknowledged not in (_NONE, count):
+        if count < self._unacknowledged:
             self._progress_at = self.active_at = now
         self._unacknowledged = count
 
@@ -541,7 +543,6 @@ class Connection:
         if want_write and not self._writing:
             loop.add_writer(fd, self._on_writable)
             self._context.writing_count += 1
-            self._progress_at = loop.time()
         elif self._writing and not want_write:
             loop.remove_writer(fd)
             self._context.writing_count -= 1

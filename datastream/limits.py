@@ -50,6 +50,7 @@ __all__ = [
     "SEND_BYTES_PER_TURN",
     "SEND_BYTES_PER_TURN_MIN",
     "SPARE_DESCRIPTORS",
+    "SWEPT_PER_TURN",
     "TAIL_BYTES_MAX",
     "WAKES_PER_TURN",
     "FollowLimits",
@@ -184,6 +185,10 @@ TAIL_BYTES_MAX = 1 << 16
 WAKES_PER_TURN = 512
 """Clients woken by a commit before the event loop turns to commands and other sockets; about 5 ms."""
 
+SWEPT_PER_TURN = 2_048
+"""Clients whose timeouts are looked at before the event loop turns to other events; about 3 ms when all were
+sent something."""
+
 KEEPALIVE_SECONDS = 15
 """A silent client's host is asked for a sign of life after, and then every, 15 s. go: 15 s, by default."""
 
@@ -202,10 +207,11 @@ class ServerLimits:
     """Clients at once; one more is accepted and closed at once. go: maxConnections = 100."""
 
     write_timeout_seconds: float = 3.0
-    """A client that takes no byte for this long while some wait for it is closed; 0: never. go: 3 s."""
+    """A client that takes no byte for this long while some wait for it is closed; 0: never. go: 3 s, in which
+    the kernel takes no byte."""
 
     inactivity_timeout_seconds: float = 120.0
-    """A client that neither sent nor received a byte for this long is closed; 0: never. go: 120 s."""
+    """A client that neither sent nor took a byte for this long is closed; 0: never. go: 120 s."""
 
     sweep_interval_seconds: float = 5.0
     """How often both timeouts are looked at; a quarter of the shorter timeout when that is less. go: 5 s."""

@@ -30,6 +30,7 @@ from datastream.limits import (
     KEEPALIVE_SECONDS,
     LISTEN_BACKLOG_COUNT,
     SPARE_DESCRIPTORS,
+    SWEPT_PER_TURN,
     WAKES_PER_TURN,
     ServerLimits,
 )
@@ -79,7 +80,7 @@ class StreamServer:
         self._connections: set[Connection] = set()
         self._listeners: list[socket.socket] = []
         self._context: ServerContext | None = None
-        self._timers: dict[object, asyncio.TimerHandle] = {}
+        self._timers: dict[object, asyncio.Handle] = {}
         self._wake_due = False
         self._to_wake: deque[Connection] = deque()
         self._length_seen = 0
@@ -298,11 +299,17 @@ class StreamServer:
                 self._context.cut_offset = NO_CUT
 
     def _sweep(self) -> None:
+        self._sweep_some(list(self._connections))
+
+    def _sweep_some(self, connections: list[Connection]) -> None:
         assert self._context is not None
         loop, limits = self._context.loop, self._limits
         now = loop.time()
-        for connection in list(self._connections):
+        for connection in connections[:SWEPT_PER_TURN]:
             connection.sweep(now)
+        if rest := connections[SWEPT_PER_TURN:]:
+            self._timers["sweep"] = loop.call_soon(self._sweep_some, rest)
+            return
         timeouts = [limits.write_timeout_seconds, limits.inactivity_timeout_seconds]
         interval = min([limits.sweep_interval_seconds, *(timeout / 4 for timeout in timeouts if timeout)])
         self._timers["sweep"] = loop.call_later(interval, self._sweep)

@@ -474,7 +474,7 @@ class Settings:
         "tcp.inactivity_timeout_seconds",
         Seconds(_DAY_SECONDS),
         120.0,
-        "A client that neither sends nor is sent anything is closed after this long.",
+        "A client that neither sends nor takes anything is closed after this long.",
         unit="seconds",
     )
     tcp_on_command_error: Literal["close", "keep"] = row(

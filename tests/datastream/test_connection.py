@@ -19,8 +19,10 @@ from datastream.limits import (
     SEND_BYTES_PER_TURN_MIN,
     ServerLimits,
 )
+from datastream.live_tail import LiveTail
 from datastream.packets import PacketReader, encode_result
 from datastream.streamer import DataStreamer
+from tests.datastream.serving import Clock
 from tests.datastream.streams import commit
 
 OK = encode_result(0, "OK")
@@ -263,6 +265,61 @@ def test_timeouts(tmp_path: Path) -> None:
             idle.connection.sweep(now + 121)
             assert slow.ended.is_set()
             assert idle.ended.is_set()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("limits", "timeout_seconds"),
+    [(ServerLimits(), 3), (ServerLimits(write_timeout_seconds=0), 120)],
+    ids=["write timeout", "inactivity timeout"],
+)
+def test_a_live_client_that_takes_nothing_is_closed_while_the_kernel_has_room(
+    tmp_path: Path, limits: ServerLimits, timeout_seconds: int
+) -> None:
+    """What a kernel sees of a host that is gone: the bytes that are sent stay, and more are sent."""
+
+    async def scenario() -> None:
+        with DataStreamer.open(tmp_path / "s.bin") as streamer:
+            client = Client(streamer)
+            client.context.limits = limits
+            connection = client.connection
+            clock = client.context.loop = Clock(client.loop)  # type: ignore[assignment]
+            await client.send(encode_command(Command.START, 1, 0))
+            await client.read_result()
+            connection.sweep(clock.time())
+            for _ in range(3):
+                assert not client.ended.is_set()
+                commit(streamer, (1, b""))
+                connection.wake(LiveTail(streamer))
+                assert not connection._writing
+                clock.ahead_seconds += timeout_seconds // 3
+                connection.sweep(clock.time())
+            assert client.ended.is_set()
+
+    asyncio.run(scenario())
+
+
+def test_a_live_client_that_takes_what_it_is_sent_stays(tmp_path: Path) -> None:
+    """However seldom something is sent, and however little it has taken of it when it is looked for."""
+
+    async def scenario() -> None:
+        with DataStreamer.open(tmp_path / "s.bin") as streamer:
+            client = Client(streamer)
+            clock = client.context.loop = Clock(client.loop)  # type: ignore[assignment]
+            await client.send(encode_command(Command.START, 1, 0))
+            await client.read_result()
+            for number in range(50):
+                commit(streamer, (1, b"x"))
+                client.connection.wake(LiveTail(streamer))
+                client.connection.sweep(clock.time())
+                clock.ahead_seconds += 2
+                client.connection.sweep(clock.time())
+                await client.read(18)
+                clock.ahead_seconds += 2 if number % 2 else 100
+                client.connection.sweep(clock.time())
+                assert not client.ended.is_set()
+            client.connection.close()
 
     asyncio.run(scenario())
 

@@ -536,6 +536,18 @@ def test_more_clients_than_are_accepted_or_woken_in_one_turn(
             assert read_exactly(client, 17 + 4).endswith(b"last")
 
 
+def test_more_clients_than_are_swept_in_one_turn(
+    streamer: DataStreamer, loop: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """2,048 otherwise: the rest has its turn after other events, and then the sweep comes again."""
+    monkeypatch.setattr(server_module, "SWEPT_PER_TURN", 2)
+    limits = ServerLimits(write_timeout_seconds=0, inactivity_timeout_seconds=1, sweep_interval_seconds=0.1)
+    with ServerThread(streamer, loop=loop, limits=limits) as serving, contextlib.ExitStack() as stack:
+        for _ in range(2):
+            for client in [stack.enter_context(serving.connect()) for _ in range(5)]:
+                assert read_to_end(client) == b""
+
+
 def test_a_server_that_does_not_get_to_accept_has_a_queue_in_the_kernel(
     streamer: DataStreamer, loop: str
 ) -> None:
