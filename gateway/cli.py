@@ -22,6 +22,7 @@ import click
 
 from gateway import __version__
 from gateway.errors import Fatal
+from gateway.logs import one_line
 
 __all__ = ["COMMAND_GROUP", "Commands", "main", "sluice"]
 
@@ -206,8 +207,11 @@ def _usage_line(error: click.ClickException) -> str:
 
 
 def _fail(line: str, status: int) -> int:
-    """Write one line to standard error, and give the status."""
-    click.echo(" ".join(line.split("\n")), err=True)
+    """Write one line to standard error, and give the status.
+
+    What would steer a terminal is escaped: the text may be a peer's.
+    """
+    click.echo(one_line(" ".join(line.split("\n"))), err=True)
     return status
 
 

@@ -25,7 +25,7 @@ from typing import Literal, TextIO
 
 from gateway.limits import FIELD_CHARACTERS_MAX
 
-__all__ = ["JsonFormatter", "TextFormatter", "fields", "set_up_logging"]
+__all__ = ["JsonFormatter", "TextFormatter", "fields", "one_line", "set_up_logging"]
 
 _FIELDS = "sluice_fields"
 _RESERVED = frozenset({"time", "level", "logger", "message", "error"})
@@ -90,7 +90,7 @@ class TextFormatter(logging.Formatter):
         level = f"{record.levelname:<7}"
         if self._colour and record.levelno in _LEVEL_COLOURS:
             level = f"{_LEVEL_COLOURS[record.levelno]}{level}{_RESET}"
-        line = f"{time} {level} {record.name}  {_one_line(record.getMessage())}"
+        line = f"{time} {level} {record.name}  {one_line(record.getMessage())}"
         if shown := " ".join(f"{key}={_text(value)}" for key, value in _fields_of(record).items()):
             line = f"{line}  {shown}"
         if record.exc_info:
@@ -143,10 +143,10 @@ def _text(value: FieldValue) -> str:
     text = _cut(str(value))
     if text.isprintable() and _PLAIN.fullmatch(text):
         return text
-    return _one_line(json.dumps(text, ensure_ascii=False))
+    return one_line(json.dumps(text, ensure_ascii=False))
 
 
-def _one_line(message: str) -> str:
+def one_line(message: str) -> str:
     """Escape what would end a line or steer a terminal."""
     if message.isprintable():
         return message

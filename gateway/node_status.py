@@ -22,6 +22,7 @@ from gateway.api import node_pb2, node_pb2_grpc
 from gateway.channels import WHOLE_BLOCKS, ClientTls, open_channel
 from gateway.errors import BlockRefused, PeerError, TlsError
 from gateway.limits import PEER_STATUS_SECONDS_MAX
+from gateway.logs import one_line
 from gateway.node_service import INSTANCE_KEY, ask_status
 from gateway.root_hash import BlockHasher
 from gateway.subscription import U64_MAX
@@ -97,7 +98,8 @@ class NodesView:
         highest = max((report.last for report in self.reports if report.last is not None), default=None)
         rows += [self._row(report, highest) for report in self.reports]
         lines = table_lines(rows, width)
-        lines += [f"{report.address}: {report.error}" for report in self.reports if report.error is not None]
+        failed = [report for report in self.reports if report.error is not None]
+        lines += [f"{report.address}: {one_line(report.error or '')}" for report in failed]
         if self.agree is not None:
             verdict = "agree" if self.agree else "DO NOT AGREE"
             lines.append(f"the nodes {verdict} on block {self.common}")

@@ -15,6 +15,7 @@ from gateway.channels import ClientTls
 from gateway.commands.finite_range import FiniteRange
 from gateway.commands.named_path import NamedPath
 from gateway.commands.tls_options import tls_options
+from gateway.logs import one_line
 from publishers.checkpoint import FollowCheckpoint
 from publishers.commands.publish_display import Display, report_json, report_lines, report_table
 from publishers.errors import OptionError
@@ -371,7 +372,7 @@ def _perform(request: _Request, words: list[str], *, as_json: bool) -> int:
     else:
         _print(report)
     for failure in report.failures:
-        click.echo(f"sluice: publisher {failure.publisher_id} failed: {failure.reason}", err=True)
+        click.echo(f"sluice: publisher {failure.publisher_id} failed: {one_line(failure.reason)}", err=True)
     if go_on is not None:
         known = report.safe_through
         stored = "no block is known to be stored" if known is None else f"blocks up to {known} are stored"

@@ -25,6 +25,7 @@ from gateway.commands.finite_range import FiniteRange
 from gateway.commands.named_path import NamedPath
 from gateway.commands.tls_options import tls_options
 from gateway.errors import AddressError
+from gateway.logs import one_line
 from publishers.block_files import BlockFormat, block_file_name, write_block_file
 from publishers.block_follower import BlockFollower, Received, Start
 from publishers.block_summary import size_text, summarize
@@ -207,7 +208,7 @@ class _View:
 
     def trouble(self, line: str) -> None:
         """Say why a node was left."""
-        click.echo(f"sluice: {line}; {self.goes_on}", err=True)
+        click.echo(f"sluice: {one_line(line)}; {self.goes_on}", err=True)
 
     def totals(self) -> str:
         """Say how much has come."""

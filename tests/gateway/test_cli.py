@@ -17,7 +17,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from datastream.errors import DatastreamError
+from datastream.errors import CommandRefused, DatastreamError
 from gateway import __version__, cli
 from gateway.errors import Fatal, SettingError
 
@@ -115,6 +115,11 @@ ENDS: list[tuple[BaseException, int, str]] = [
     (Fatal("port 1", got="taken", expected="free"), 1, "sluice: port 1: got taken, expected free\n"),
     (DatastreamError("the file is no stream"), 1, "sluice: the file is no stream\n"),
     (Fatal("x", got="two\nlines", expected="one"), 1, "sluice: x: got two lines, expected one\n"),
+    (
+        CommandRefused("Header", 77, "\x1b[31mred\rx\x07 ä\u202e"),
+        1,
+        "sluice: server: Header: error 77 \\x1b[31mred\\rx\\x07 ä\\u202e\n",
+    ),
     (
         SettingError("role", got="'x'", expected="y", where="flag --role"),
         2,

@@ -117,7 +117,7 @@ def test_the_table() -> None:
         NodeReport("10.0.0.1:40840", 0, 41, {"role": "active", "ready": True, "publishers": 3}, "ab" * 48),
         NodeReport("10.0.0.2:40840", 0, 40, {"ready": False, "role": ["hostile"]}, "ab" * 48),
         NodeReport("10.0.0.3:40840"),
-        NodeReport("10.0.0.4:40840", error="UNAVAILABLE: away"),
+        NodeReport("10.0.0.4:40840", error="UNAVAILABLE: away\x1b[2J"),
     ]
     lines = NodesView(reports, 40).lines()
     assert lines[0].split() == (
@@ -142,7 +142,7 @@ def test_the_table() -> None:
         "10.0.0.2:40840  ['hostile']  no     0      40    abababababab                                1",
         "10.0.0.3:40840                      none   none",
         "10.0.0.4:40840  no answer",
-        "10.0.0.4:40840: UNAVAILABLE: away",
+        "10.0.0.4:40840: UNAVAILABLE: away\\x1b[2J",
         "the nodes agree on block 40",
     ]
 

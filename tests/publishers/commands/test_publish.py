@@ -146,9 +146,12 @@ def test_a_failure_is_one_line_each_and_says_how_to_go_on(chain: Path, calls: di
 
 
 def test_one_of_several_that_failed_leaves_nothing_to_do(chain: Path, calls: dict[str, Any]) -> None:
-    calls["report"] = JobReport(0, 1, (PUBLISHED,), (Failure("publisher-2", "refused"),), 1.25)
+    calls["report"] = JobReport(0, 1, (PUBLISHED,), (Failure("publisher-2", "refused\x1b[2J"),), 1.25)
     result = run("--source", chain, "--gateway", "a:1")
-    assert (result.return_value, result.stderr) == (1, "sluice: publisher publisher-2 failed: refused\n")
+    assert (result.return_value, result.stderr) == (
+        1,
+        "sluice: publisher publisher-2 failed: refused\\x1b[2J\n",
+    )
 
 
 def test_json(chain: Path, calls: dict[str, Any]) -> None:

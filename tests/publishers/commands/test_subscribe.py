@@ -17,7 +17,7 @@ from click.testing import CliRunner, Result
 from gateway.cli import main
 from gateway.node import Node
 from publishers.block_files import read_chain
-from publishers.commands.subscribe import command
+from publishers.commands.subscribe import _View, command
 from tests.nodes import make_blocks
 from tests.publishers.node_thread import node_thread, store
 
@@ -151,3 +151,8 @@ def test_a_table_on_a_terminal(node: Node) -> None:
     assert "10 blocks, " in text
     assert "of those up to block 9" in text
     assert f"{NOBODY}: UNAVAILABLE: " in text
+
+
+def test_what_a_node_said_cannot_steer_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    _View("trying again").trouble("a:1: UNKNOWN: \x1b[2Jgone")
+    assert capsys.readouterr().err == "sluice: a:1: UNKNOWN: \\x1b[2Jgone; trying again\n"
