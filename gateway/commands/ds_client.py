@@ -6,21 +6,26 @@
 | `--dumpbatch N` | the entries of one batch, from its bookmark to the next batch's |
 | `--sanitycheck` | the stream is checked, not printed; without reconnecting, so that gaps are seen |
 | none of these | the entries as they come; reconnects and goes on after the last one |
+
+Of several servers the first that answers is asked, each within the time that one which follows has. An answer
+that something is not there is one, too.
 """
 
 from __future__ import annotations
 
+import asyncio
 import re
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
 from datastream import BOOKMARK_TYPE, Entry, StreamClient, StreamFollower
-from datastream.errors import BookmarkNotFound, ConnectionEnded, EntryNotFound
+from datastream.errors import BookmarkNotFound, ConnectionEnded, EntryNotFound, PeerError
 from datastream.events import event_of
+from datastream.limits import FollowLimits
 from datastream.network_events import Bookmark, BookmarkType
 from datastream.original_events import OriginalBookmark, OriginalBookmarkType
 from datastream.sanity import SanityCheck
@@ -30,6 +35,9 @@ from gateway.commands.ds_text import entry_line, header_line
 __all__ = ["client"]
 
 Address = tuple[str, int]
+T = TypeVar("T")
+_ANSWER_SECONDS = FollowLimits().answer_timeout_seconds
+"""For connecting to a server and for its answers until it streams."""
 _KINDS = {
     "l2block": (OriginalBookmarkType.L2_BLOCK, BookmarkType.L2_BLOCK),
     "batch": (OriginalBookmarkType.BATCH, BookmarkType.BATCH),
@@ -90,7 +98,10 @@ def bookmarks_of(kind: str, number: int) -> list[bytes]:
     type=ServersType(),
     default="127.0.0.1:6900",
     show_default=True,
-    help="Server to connect to; of several, the next one when one fails.",
+    help=(
+        "Server to connect to; of several, the next one when one fails, or gives no answer within "
+        f"{_ANSWER_SECONDS:g} s."
+    ),
 )
 @click.option(
     "--from",
@@ -176,37 +187,62 @@ def client(
 
 
 @asynccontextmanager
-async def _connected(options: _Options) -> AsyncIterator[StreamClient]:
-    """Connect to the first server that can be reached."""
+async def _connected(
+    options: _Options, ask: Callable[[StreamClient], Awaitable[T]]
+) -> AsyncIterator[tuple[StreamClient, T]]:
+    """Connect to the first server that answers, and give its answer.
+
+    Args:
+        ask: asks, and prints nothing: an OSError is taken for the connection's.
+    """
     errors: list[str] = []
     for host, port in options.servers:
         try:
-            connected = await StreamClient.connect(host, port)
-        except OSError as error:
-            errors.append(f"{host}:{port}: cannot connect: {error.strerror or error}")
+            async with asyncio.timeout(_ANSWER_SECONDS):
+                connected, answer = await _asked(host, port, ask)
+        except (OSError, PeerError) as error:
+            errors.append(f"{host}:{port}: {_why(error)}")
             continue
         async with connected:
-            yield connected
+            yield connected, answer
         return
     raise click.ClickException("; ".join(errors))
 
 
+async def _asked(host: str, port: int, ask: Callable[[StreamClient], Awaitable[T]]) -> tuple[StreamClient, T]:
+    try:
+        connected = await StreamClient.connect(host, port)
+    except OSError as error:
+        raise OSError(error.errno, f"cannot connect: {error.strerror or error}") from error
+    try:
+        return connected, await ask(connected)
+    except BaseException:
+        await connected.close()
+        raise
+
+
+def _why(error: OSError | PeerError) -> str:
+    if isinstance(error, OSError):
+        is_ours = isinstance(error, TimeoutError) and error.errno is None  # the system's has a number
+        return f"no answer within {_ANSWER_SECONDS:g} s" if is_ours else error.strerror or str(error)
+    return str(error)
+
+
 async def _print_header(options: _Options) -> int:
-    async with _connected(options) as connected:
-        click.echo(header_line(await connected.header(), as_json=options.as_json))
+    async with _connected(options, StreamClient.header) as (_, header):
+        click.echo(header_line(header, as_json=options.as_json))
     return 0
 
 
 async def _print_entry(options: _Options, number: int) -> int:
-    async with _connected(options) as connected:
-        options.show(await connected.entry(number))
+    async with _connected(options, lambda connected: connected.entry(number)) as (_, entry):
+        options.show(entry)
     return 0
 
 
 async def _print_bookmark(options: _Options, bookmarks: Sequence[bytes]) -> int:
-    async with _connected(options) as connected:
-        _, entry = await _find(connected, bookmarks)
-    options.show(entry)
+    async with _connected(options, lambda connected: _find(connected, bookmarks)) as (_, (_, entry)):
+        options.show(entry)
     return 0
 
 
@@ -232,10 +268,17 @@ async def _start(connected: StreamClient, options: _Options) -> tuple[int, int |
     return total_entries, start
 
 
+async def _place(connected: StreamClient, options: _Options) -> tuple[int, bytes | None]:
+    """Return (number of entries of the server, the bookmark to start from if one was asked for)."""
+    total_entries = (await connected.header()).total_entries
+    bookmark = (await _find(connected, options.bookmarks))[0] if options.bookmarks else None
+    return total_entries, bookmark
+
+
 async def _print_stream(options: _Options) -> int:
-    async with _connected(options) as connected:  # a wrong address or bookmark is an error at once
-        total_entries = (await connected.header()).total_entries
-        bookmark = (await _find(connected, options.bookmarks))[0] if options.bookmarks else None
+    # A wrong address or bookmark is an error at once.
+    async with _connected(options, lambda connected: _place(connected, options)) as (_, place):
+        total_entries, bookmark = place
     start = total_entries if options.start is None else options.start
     if bookmark is None and start > total_entries:
         raise EntryNotFound(start, total_entries)
@@ -247,10 +290,13 @@ async def _print_stream(options: _Options) -> int:
 
 
 async def _dump_batch(options: _Options, bookmarks: Sequence[bytes]) -> int:
-    async with _connected(options) as connected:
+    async def start(connected: StreamClient) -> tuple[int, bytes]:
         total_entries = (await connected.header()).total_entries
         bookmark, _ = await _find(connected, bookmarks)
         await connected.start_bookmark(bookmark)
+        return total_entries, bookmark
+
+    async with _connected(options, start) as (connected, (total_entries, bookmark)):
         async for entry in connected.entries():
             if _is_of_another_batch(entry, bookmark):
                 break
@@ -272,8 +318,8 @@ def _is_of_another_batch(entry: Entry, bookmark: bytes) -> bool:
 async def _check(options: _Options) -> int:
     check = SanityCheck()
     try:
-        async with _connected(options) as connected:
-            total_entries, start = await _start(connected, options)
+        async with _connected(options, lambda connected: _start(connected, options)) as (connected, begun):
+            total_entries, start = begun
             if options.live or start is None or start < total_entries:
                 async for entry in connected.entries():
                     for finding in check.feed(entry):

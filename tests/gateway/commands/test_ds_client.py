@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import json
+import socket
+import struct
+import threading
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from datastream import DataStreamer
+from datastream import DataStreamer, FollowLimits, StreamFollower
 from datastream.network_events import Bookmark
 from datastream.original_events import OriginalBookmark
+from datastream.packets import encode_result
 from datastream.sample_operations import sample_operation
 from gateway import cli
+from gateway.commands import ds_client
 from gateway.commands.ds_client import bookmarks_of
 from tests.datastream.masters import ScriptedServer
 from tests.datastream.serving import ServerThread
@@ -63,7 +70,7 @@ def test_queries(address: str, capsys: pytest.CaptureFixture[str]) -> None:
         ),
         (["--dumpbatch", "6"], "sluice: bookmark 08011006: not found"),
         (["--from", "31"], "sluice: entry 31: not found; the stream has 30 entries"),
-        (["--from", "31", "--sanitycheck"], "sluice: server: Start: error 3 Bad from entry"),
+        (["--from", "31", "--sanitycheck"], "sluice: {address}: server: Start: error 3 Bad from entry"),
     ],
 )
 def test_what_is_not_there(
@@ -71,7 +78,7 @@ def test_what_is_not_there(
 ) -> None:
     assert cli.main([*CLIENT, "--server", address, *words]) == 1
     printed = capsys.readouterr()
-    assert printed.err.splitlines() == [line]
+    assert printed.err.splitlines() == [line.format(address=address)]
 
 
 @pytest.mark.parametrize(
@@ -97,6 +104,80 @@ def test_bad_usage(words: list[str], text: str, capsys: pytest.CaptureFixture[st
 def test_no_server(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main([*CLIENT, "--server", "127.0.0.1:1"]) == 1
     assert capsys.readouterr().err == "sluice: 127.0.0.1:1: cannot connect: Connection refused\n"
+
+
+QUERIES = [
+    ["--header"],
+    ["--entry", "6"],
+    ["--bookmark", "3"],
+    ["--dumpbatch", "2"],
+    ["--from", "0", "--no-live"],
+    ["--frombookmark", "3", "--no-live"],
+    ["--from", "0", "--no-live", "--sanitycheck"],
+]
+
+
+@contextmanager
+def failing(answer: bytes | None) -> Iterator[str]:
+    """Serve connections that get this answer and a reset at once, or nothing and no end if it is None."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    held: list[socket.socket] = []
+
+    def serve() -> None:
+        with suppress(OSError):
+            while True:
+                client, _ = listener.accept()
+                held.append(client)
+                if answer is not None:
+                    with suppress(OSError):
+                        client.recv(16)
+                        client.sendall(answer)
+                        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                    client.close()
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    try:
+        yield f"127.0.0.1:{listener.getsockname()[1]}"
+    finally:
+        listener.shutdown(socket.SHUT_RDWR)  # which wakes the accept
+        listener.close()
+        thread.join(10)
+        for client in held:
+            client.close()
+
+
+@pytest.mark.parametrize("words", QUERIES, ids=" ".join)
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        (b"", "Connection reset by peer"),
+        (b"HTTP/1.1 400 Bad Request\r\n", "server: "),
+        (encode_result(9, "Invalid command"), ""),
+        (None, "no answer within 0.2 s"),
+    ],
+    ids=["reset", "not the protocol", "refused", "silent"],
+)
+def test_the_next_server_is_asked_when_one_fails_after_connecting(
+    address: str,
+    words: list[str],
+    answer: bytes | None,
+    why: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    if answer is None:
+        monkeypatch.setattr(ds_client, "_ANSWER_SECONDS", 0.2)
+        limits = FollowLimits(answer_timeout_seconds=0.2)
+        monkeypatch.setattr(ds_client, "StreamFollower", partial(StreamFollower, limits=limits))
+    assert cli.main([*CLIENT, "--server", address, *words]) == 0
+    expected = capsys.readouterr().out
+    with failing(answer) as first:
+        assert cli.main([*CLIENT, "--server", f"{first},{address}", *words]) == 0
+        assert capsys.readouterr().out == expected
+        assert cli.main([*CLIENT, "--server", f"127.0.0.1:1,{first}", *words]) == 1
+        (line,) = capsys.readouterr().err.splitlines()
+        assert line.startswith(f"sluice: 127.0.0.1:1: cannot connect: Connection refused; {first}: {why}")
 
 
 def test_streams(address: str, capsys: pytest.CaptureFixture[str]) -> None:
