@@ -228,6 +228,20 @@ def _why(error: OSError | PeerError) -> str:
     return str(error)
 
 
+async def _streamed(connected: StreamClient) -> AsyncIterator[Entry]:
+    """Yield the entries that a server streams.
+
+    An error of the connection is the server's: else one would be taken for that of a reader of our output.
+    """
+    while True:
+        try:
+            entries = await connected.receive()
+        except OSError as error:
+            raise ConnectionEnded(f"streaming: {_why(error)}") from error
+        for entry in entries:
+            yield entry
+
+
 async def _print_header(options: _Options) -> int:
     async with _connected(options, StreamClient.header) as (_, header):
         click.echo(header_line(header, as_json=options.as_json))
@@ -297,7 +311,7 @@ async def _dump_batch(options: _Options, bookmarks: Sequence[bytes]) -> int:
         return total_entries, bookmark
 
     async with _connected(options, start) as (connected, (total_entries, bookmark)):
-        async for entry in connected.entries():
+        async for entry in _streamed(connected):
             if _is_of_another_batch(entry, bookmark):
                 break
             options.show(entry)
@@ -321,7 +335,7 @@ async def _check(options: _Options) -> int:
         async with _connected(options, lambda connected: _start(connected, options)) as (connected, begun):
             total_entries, start = begun
             if options.live or start is None or start < total_entries:
-                async for entry in connected.entries():
+                async for entry in _streamed(connected):
                     for finding in check.feed(entry):
                         click.echo(finding)
                     if not options.live and entry.number + 1 >= total_entries:

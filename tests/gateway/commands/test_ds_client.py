@@ -6,6 +6,7 @@ import json
 import socket
 import struct
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -14,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from datastream import DataStreamer, FollowLimits, StreamFollower
+from datastream.layout import StreamHeader, encode_entry, encode_header
 from datastream.network_events import Bookmark
 from datastream.original_events import OriginalBookmark
 from datastream.packets import encode_result
@@ -106,6 +108,7 @@ def test_no_server(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().err == "sluice: 127.0.0.1:1: cannot connect: Connection refused\n"
 
 
+BROKEN = "server: closed the connection while streaming: Connection reset by peer"
 QUERIES = [
     ["--header"],
     ["--entry", "6"],
@@ -147,6 +150,26 @@ def failing(answer: bytes | None) -> Iterator[str]:
             client.close()
 
 
+@contextmanager
+def resetting(*answers: bytes) -> Iterator[str]:
+    """Answer the commands of one connection, and reset it when the client has had time to take the last."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            client, _ = listener.accept()
+            with client:
+                for answer in answers:
+                    client.recv(4096)
+                    client.sendall(encode_result(0, "OK") + answer)
+                time.sleep(0.3)
+                client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        yield f"127.0.0.1:{listener.getsockname()[1]}"
+        thread.join(10)
+
+
 @pytest.mark.parametrize("words", QUERIES, ids=" ".join)
 @pytest.mark.parametrize(
     ("answer", "why"),
@@ -178,6 +201,28 @@ def test_the_next_server_is_asked_when_one_fails_after_connecting(
         assert cli.main([*CLIENT, "--server", f"127.0.0.1:1,{first}", *words]) == 1
         (line,) = capsys.readouterr().err.splitlines()
         assert line.startswith(f"sluice: 127.0.0.1:1: cannot connect: Connection refused; {first}: {why}")
+
+
+@pytest.mark.parametrize(
+    ("words", "out", "err"),
+    [
+        (["--dumpbatch", "0"], "entry 0  ", f"sluice: {BROKEN}\n"),
+        (["--from", "0", "--sanitycheck"], f"{BROKEN}\n1 entries checked, 0 findings\n", ""),
+    ],
+    ids=["dump", "sanity check"],
+)
+def test_a_reset_while_streaming_is_one_line_and_status_1(
+    words: list[str], out: str, err: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, second = entries(*ITEMS[:2])
+    answers = [encode_header(StreamHeader(1, 137, 1, 5000, 30))]
+    if "--dumpbatch" in words:
+        answers += [encode_entry(second, 0xFE)]
+    with resetting(*answers, encode_entry(first)) as server:
+        assert cli.main([*CLIENT, "--server", server, *words]) == 1
+    printed = capsys.readouterr()
+    assert printed.out.startswith(out)
+    assert printed.err == err
 
 
 def test_streams(address: str, capsys: pytest.CaptureFixture[str]) -> None:
