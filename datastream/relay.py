@@ -27,17 +27,16 @@ Source: zkevm-data-streamer README, "STREAM RELAY"; issue 3.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import TypeVar
 
 from datastream.commands import OnCommandError
 from datastream.errors import CommitFailed, EntryNotRelayed, MisuseError
 from datastream.follower import StreamFollower
 from datastream.following import Address
-from datastream.layout import Committed, Entry
+from datastream.in_thread import finish, open_in_thread
+from datastream.layout import Committed, Entry, StreamHeader
 from datastream.limits import COMPARED_ENTRIES_COUNT, FollowLimits, ServerLimits
 from datastream.server import StreamServer
 from datastream.streamer import DataStreamer
@@ -45,7 +44,6 @@ from datastream.streamer import DataStreamer
 __all__ = ["Relay"]
 
 _logger = logging.getLogger(__name__)
-T = TypeVar("T")
 
 
 class _FileEntries:
@@ -122,13 +120,13 @@ class Relay:
         follower: StreamFollower | None = None
         try:
             if await asyncio.to_thread(self._path.exists):
-                streamer = await self._open(1, 137)
+                streamer = await self._open(None)
                 follower = self._follow(streamer)
             else:
                 # Not before a master is there: the file's version and system id are the master's.
                 follower = self._follow(None)
                 header = await follower.reach()
-                streamer = await self._open(header.version, header.system_id)
+                streamer = await self._open(header)
             await self._serve(streamer)
             while True:
                 await self._keep(streamer, follower, await follower.receive())
@@ -142,15 +140,13 @@ class Relay:
                 if self._streamer is not None:
                     self._streamer.close()
 
-    async def _open(self, version: int, system_id: int) -> DataStreamer:
-        def work() -> DataStreamer:
-            # Kept here: when we are cancelled meanwhile, nobody is given what this returns, but it is open.
-            self._streamer = DataStreamer.open(
-                self._path, stream_type=self._stream_type, version=version, system_id=system_id
-            )
-            return self._streamer
-
-        return await _finish(work)
+    async def _open(self, header: StreamHeader | None) -> DataStreamer:
+        """Open the file; a new one gets the version and system id of the master's header."""
+        version, system_id = (1, 137) if header is None else (header.version, header.system_id)
+        self._streamer = await open_in_thread(
+            self._path, stream_type=self._stream_type, version=version, system_id=system_id
+        )
+        return self._streamer
 
     def _follow(self, streamer: DataStreamer | None) -> StreamFollower:
         return StreamFollower(
@@ -173,7 +169,7 @@ class Relay:
     async def _keep(self, streamer: DataStreamer, follower: StreamFollower, entries: Sequence[Entry]) -> None:
         """Commit entries; when the disk refuses them, get them again later."""
         try:
-            await _finish(lambda: _commit(streamer, entries))
+            await finish(lambda: _commit(streamer, entries))
         except CommitFailed as error:
             await follower.give_back(streamer.committed.total_entries, error)
             return
@@ -195,18 +191,3 @@ def _commit(streamer: DataStreamer, entries: Sequence[Entry]) -> None:
             raise EntryNotRelayed(entry.number, str(error)) from error
     streamer.commit_atomic_op()
     assert streamer.committed.total_entries == entries[-1].number + 1
-
-
-async def _finish(work: Callable[[], T]) -> T:
-    """Do work in a thread, and wait for its end also when we are cancelled, however often.
-
-    So nothing is closed under it.
-    """
-    task = asyncio.ensure_future(asyncio.to_thread(work))
-    try:
-        return await asyncio.shield(task)
-    except asyncio.CancelledError:
-        while not task.done():
-            with contextlib.suppress(asyncio.CancelledError):
-                await asyncio.wait([task])
-        raise

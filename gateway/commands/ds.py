@@ -12,6 +12,7 @@ import click
 
 from datastream import BOOKMARK_TYPE, DataStreamer, Relay, StreamServer
 from datastream.commands import OnCommandError
+from datastream.in_thread import open_in_thread
 from datastream.sample_operations import ENTRIES_PER_OPERATION, sample_operation
 from gateway.commands.ds_client import client
 from gateway.commands.ds_options import (
@@ -104,8 +105,7 @@ def server(
 
     async def serve() -> int:
         limits = server_limits(writetimeout, inactivitytimeout)
-        opened = await asyncio.to_thread(DataStreamer.open, path, read_only=read_only)
-        with opened as streamer:
+        with await open_in_thread(path, read_only=read_only) as streamer:
             async with StreamServer(streamer, host, port, limits, on_command_error):
                 if read_only:
                     await asyncio.Event().wait()

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import socket
+import time
 from pathlib import Path
 
 import pytest
 
 from datastream import DataStreamer
+from datastream.layout import PAGE_SIZE
 from datastream.sanity import SanityCheck
+from datastream.streamfile import StreamFile
 from gateway import cli
 from gateway.commands.ds_options import TIME_MAX
+from tests.datastream.streams import commit
 
 SERVER = ["ds", "server", "--log", "error", "--host", "127.0.0.1"]
 
@@ -37,6 +43,32 @@ def test_a_server_ends_after_its_operations_and_goes_on_the_next_time(tmp_path: 
         assert streamer.header.system_id == 137
         assert streamer.committed.total_entries == 200
         assert [line for entry in streamer.read_entries(0) for line in check.feed(entry)] == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "words", [["server"], ["server", "--read-only"], ["relay", "--server", "127.0.0.1:1"]], ids=" ".join
+)
+def test_one_that_opens_a_large_file_can_be_stopped(
+    tmp_path: Path, words: list[str], number: signal.Signals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A page takes a third of a second here; there are twelve."""
+    path = tmp_path / "d.bin"
+    with DataStreamer.open(path, initial_pages=12) as streamer:
+        commit(streamer, *[(1, bytes(PAGE_SIZE - 17))] * 12)
+    path.with_suffix(".db").rename(tmp_path / "gone")  # so that all pages are walked
+    walk, walked = StreamFile.walk, []
+
+    def slow(file: StreamFile, page_number: int) -> object:
+        walked.append(page_number)
+        os.kill(os.getpid(), number)
+        time.sleep(0.3)
+        return walk(file, page_number)
+
+    monkeypatch.setattr(StreamFile, "walk", slow)
+    command = ["ds", *words, "--log", "error", "--host", "127.0.0.1", "--port", "0", "--file", str(path)]
+    assert cli.main(command) == 0
+    assert len(walked) <= 2
 
 
 def test_refusals(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
