@@ -2,12 +2,14 @@
 
     key 1 to 16 bytes              value u64 big-endian: number of the newest entry with that bookmark
     key COVERED_KEY (22 B)         value u64 big-endian: how many entries of the stream this index covers
+    key STREAM_KEY (25 B)          value: which stream they are of (`fingerprint.py`)
     key TABLE_KEY, u64 (26 B)      value: what was learned of the data page of that number (`page_tables.py`)
     key UPDATE_KEY (24 B)          value: an update in place that is under way (`updating.py`)
 
 Invariants
   - It is an index: what it lacks is added from the stream, and what it says is checked against the stream.
-  - A batch holds its bookmarks and the new count of covered entries, so both are there or neither. The index
+  - A batch holds its bookmarks, the new count of covered entries, and whose they are: all or nothing
+    is there. The last may be missing, or be of fewer entries, where another program wrote. The index
     may lag behind the stream; what it does not have yet is found in memory, at most twice
     PENDING_BOOKMARKS_MAX bookmarks.
   - A stream that is open for reading only has a copy of the folder, made under shared locks; nothing is
@@ -30,13 +32,14 @@ from typing import Any
 
 import plyvel
 
-from datastream.errors import BookmarksUnavailable
+from datastream.errors import BookmarksUnavailable, DatastreamError
 from datastream.folder_lock import FolderLock, SharedFolderLock
 from datastream.limits import BOOKMARK_SIZE_MAX, REBUILD_BATCH_BOOKMARKS, REOPEN_ROOM_BYTES
 from datastream.page_tables import PageTable, decode_table, encode_table
 
 __all__ = [
     "COVERED_KEY",
+    "STREAM_KEY",
     "TABLE_KEY",
     "UPDATE_KEY",
     "BookmarkIndex",
@@ -47,10 +50,11 @@ __all__ = [
 
 _logger = logging.getLogger(__name__)
 COVERED_KEY = b"sluice/entries-covered"
+STREAM_KEY = b"sluice/stream-fingerprint"
 TABLE_KEY = b"sluice/page-table/"
 UPDATE_KEY = b"sluice/update-under-way!"
 # No bookmark can have these keys.
-assert min(len(COVERED_KEY), len(TABLE_KEY), len(UPDATE_KEY)) > BOOKMARK_SIZE_MAX
+assert min(map(len, (COVERED_KEY, STREAM_KEY, TABLE_KEY, UPDATE_KEY))) > BOOKMARK_SIZE_MAX
 _U64 = struct.Struct(">Q")
 _DATABASE_FILES = ("CURRENT", "LOG", "LOG.old", "MANIFEST-*", "*.ldb", "*.sst", "*.log", "*.dbtmp")
 _GONE = -1
@@ -111,6 +115,8 @@ class BookmarkIndex:
         """The next batch has to be on disk: older contents of the DB would contradict the stream."""
         self.failed = False
         """A write failed: the DB has to be opened again before the next."""
+        self.fingerprint_at: Callable[[int], bytes] | None = None
+        """Returns the fingerprint of so many entries of the stream; once there is one."""
         self.damage: str | None = None
         """What was wrong with a DB that was replaced by an empty one."""
         self._shared_lock: SharedFolderLock | None = None
@@ -229,6 +235,11 @@ class BookmarkIndex:
         except (BookmarksUnavailable, KeyError):  # a page can always be walked
             return None
         return None if value is None else decode_table(value)
+
+    @property
+    def fingerprint(self) -> bytes | None:
+        """Of the stream that the DB was last written for; None when it does not say."""
+        return self._get_value(STREAM_KEY)
 
     @property
     def update_record(self) -> bytes | None:
@@ -370,6 +381,7 @@ class BookmarkIndex:
             self._take_batch_back()
         if self._pending_covered is None and not self._pending_tables:
             return None
+        fingerprint = self._fingerprint()
         try:
             batch = self._database.write_batch(sync=self._sync_next)
         except (plyvel.Error, RuntimeError) as error:
@@ -384,6 +396,8 @@ class BookmarkIndex:
         any(map(put, kept, map(pack, kept.values())))  # `put` returns None: none ends it; faster than a loop
         if self._pending_covered is not None:
             put(COVERED_KEY, pack(self._pending_covered))
+        if fingerprint is not None:
+            put(STREAM_KEY, fingerprint)
         with self._tables_guard:
             tables, self._pending_tables = self._pending_tables, {}
         for page_number, table in tables.items():
@@ -399,6 +413,20 @@ class BookmarkIndex:
         self._writing_covered, self._pending_covered = self._pending_covered, None
         self._writing_tables = tables
         return batch
+
+    def _fingerprint(self) -> bytes | None:
+        """Return the fingerprint of what is covered with the next batch, None where it stays as it is.
+
+        It is made here, once a batch, and not with each of the small commits that a batch gathers; what it
+        reads of the file was written just now.
+        """
+        if self._pending_covered is None or self.fingerprint_at is None:
+            return None
+        try:
+            return self.fingerprint_at(self._pending_covered)
+        except (OSError, DatastreamError) as error:  # the one before stays: at worst, the index is made anew
+            _logger.debug("%s: no fingerprint: %s", self.folder, error)
+            return None
 
     def _write(self, batch: Any) -> None:
         """Write a batch; what goes wrong is kept for `_settle`."""

@@ -29,6 +29,7 @@ from typing import Protocol
 from datastream.bookmarks import BookmarkIndex, bookmarks_folder
 from datastream.disk import Disk, RealDisk
 from datastream.errors import BookmarksUnavailable, StreamFileUnavailable
+from datastream.fingerprint import is_of_stream
 from datastream.layout import (
     BOOKMARK_TYPE,
     ENTRY_HEAD,
@@ -41,7 +42,6 @@ from datastream.layout import (
     PACKET_HEADER,
     PACKET_PADDING,
     PAGE_SIZE,
-    Committed,
     Entry,
     StreamHeader,
     decode_header,
@@ -354,9 +354,15 @@ class _Walk:
         """Look at the index from its side: how far it goes, and whether all it holds is in the stream."""
         result, total_entries = self._result, self._header.total_entries
         try:
-            covered = index.covered
+            covered, fingerprint = index.covered, index.fingerprint
+            is_foreign = fingerprint is not None and not is_of_stream(
+                fingerprint, self._header, self._disk.pread
+            )
             if covered is None:
                 result.add(Severity.NOTE, "the index does not say what it covers, as another program's does")
+            elif is_foreign and not result.counts[Severity.DAMAGE]:  # damage would explain it
+                what = "the index is of another stream, or of other entries"
+                result.add(Severity.FIXABLE, what)
             elif covered != total_entries:
                 what = f"the index covers {covered} entries, the stream has {total_entries}"
                 result.add(Severity.FIXABLE, what)
@@ -367,8 +373,7 @@ class _Walk:
                 elif covered is not None:
                     what = f"the index has bookmark {bookmark.hex()} here, which is not or not alone right"
                     result.add(Severity.FIXABLE, what, number=number)
-            committed = Committed(self._header.total_length, total_entries)
-            if record_for(index.update_record, committed, self._disk.size()) is not None:
+            if record_for(index.update_record, self._header, self._disk) is not None:
                 result.add(Severity.FIXABLE, "an update of an entry was interrupted; opening finishes it")
         except BookmarksUnavailable as error:
             result.add(Severity.FIXABLE, str(error))

@@ -32,6 +32,7 @@ from datastream.errors import (
     StreamFileUnavailable,
     UpdateUnfinished,
 )
+from datastream.fingerprint import is_of_stream
 from datastream.header_check import inspect_header
 from datastream.layout import StreamHeader, encode_header_page, file_size_of
 from datastream.limits import BOOKMARKS_CHECKED_AT_OPEN_MAX, BOOKMARKS_KEPT_AT_OPEN_MAX
@@ -46,11 +47,12 @@ from datastream.recovery import (
     index_state_of,
 )
 from datastream.streamfile import StreamFile
-from datastream.updating import record_for, write_recorded
+from datastream.updating import is_kept_for_another, record_for, write_recorded
 
 __all__ = ["OpeningOptions", "open_parts"]
 
 _logger = logging.getLogger(__name__)
+_FOREIGN = "%s: the bookmark folder %s is of another stream, or of other entries; the index is made anew"
 _PageBookmarks = tuple[list[tuple[bytes, int]], int]
 """The bookmarks of a page, and how many entries are covered with them."""
 
@@ -166,11 +168,13 @@ def _recover(file: StreamFile, bookmarks: BookmarkIndex, options: OpeningOptions
         EntriesDisagree: they do, and no unfinished update is the reason.
         UpdateUnfinished: one is, and this opener may not finish it.
     """
-    patch = record_for(_update_record(bookmarks), file.committed, file.disk.size())
+    bookmarks.fingerprint_at = file.fingerprint_at
+    record = _update_record(bookmarks)
+    patch = record_for(record, file.header(file.committed), file.disk)
     update_state = UpdateState.NONE if patch is None else UpdateState.UNFINISHED
     file_state = FileState.CONSISTENT if file.refusal is None else FileState.ENTRIES_DISAGREE
     tail_state = TailState.NOT_ZERO if file.refusal is not None else file.tail_state()
-    index_state = _index_state(bookmarks, file.committed.total_entries)
+    index_state = _index_state(bookmarks, file)
     appender = Appender(file, options.growth_pages)
     actions = decide(file_state, tail_state, index_state, update_state, options.access)
     covered = bookmarks.covered or 0 if Action.INDEX_MISSING in actions else 0
@@ -202,7 +206,11 @@ def _recover(file: StreamFile, bookmarks: BookmarkIndex, options: OpeningOptions
         else:
             file.tables = bookmarks
             if action is Action.REBUILD_BOOKMARKS:
+                if index_state is IndexState.FOREIGN and patch is None:
+                    _logger.warning(_FOREIGN, file.path, bookmarks_folder(file.path).name)
                 bookmarks.wipe()
+                if patch is None and is_kept_for_another(record):
+                    bookmarks.put_update_record(record)
             bookmarks.rebuild(to_index)
     file.tables = bookmarks
     if options.access is Access.WRITE:
@@ -217,13 +225,16 @@ def _update_record(bookmarks: BookmarkIndex) -> bytes | None:
         return None
 
 
-def _index_state(bookmarks: BookmarkIndex, total_entries: int) -> IndexState:
+def _index_state(bookmarks: BookmarkIndex, file: StreamFile) -> IndexState:
+    header = file.header(file.committed)
     try:
         highest_number = bookmarks.highest_number(BOOKMARKS_CHECKED_AT_OPEN_MAX)
-        return index_state_of(bookmarks.covered, highest_number, total_entries)
+        covered, fingerprint = bookmarks.covered, bookmarks.fingerprint
     except BookmarksUnavailable as error:
         _logger.warning("%s; the index is made anew", error)
         return IndexState.MISSING
+    is_foreign = fingerprint is not None and not is_of_stream(fingerprint, header, file.disk.pread)
+    return index_state_of(covered, highest_number, header.total_entries, is_foreign=is_foreign)
 
 
 def _check_pages(

@@ -4,7 +4,7 @@ Facts are computed once into five enums, then `RECOVERY` answers; exactly one ro
 
     file    is the header sound, is the file whole, do the entries lead to the header's totals
     tail    is everything past `total_length` zero (our padding and unused pages are)
-    index   how many entries the bookmark DB covers, compared with `total_entries`
+    index   whose entries the bookmark DB covers, and how many, compared with `total_entries`
     update  did a crash interrupt an update in place
     access  may the file be written
 
@@ -60,6 +60,8 @@ class IndexState(Enum):
     """It covers fewer: a crash after the commit point, or another program appended."""
     MISSING = auto()
     """It does not say what it covers: a new one, or one that another program made."""
+    FOREIGN = auto()
+    """It is of another stream: one that has the same folder by its name, or whose folder was copied here."""
     AHEAD = auto()
     """It covers or points at entries that are not committed: unflushed commits were lost, or another
     program wrote bookmarks before it committed."""
@@ -122,7 +124,7 @@ _ZERO = frozenset({TailState.ZERO})
 _DIRTY = frozenset({TailState.NOT_ZERO})
 _LEVEL = frozenset({IndexState.LEVEL})
 _BEHIND = frozenset({IndexState.BEHIND})
-_USELESS = frozenset({IndexState.MISSING, IndexState.AHEAD})
+_USELESS = frozenset({IndexState.MISSING, IndexState.FOREIGN, IndexState.AHEAD})
 _DONE = frozenset({UpdateState.NONE})
 _UNDONE = frozenset({UpdateState.UNFINISHED})
 _ANY_ACCESS = frozenset(Access)
@@ -163,16 +165,22 @@ RECOVERY: tuple[Row, ...] = (
 )
 
 
-def index_state_of(covered: int | None, highest_number: int | None, total_entries: int) -> IndexState:
+def index_state_of(
+    covered: int | None, highest_number: int | None, total_entries: int, *, is_foreign: bool = False
+) -> IndexState:
     """Compare the index with the stream.
 
     Args:
         covered: how many entries the index says it covers; None when it does not say.
         highest_number: the highest entry number among the bookmarks that were looked at; None without any.
         total_entries: number of committed entries.
+        is_foreign: whether it says that it is of another stream. Other programs do not say whose it is, and
+            that is believed.
     """
     if covered is None:
         return IndexState.MISSING
+    if is_foreign:
+        return IndexState.FOREIGN
     # A bookmark past the count is of another program, since ours are written together with it; that one also
     # leaves those of entries that it rolled back or truncated.
     if covered > total_entries or (highest_number is not None and highest_number >= covered):

@@ -26,9 +26,11 @@ from datastream.errors import (
     EntryNotFound,
     StreamChanged,
 )
+from datastream.fingerprint import fingerprint_of
 from datastream.layout import (
     ENTRY_HEAD,
     ENTRY_HEAD_SIZE,
+    HEADER_PAGE_SIZE,
     PACKET_DATA,
     PAGE_SIZE,
     Committed,
@@ -271,6 +273,28 @@ class StreamFile:
     def header(self, committed: Committed) -> StreamHeader:
         """Return the header with these totals."""
         return StreamHeader(self.version, self.system_id, self.stream_type, *committed)
+
+    def length_without(self, number: int) -> int:
+        """Return `total_length` as it was when entry `number` was the next: the end of the one before."""
+        offset = self.offset_of(number)
+        if offset == HEADER_PAGE_SIZE:
+            return offset
+        page_number = page_number_of(offset)
+        if offset > page_start(page_number):
+            return offset
+        return self.data_end(page_number - 1, page_end(page_number - 1))
+
+    def fingerprint_at(self, count: int) -> bytes:
+        """Return what ties an index of the first `count` entries to this stream.
+
+        Raises:
+            EntryNotFound: there are fewer entries.
+            EntriesDisagree: a page that had to be walked is damaged.
+        """
+        total_length, total_entries = self.totals
+        if count != total_entries:
+            total_length = self.length_without(count)
+        return fingerprint_of(self.header(Committed(total_length, count)), self.read)
 
     def data_end(self, page_number: int, limit: int) -> int:
         """Return the offset just past the last entry of a page, as far as `limit`.

@@ -4,8 +4,10 @@ Both are done by the thread that commits, between two operations; `changes.py` s
 
 An update writes the blocks of 4,096 bytes around the entry. Before it touches them, a record of what they
 will hold is flushed into the bookmark DB: what a crash leaves half-written, opening writes again from the
-record. A record counts only for the totals that it was made for. (If a crash in the middle of writing meets
-the loss of the folder, the blocks cannot be put right.)
+record. A record counts only for the stream that it was made for, by its fingerprint, and where each sector
+of the blocks is as it was, or as it is to be, or zero as in the hole that is made for it: other streams may
+have the same folder. (If a crash in the middle of writing meets the loss of the folder, the blocks cannot be
+put right.)
 
 A truncation is a commit of fewer entries: the header is the commit point. Bookmarks that pointed at dropped
 entries point at their newest remaining entry again; that is looked up before, from the end of what remains.
@@ -32,23 +34,36 @@ from datastream.errors import (
     UpdateSizeDiffers,
     UpdateTypeDiffers,
 )
+from datastream.fingerprint import FINGERPRINT_SIZE, fingerprint_of
 from datastream.layout import (
     ENTRY_HEAD_SIZE,
     HEADER_PAGE_SIZE,
     Committed,
-    page_end,
-    page_number_of,
+    StreamHeader,
     page_start,
     pages_used,
 )
 from datastream.streamfile import StreamFile
 
-__all__ = ["TRUNCATE_STEPS", "UPDATE_STEPS", "Changer", "UpdateStep", "record_for", "write_recorded"]
+__all__ = [
+    "TRUNCATE_STEPS",
+    "UPDATE_STEPS",
+    "Changer",
+    "UpdateStep",
+    "is_kept_for_another",
+    "record_for",
+    "write_recorded",
+]
 
 _logger = logging.getLogger(__name__)
 _BLOCK_SIZE = 4096
-_RECORD = struct.Struct(">QQQ")
-"""total_length, total_entries, offset of the blocks; their bytes follow."""
+_SECTOR_SIZE = 512
+_MARK = b"\xff" * 8
+_RECORD = struct.Struct(f">{len(_MARK)}s{FINGERPRINT_SIZE}sQ")
+"""_MARK, fingerprint of all but the blocks, offset of the blocks; their new and their old bytes follow."""
+_EARLIER_RECORD = struct.Struct(">QQQ")
+"""As it was once: total_length, total_entries, offset of the blocks; their new bytes follow. No total_length
+is _MARK."""
 
 
 class UpdateStep(Enum):
@@ -70,7 +85,7 @@ UPDATE_STEPS: dict[UpdateStep, tuple[str, str]] = {
     ),
     UpdateStep.SHOW: ("Readers get the new bytes and bookmarks from memory", "the new entry"),
     UpdateStep.WRITE: ("Replace the blocks, `fdatasync`", "the new entry"),
-    UpdateStep.INDEX: ("Write the index, if the entry is a bookmark", "the new entry"),
+    UpdateStep.INDEX: ("Write the index, and whose it is", "the new entry"),
     UpdateStep.FORGET: ("Delete the record, flushed; readers get the file again", "the new entry"),
 }
 """step -> (what is done, what opening finds when the machine stops just after it)."""
@@ -173,10 +188,11 @@ class Changer:
         # Before the blocks are read: what a failed commit left in the last of them would come back.
         self._flush()
         start = offset - offset % _BLOCK_SIZE
-        blocks = bytearray(self._file.read(-(-end // _BLOCK_SIZE) * _BLOCK_SIZE - start, start))
+        before = self._file.read(-(-end // _BLOCK_SIZE) * _BLOCK_SIZE - start, start)
+        blocks = bytearray(before)
         blocks[offset + ENTRY_HEAD_SIZE - start : end - start] = data
         unfinished = _Unfinished(Patch(start, bytes(blocks)), offset, end, bookmarks)
-        self._record(unfinished.patch)
+        self._record(unfinished.patch, before)
         self._unfinished = unfinished
         self._record_left = False
         try:
@@ -196,12 +212,15 @@ class Changer:
         except OSError as error:
             raise CommitFailed(self._file.path, UpdateStep.FLUSH.value, error) from error
 
-    def _record(self, patch: Patch) -> None:
+    def _record(self, patch: Patch, before: bytes) -> None:
         """Do step 2: from then on the update is made, whatever happens.
 
         Until the caller takes note of that, the record counts as one that must not be followed.
         """
-        record = _RECORD.pack(*self._file.committed, patch.offset) + patch.data
+        file = self._file
+        hole = (patch.offset, patch.end)
+        fingerprint = fingerprint_of(file.header(file.committed), file.read, hole)
+        record = _RECORD.pack(_MARK, fingerprint, patch.offset) + patch.data + before
         self._record_left = self.overdue = True
         try:
             self._bookmarks.put_update_record(record)
@@ -213,13 +232,13 @@ class Changer:
         patch, committed = unfinished.patch, self._file.committed
         if self._file.changes.patch is not patch:
             self._file.changes.begin_update(patch, unfinished.offset, unfinished.end)
-        if unfinished.bookmarks:  # in memory: the update stands, also if the disk refuses the blocks
-            pages = pages_used(committed.total_length)
-            self._bookmarks.correct(unfinished.bookmarks, committed.total_entries, pages)
+        # In memory: the update stands, also if the disk refuses the blocks. Without bookmarks, too: the entry
+        # may be one by which the index knows the stream.
+        pages = pages_used(committed.total_length)
+        self._bookmarks.correct(unfinished.bookmarks, committed.total_entries, pages)
         self._file.disk.replace(patch.data, patch.offset)
         self._file.disk.fdatasync()
-        if unfinished.bookmarks:
-            self._bookmarks.write_pending()
+        self._bookmarks.write_pending()
         self._bookmarks.put_update_record(None)
         self._file.changes.end_update()
         self._unfinished = None
@@ -252,7 +271,7 @@ class Changer:
             raise EntryNotFound(number, old.total_entries)
         if number == old.total_entries:
             return old
-        new = Committed(self._length_without(number), number)
+        new = Committed(self._file.length_without(number), number)
         dropped = self._bookmarks_from(number)
         corrected = self._newest_before(set(dropped), number)
         pages_kept = pages_used(new.total_length)
@@ -281,16 +300,6 @@ class Changer:
         self._bookmarks.correct(correction.bookmarks, correction.covered, correction.page_count)
         self._bookmarks.write_pending()
         self._correction = None
-
-    def _length_without(self, number: int) -> int:
-        """Return `total_length` as it was when entry `number` was the next: the end of the one before."""
-        offset = self._file.offset_of(number)
-        if offset == HEADER_PAGE_SIZE:
-            return offset
-        page_number = page_number_of(offset)
-        if offset > page_start(page_number):
-            return offset
-        return self._file.data_end(page_number - 1, page_end(page_number - 1))
 
     def _bookmarks_from(self, number: int) -> list[bytes]:
         """Return the bookmarks among the entries from `number` on."""
@@ -324,21 +333,57 @@ class Changer:
         return array("I", [at for at in self._file.walk(page_number).checkpoints if at < position_end])
 
 
-def record_for(record: bytes | None, committed: Committed, file_size: int) -> Patch | None:
+def record_for(record: bytes | None, header: StreamHeader, disk: Disk) -> Patch | None:
     """Return the bytes that an unfinished update has to write; None when the record does not count.
 
     Args:
         record: from the bookmark DB.
-        committed: what the header says.
-        file_size: in bytes.
+        header: of the stream.
+        disk: the stream file.
+
+    Raises:
+        OSError: the file cannot be read.
     """
-    if record is None or len(record) < _RECORD.size:
+    if record is None:
         return None
-    total_length, total_entries, offset = _RECORD.unpack_from(record)
-    patch = Patch(offset, record[_RECORD.size :])
-    if (total_length, total_entries) != committed or not HEADER_PAGE_SIZE <= offset < patch.end <= file_size:
+    size = disk.size()
+    if not record.startswith(_MARK):
+        return _earlier_record_for(record, header, size)
+    if len(record) < _RECORD.size:
+        return None
+    _, fingerprint, offset = _RECORD.unpack_from(record)
+    middle = (_RECORD.size + len(record)) // 2
+    patch, before = Patch(offset, record[_RECORD.size : middle]), record[middle:]
+    if not HEADER_PAGE_SIZE <= offset < patch.end <= size or len(before) != len(patch.data):
+        return None
+    if fingerprint != fingerprint_of(header, disk.pread, (offset, patch.end)):
+        return None
+    found = disk.pread(len(before), offset)
+    for at in range(0, len(before), _SECTOR_SIZE):
+        sector = slice(at, at + _SECTOR_SIZE)
+        if found[sector] not in (before[sector], patch.data[sector], bytes(len(before[sector]))):
+            return None
+    return patch
+
+
+def _earlier_record_for(record: bytes, header: StreamHeader, size: int) -> Patch | None:
+    """Return the same of a record of an earlier version, which has the totals only to say whose it is."""
+    if len(record) < _EARLIER_RECORD.size:
+        return None
+    total_length, total_entries, offset = _EARLIER_RECORD.unpack_from(record)
+    patch = Patch(offset, record[_EARLIER_RECORD.size :])
+    totals = (header.total_length, header.total_entries)
+    if (total_length, total_entries) != totals or not HEADER_PAGE_SIZE <= offset < patch.end <= size:
         return None
     return patch
+
+
+def is_kept_for_another(record: bytes | None) -> bool:
+    """Return whether a record that does not count has to outlive the index: its own stream may yet be opened.
+
+    One of an earlier version does not: with the right totals it would count for any stream.
+    """
+    return record is not None and record.startswith(_MARK)
 
 
 def write_recorded(disk: Disk, patch: Patch) -> None:

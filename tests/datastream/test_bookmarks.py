@@ -13,7 +13,7 @@ from typing import Any
 import plyvel
 import pytest
 
-from datastream.bookmarks import COVERED_KEY, BookmarkIndex, bookmarks_folder
+from datastream.bookmarks import COVERED_KEY, STREAM_KEY, BookmarkIndex, bookmarks_folder
 from datastream.errors import BookmarksUnavailable, StreamInUse
 from datastream.limits import REBUILD_BATCH_BOOKMARKS
 from datastream.page_tables import PageTable
@@ -83,6 +83,28 @@ def test_values_are_found_before_and_after_they_are_written(tmp_path: Path) -> N
         COVERED_KEY: (4).to_bytes(8, "big"),
     }
     database.close()
+
+
+def test_a_batch_says_whose_it_is(tmp_path: Path) -> None:
+    index = BookmarkIndex(tmp_path / "s.bin")
+    index.fingerprint_at = lambda count: b"first %d" % count
+    index.record({b"a": 1}, 2)
+    index.record({b"b": 2}, 3)
+    index.write_pending()
+    assert (index.fingerprint, index.covered) == (b"first 3", 3)
+    index.correct({b"b": None}, 2, 0)
+    index.write_pending()
+    assert (index.fingerprint, index.covered) == (b"first 2", 2)
+    assert index.get(STREAM_KEY[:16]) is None
+
+    def fail(count: int) -> bytes:
+        raise OSError("the disk is ill")
+
+    index.fingerprint_at = fail
+    index.record({b"c": 4}, 5)
+    index.write_pending()
+    assert (index.get(b"c"), index.fingerprint, index.covered) == (4, b"first 2", 5)
+    index.close()
 
 
 def test_a_second_opener_in_this_process_is_refused_and_unlocks_nothing(tmp_path: Path) -> None:

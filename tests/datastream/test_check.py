@@ -12,6 +12,7 @@ from datastream.check import CheckResult, Finding, Severity, check_stream, repai
 from datastream.errors import StreamInUse
 from datastream.layout import (
     BOOKMARK_TYPE,
+    ENTRY_HEAD_SIZE,
     HEADER_PAGE_SIZE,
     PAGE_SIZE,
     Entry,
@@ -119,6 +120,17 @@ def test_more_than_one_thing_in_more_than_one_place(path: Path) -> None:
         f"damage: entry {number}, offset {at_5000}: entry number {wrong}, expected {number}",
     ]
     assert repair_stream(path, result) == []
+
+
+def test_the_index_of_another_stream_is_told(path: Path) -> None:
+    """It covers as many entries, and what it says is wrong."""
+    content = path.read_bytes()
+    start = offset_of(path, 0) + ENTRY_HEAD_SIZE
+    path.write_bytes(content[:start] + b"!" + content[start + 1 :])
+    result = check_stream(path)
+    assert "fixable: the index is of another stream, or of other entries" in lines(result)
+    assert repair_stream(path, result)
+    assert check_stream(path).is_sound
 
 
 def test_entries_that_are_missing_are_told_once(path: Path) -> None:

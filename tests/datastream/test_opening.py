@@ -15,8 +15,9 @@ import plyvel
 import pytest
 
 from datastream import bookmarks, errors, opening
-from datastream.bookmarks import COVERED_KEY, TABLE_KEY, BookmarkIndex
+from datastream.bookmarks import COVERED_KEY, STREAM_KEY, TABLE_KEY, BookmarkIndex
 from datastream.errors import BookmarkNotFound
+from datastream.fingerprint import FINGERPRINT_SIZE
 from datastream.layout import file_size_of, page_end, page_start
 from datastream.limits import BOOKMARKS_CHECKED_AT_OPEN_MAX, BOOKMARKS_KEPT_AT_OPEN_MAX
 from datastream.streamer import DataStreamer
@@ -102,8 +103,77 @@ def test_the_index_is_put_right(path: Path, name: str, changes: dict[str, bytes 
     assert [streamer.get_bookmark(key) for key in (b"a", b"b", b"c")] == [0, 2, 4]
     streamer.close()
     database = plyvel.DB(str(path.with_name("s.db")))
-    assert dict(database) == {b"a": u64(0), b"b": u64(2), b"c": u64(4), COVERED_KEY: u64(6)}
+    stored = dict(database)
+    assert len(stored.pop(STREAM_KEY)) == FINGERPRINT_SIZE
+    assert stored == {b"a": u64(0), b"b": u64(2), b"c": u64(4), COVERED_KEY: u64(6)}
     database.close()
+
+
+def make(path: Path, count: int, name: bytes, *, read: bool = False) -> None:
+    """Make a stream of bookmarks and events; or read it, and find all bookmarks."""
+    with DataStreamer.open(path, initial_pages=1) as streamer:
+        if not read:
+            commit(
+                streamer, *((0xB0, name + u64(at)) if at % 2 == 0 else (1, name) for at in range(2 * count))
+            )
+        assert [streamer.get_bookmark(name + u64(2 * at)) for at in range(count)] == [*range(0, 2 * count, 2)]
+
+
+def test_streams_that_share_a_folder_by_their_names(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """With the same totals, the index of the one was taken for that of the other, over every opening."""
+    first, second = tmp_path / "s.1.bin", tmp_path / "s.2.bin"
+    make(first, 10, b"A")
+    make(second, 10, b"B")
+    for path, name in ((first, b"A"), (second, b"B"), (first, b"A")):
+        caplog.clear()
+        make(path, 10, name, read=True)
+        assert f"{path}: the bookmark folder s.db is of another stream, or of other entries" in caplog.text
+        with caplog.at_level("DEBUG", "datastream.opening"):
+            caplog.clear()
+            make(path, 10, name, read=True)  # made anew once, and not at each opening
+        assert caplog.text == ""
+
+
+@pytest.mark.parametrize("count", [9, 10, 20])
+@pytest.mark.parametrize("read_only", [False, True])
+def test_the_folder_of_another_stream(tmp_path: Path, count: int, read_only: bool) -> None:
+    """A copy of it, or one that was left over. What it lacked was added behind what it says it covers."""
+    mine, other = tmp_path / "s.bin", tmp_path / "x.bin"
+    make(mine, count, b"A")
+    make(other, 10, b"B")
+    shutil.rmtree(mine.with_name("s.db"))
+    shutil.copytree(tmp_path / "x.db", tmp_path / "s.db")
+    with DataStreamer.open(mine, read_only=read_only) as streamer:
+        found = [streamer.get_bookmark(b"A" + u64(2 * at)) for at in range(count)]
+    assert found == [*range(0, 2 * count, 2)]
+
+
+@pytest.mark.parametrize(
+    ("added", "actions"), [(0, ""), (1, "CHECK_PAGES, INDEX_MISSING")], ids=["level", "behind"]
+)
+@pytest.mark.parametrize("has_key", [False, True])
+def test_a_folder_that_another_program_wrote_is_believed(
+    path: Path, added: int, actions: str, has_key: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Earlier versions and other programs leave out whose it is, or leave it as it was for fewer entries."""
+    make(path, 5, b"A")
+    index = path.with_name("s.db")
+    with plyvel.DB(str(index)) as database:
+        before = database.get(STREAM_KEY)
+    with DataStreamer.open(path) as streamer:
+        commit(streamer, (0xB0, b"new"), (1, b"x"))
+    with plyvel.DB(str(index)) as database:
+        if has_key:
+            database.put(STREAM_KEY, before)
+        else:
+            database.delete(STREAM_KEY)
+        if added:
+            database.put(COVERED_KEY, u64(10))
+            database.delete(b"new")
+    with caplog.at_level("DEBUG", "datastream.opening"), DataStreamer.open(path) as streamer:
+        assert streamer.get_bookmark(b"new") == 10
+    found = ", ".join(record.getMessage().rpartition(" ")[2] for record in caplog.records)
+    assert found == actions
 
 
 @pytest.mark.parametrize("page_count", [3, 12])
@@ -450,12 +520,12 @@ def test_pages_are_walked_twice_only_where_they_have_too_many_bookmarks(
 def test_so_many_bookmarks_are_compared_at_opening_and_later_ones_when_they_are_looked_up(
     path: Path, monkeypatch: pytest.MonkeyPatch, is_past: bool
 ) -> None:
-    """16,384 are too many for a test. Keys of the DB are in order, and one of its own lies before `z`."""
+    """16,384 are too many for a test. Keys of the DB are in order, and two of its own lie before `z`."""
     streamer = DataStreamer.open(path)
     commit(streamer, (0xB0, b"a"), (1, b"x"), (0xB0, b"b"), (1, b"y"))
     streamer.close()
     change_database(path.with_name("s.db"), z=u64(6))  # past the end of the stream
-    checked_count = 2 if is_past else 3
+    checked_count = 2 if is_past else 5
     assert checked_count < BOOKMARKS_CHECKED_AT_OPEN_MAX
     monkeypatch.setattr(opening, "BOOKMARKS_CHECKED_AT_OPEN_MAX", checked_count)
     with DataStreamer.open(path) as streamer:

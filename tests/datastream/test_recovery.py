@@ -47,7 +47,7 @@ def test_exactly_one_row(
     assert (Action.FINISH_UPDATE in actions) == unfinished
     assert (Action.TRIM_TAIL in actions) == (writable and (unfinished or tail is TailState.NOT_ZERO))
     assert (Action.INDEX_MISSING in actions) == (index is IndexState.BEHIND and not unfinished)
-    useless = index in (IndexState.MISSING, IndexState.AHEAD)
+    useless = index in (IndexState.MISSING, IndexState.FOREIGN, IndexState.AHEAD)
     assert (Action.REBUILD_BOOKMARKS in actions) == (useless or unfinished)
     # What is to be indexed is checked before anything is changed, but for what the update itself left.
     is_indexed = bool({Action.INDEX_MISSING, Action.REBUILD_BOOKMARKS} & set(actions))
@@ -61,21 +61,26 @@ def test_labels_are_unique() -> None:
 
 
 @pytest.mark.parametrize(
-    ("covered", "highest_number", "total_entries", "state"),
+    ("covered", "highest_number", "total_entries", "is_foreign", "state"),
     [
-        (None, None, 0, IndexState.MISSING),
-        (None, 3, 5, IndexState.MISSING),
-        (0, None, 0, IndexState.LEVEL),
-        (5, 4, 5, IndexState.LEVEL),
-        (4, 3, 5, IndexState.BEHIND),
-        (6, 3, 5, IndexState.AHEAD),
-        (5, 5, 5, IndexState.AHEAD),
-        (4, 9, 5, IndexState.AHEAD),
-        (4, 4, 5, IndexState.AHEAD),
-        (0, 0, 5, IndexState.AHEAD),
+        (None, None, 0, False, IndexState.MISSING),
+        (None, 3, 5, False, IndexState.MISSING),
+        (0, None, 0, False, IndexState.LEVEL),
+        (5, 4, 5, False, IndexState.LEVEL),
+        (4, 3, 5, False, IndexState.BEHIND),
+        (6, 3, 5, False, IndexState.AHEAD),
+        (5, 5, 5, False, IndexState.AHEAD),
+        (4, 9, 5, False, IndexState.AHEAD),
+        (4, 4, 5, False, IndexState.AHEAD),
+        (0, 0, 5, False, IndexState.AHEAD),
+        (5, 4, 5, True, IndexState.FOREIGN),
+        (4, 3, 5, True, IndexState.FOREIGN),
+        (6, 9, 5, True, IndexState.FOREIGN),
+        (None, 3, 5, True, IndexState.MISSING),
     ],
 )
 def test_index_state(
-    covered: int | None, highest_number: int | None, total_entries: int, state: IndexState
+    covered: int | None, highest_number: int | None, total_entries: int, is_foreign: bool, state: IndexState
 ) -> None:
-    assert index_state_of(covered, highest_number, total_entries) is state
+    found = index_state_of(covered, highest_number, total_entries, is_foreign=is_foreign)
+    assert found is state

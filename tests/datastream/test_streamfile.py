@@ -214,6 +214,21 @@ def test_tail_on_the_last_page(name: str, offset: int, state: TailState) -> None
     assert load(bytes(content)).tail_state() is state
 
 
+@pytest.mark.parametrize("page_count", [2, 12])
+def test_fingerprints_of_fewer_entries_are_those_of_a_shorter_stream(tmp_path: Path, page_count: int) -> None:
+    """As a truncation and the making of an index in batches need them, before the stream is so long."""
+    items = [(kind, bytes([page]) * 400_000) for page in range(page_count) for kind in (1, 2)]
+    with DataStreamer.open(tmp_path / "s.bin", initial_pages=page_count) as streamer:
+        known = [streamer._file.fingerprint_at(0)]
+        for item in items:
+            commit(streamer, item)
+            known.append(streamer._file.fingerprint_at(len(known)))
+        assert len(set(known)) == len(items) + 1
+        assert [streamer._file.fingerprint_at(count) for count in range(len(known))] == known
+        with pytest.raises(errors.EntryNotFound):
+            streamer._file.fingerprint_at(len(known))
+
+
 def test_tail_on_later_pages() -> None:
     content = image([10], spare_pages=3)
     content[page_start(2) + 5000] = 1

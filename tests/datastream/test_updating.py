@@ -17,9 +17,15 @@ from datastream import errors
 from datastream.bookmarks import BookmarkIndex
 from datastream.disk import RealDisk
 from datastream.errors import BookmarkNotFound, CommitFailed, EntryNotFound
-from datastream.layout import BOOKMARK_TYPE, DATA_SIZE_MAX, PAGE_SIZE, Committed, Entry, page_end
+from datastream.layout import (
+    BOOKMARK_TYPE,
+    DATA_SIZE_MAX,
+    Committed,
+    Entry,
+    page_end,
+)
 from datastream.streamer import DataStreamer
-from datastream.updating import TRUNCATE_STEPS, UPDATE_STEPS, UpdateStep, record_for
+from datastream.updating import TRUNCATE_STEPS, UPDATE_STEPS, UpdateStep
 from tests.datastream.fake_disk import FailingDisk, MemoryDisk
 from tests.datastream.streams import Item, bookmark, commit, entries, operation
 from tests.datastream.test_bookmarks import FailingDatabase, WatchedDatabase
@@ -235,17 +241,6 @@ def test_a_database_that_refuses_the_record(path: Path) -> None:
     assert streamer.get_entry(1).data == b"six"
     assert streamer._bookmarks.update_record is None
     streamer.close()
-
-
-@pytest.mark.parametrize(
-    ("record", "found"),
-    [(None, False), (b"short", False), ((5000, 2), True), ((5001, 2), False), ((5000, 3), False)],
-)
-def test_a_record_counts_for_the_totals_it_was_made_for(record: Any, found: bool) -> None:
-    if isinstance(record, tuple):
-        record = b"".join(number.to_bytes(8, "big") for number in (*record, 4096)) + b"blocks"
-    patch = record_for(record, Committed(5000, 2), 4096 + PAGE_SIZE)
-    assert (patch == (4096, b"blocks")) if found else (patch is None)
 
 
 # --- truncating ------------------------------------------------------------------------------------------

@@ -1,0 +1,68 @@
+"""What ties a bookmark folder, or the record of an update, to one stream: totals and a digest. Pure.
+
+    u64 total_length | u64 total_entries | digest, 16 bytes
+    digest of   the header entry with these totals | the first SAMPLE_SIZE bytes of data page 0 as far as
+                total_length | the last SAMPLE_SIZE bytes before total_length, as far as they are on its page
+
+So a file name is all that two streams need to share a folder (wire.md 2), but not all that they need to be
+taken for one another. The totals are those of the entries that are covered: later ones do not change it.
+Not seen is a difference that lies between the two samples, in a stream with the same totals.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Callable
+from dataclasses import replace
+
+from datastream.layout import HEADER_PAGE_SIZE, StreamHeader, encode_header, page_number_of, page_start
+
+__all__ = ["FINGERPRINT_SIZE", "ReadBytes", "fingerprint_of", "is_of_stream"]
+
+SAMPLE_SIZE = 1024
+"""Bytes: several heads of entries and what follows them, and still read and digested in microseconds."""
+_DIGEST_SIZE = 16
+_FINGERPRINT = struct.Struct(f">QQ{_DIGEST_SIZE}s")
+FINGERPRINT_SIZE = _FINGERPRINT.size
+
+ReadBytes = Callable[[int, int], bytes]
+"""Reads bytes of the file: size, offset."""
+
+
+def fingerprint_of(header: StreamHeader, read: ReadBytes, hole: tuple[int, int] = (0, 0)) -> bytes:
+    """Return the fingerprint of a stream's entries.
+
+    Args:
+        header: with the totals of these entries.
+        read: reads the stream file.
+        hole: the offsets of bytes that do not count.
+    """
+    digest = hashlib.blake2b(encode_header(header), digest_size=_DIGEST_SIZE)
+    end = header.total_length
+    if end > HEADER_PAGE_SIZE:
+        page = page_start(page_number_of(end - 1))
+        for start, stop in (
+            (HEADER_PAGE_SIZE, min(HEADER_PAGE_SIZE + SAMPLE_SIZE, end)),
+            (max(end - SAMPLE_SIZE, page), end),
+        ):
+            sample = read(stop - start, start)
+            digest.update(sample[: max(hole[0] - start, 0)])
+            digest.update(sample[max(hole[1] - start, 0) :])
+    return _FINGERPRINT.pack(end, header.total_entries, digest.digest())
+
+
+def is_of_stream(fingerprint: bytes, header: StreamHeader, read: ReadBytes) -> bool:
+    """Return whether a fingerprint is that of the first entries of a stream, however many it covers.
+
+    Args:
+        fingerprint: of any length; one that no fingerprint has is of no stream.
+        header: of the stream.
+        read: reads the stream file.
+    """
+    if len(fingerprint) != FINGERPRINT_SIZE:
+        return False
+    end, count, _ = _FINGERPRINT.unpack(fingerprint)
+    if not HEADER_PAGE_SIZE <= end <= header.total_length or count > header.total_entries:
+        return False
+    return fingerprint == fingerprint_of(replace(header, total_length=end, total_entries=count), read)
