@@ -111,6 +111,8 @@ class BookmarkIndex:
         """Held while the DB is read or exchanged."""
         self._tables_guard = threading.Lock()
         self._database: Any = None
+        self._written_covered: int | None = None
+        """How many entries the DB covers, as far as is known; None when it does not say."""
         self._sync_next = False
         """The next batch has to be on disk: older contents of the DB would contradict the stream."""
         self.failed = False
@@ -128,6 +130,8 @@ class BookmarkIndex:
             self._lock = FolderLock(stream_path, self.folder)
             try:
                 self._open()
+                with contextlib.suppress(BookmarksUnavailable):  # opening the stream finds that again
+                    self._written_covered = self.covered
             except BaseException:
                 self._lock.release()
                 raise
@@ -383,8 +387,9 @@ class BookmarkIndex:
             return None
         fingerprint = self._fingerprint()
         try:
+            self._lock.check()  # what LevelDB has open, it writes also where the folder is gone
             batch = self._database.write_batch(sync=self._sync_next)
-        except (plyvel.Error, RuntimeError) as error:
+        except (plyvel.Error, OSError, RuntimeError) as error:
             self.failed = True
             raise BookmarksUnavailable(self.folder, error) from error
         put, pack = batch.put, _U64.pack
@@ -455,6 +460,8 @@ class BookmarkIndex:
         """Forget what was written; what was refused is pending again."""
         error, self._writer_error = self._writer_error, None
         if error is None:
+            if self._writing_covered is not None:
+                self._written_covered = self._writing_covered
             self._writing, self._writing_covered, self._writing_tables = {}, None, {}
             return
         self._take_batch_back()
@@ -480,6 +487,7 @@ class BookmarkIndex:
         """
         self._await_writer()
         try:
+            self._lock.check()
             if record is None:
                 self._database.delete(UPDATE_KEY, sync=True)
             else:
@@ -492,20 +500,38 @@ class BookmarkIndex:
         """Open the DB again after a failed write, and write what is pending.
 
         Raises:
-            BookmarksUnavailable: it still cannot be written.
+            BookmarksUnavailable: it still cannot be written; or it is gone, or lacks what it had, until an
+                opening of the stream makes it anew.
         """
         with contextlib.suppress(BookmarksUnavailable):  # it failed too: its bookmarks are pending again
             self._await_writer()
         self._look_for_room()
         with self._guard:
-            self._close_database()
             try:
+                self._lock.check()  # before the DB is closed: one that was deleted can still be read
+                self._close_database()
                 self._lock.renew()
                 self._database = self._open_database(str(self.folder))
             except (plyvel.Error, OSError) as error:
                 raise BookmarksUnavailable(self.folder, error) from error
+        self._refuse_lost_entries()
         self.write_pending()
         self.failed = False
+
+    def _refuse_lost_entries(self) -> None:
+        """Close the DB again if it covers less than before: a batch would say that it covers everything."""
+        written, pending = self._written_covered, self._pending_covered
+        if written is None:
+            return
+        expected = written if pending is None else min(written, pending)
+        found = self.covered
+        if found is None or found < expected:
+            with self._guard:
+                self._close_database()
+            what = (
+                f"it covers {found or 0} entries, expected at least {expected}, as before it was opened again"
+            )
+            raise BookmarksUnavailable(self.folder, what)
 
     def _look_for_room(self) -> None:
         """Refuse to close the DB where opening it again would fail: one that refuses writes can be read."""
@@ -523,7 +549,7 @@ class BookmarkIndex:
             self._remove_files()
             self._open_after_removal()
         self._pending = {}
-        self._pending_covered = None
+        self._pending_covered = self._written_covered = None
 
     def rebuild(self, pages: Iterable[tuple[list[tuple[bytes, int]], int]]) -> None:
         """Add the bookmarks of many entries, batch by batch; a crash goes on after the last batch.
@@ -553,27 +579,11 @@ class BookmarkIndex:
 
 
 class _Closed:
-    """Stands where a DB was: reading says that it is closed."""
-
-    def get(self, key: bytes) -> bytes | None:
-        """Refuse."""
-        raise RuntimeError("the bookmark DB is closed")
-
-    def write_batch(self, *, sync: bool) -> Any:
-        """Refuse."""
-        raise RuntimeError("the bookmark DB is closed")
-
-    def put(self, key: bytes, value: bytes, *, sync: bool) -> None:
-        """Refuse."""
-        raise RuntimeError("the bookmark DB is closed")
-
-    def delete(self, key: bytes, *, sync: bool) -> None:
-        """Refuse."""
-        raise RuntimeError("the bookmark DB is closed")
-
-    def iterator(self, start: bytes, stop: bytes) -> Any:
-        """Refuse."""
-        raise RuntimeError("the bookmark DB is closed")
+    """Stands where a DB was: whatever is asked of it, it says that it is closed."""
 
     def close(self) -> None:
         """Do nothing."""
+
+    def __getattr__(self, name: str) -> Any:
+        """Refuse."""
+        raise RuntimeError("the bookmark DB is closed")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import shutil
 import subprocess
 import sys
 from array import array
@@ -14,9 +15,11 @@ import plyvel
 import pytest
 
 from datastream.bookmarks import COVERED_KEY, STREAM_KEY, BookmarkIndex, bookmarks_folder
-from datastream.errors import BookmarksUnavailable, StreamInUse
+from datastream.errors import BookmarksUnavailable, CommitFailed, StreamInUse
 from datastream.limits import REBUILD_BATCH_BOOKMARKS
 from datastream.page_tables import PageTable
+from datastream.streamer import DataStreamer
+from tests.datastream.streams import commit
 
 OPEN_WITH_LEVELDB = """
 import plyvel, sys
@@ -264,6 +267,59 @@ def test_a_failing_database(tmp_path: Path) -> None:
     assert not index.failed
     assert (index.get(b"a"), index.covered, index.pending_count) == (1, 2, 0)
     index.close()
+
+
+def lose_folder(folder: Path) -> None:
+    shutil.rmtree(folder)
+
+
+def lose_database(folder: Path) -> None:
+    """Leave the LOCK file."""
+    for path in folder.iterdir():
+        if path.name != "LOCK":
+            path.unlink()
+
+
+@pytest.mark.parametrize("lose", [lose_folder, lose_database])
+def test_a_folder_that_is_lost_under_a_server_is_made_anew_by_the_next_opening(
+    tmp_path: Path, lose: Callable[[Path], None]
+) -> None:
+    """An empty one took its place that said it covers all, so that older bookmarks were lost for good."""
+    path, folder = tmp_path / "s.bin", tmp_path / "s.db"
+    state = {"open_fails": False, "write_fails": False}
+    streamer = DataStreamer.open(
+        path, open_database=lambda folder: FailingDatabase(folder, state), initial_pages=1
+    )
+    commit(streamer, (0xB0, b"a"), (1, b"x"), flush=True)
+    lose(folder)
+    state["write_fails"] = True
+    commit(streamer, (0xB0, b"b"), (1, b"y"), flush=True)
+    state["write_fails"] = False
+    for _ in range(2):
+        with pytest.raises(CommitFailed, match=r"LOCK is gone|it covers 0 entries, expected at least 2"):
+            commit(streamer, (0xB0, b"c"), (1, b"z"), flush=True)
+    assert streamer.get_bookmark(b"b") == 2  # of those that wait, none is lost
+    streamer.close()
+    with DataStreamer.open(path) as streamer:
+        assert [streamer.get_bookmark(name) for name in (b"a", b"b")] == [0, 2]
+        assert commit(streamer, (0xB0, b"c")) == [4]
+
+
+def test_a_folder_that_is_lost_is_noticed_with_the_next_batch(tmp_path: Path) -> None:
+    """LevelDB writes to deleted files as to others; and then another opener may have the stream, too."""
+    with DataStreamer.open(tmp_path / "s.bin", initial_pages=1) as streamer:
+        commit(streamer, (0xB0, b"a"), (1, b"x"), flush=True)
+        (tmp_path / "s.db").rename(tmp_path / "away")
+        commit(streamer, (0xB0, b"b"), (1, b"y"), flush=True)
+        with pytest.raises(CommitFailed, match=r"commit failed at step 0a repair: .*LOCK is gone"):
+            commit(streamer, (0xB0, b"c"), (1, b"z"), flush=True)
+        with pytest.raises(CommitFailed, match="LOCK is gone"):
+            streamer.update_entry_data(1, 1, b"y")
+        assert [streamer.get_bookmark(name) for name in (b"a", b"b")] == [0, 2]
+        assert not (tmp_path / "s.db").exists()
+        (tmp_path / "away").rename(tmp_path / "s.db")  # it is there again, and goes on
+        commit(streamer, (0xB0, b"c"), (1, b"z"), flush=True)
+        assert [streamer.get_bookmark(name) for name in (b"a", b"b", b"c")] == [0, 2, 4]
 
 
 def test_the_lock_file_of_a_failed_opening_is_free(tmp_path: Path) -> None:

@@ -61,6 +61,30 @@ def test_a_reader_makes_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("is_made_anew", [False, True])
+def test_a_lock_on_a_file_that_was_taken_away_is_none(tmp_path: Path, is_made_anew: bool) -> None:
+    """It was renewed on a file that nobody else meets."""
+    folder = tmp_path / "s.db"
+    lock = FolderLock(STREAM, folder)
+    lock.check()
+    folder.rename(tmp_path / "away")
+    if is_made_anew:
+        folder.mkdir()
+        (folder / "LOCK").touch()
+    for refused in (lock.check, lock.renew):
+        with pytest.raises(
+            FileNotFoundError, match="LOCK is another file" if is_made_anew else "LOCK is gone"
+        ):
+            refused()
+    if is_made_anew:
+        (folder / "LOCK").unlink()
+        folder.rmdir()
+    (tmp_path / "away").rename(folder)
+    lock.renew()
+    assert not elsewhere("FolderLock", folder)
+    lock.release()
+
+
 def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
     with pytest.raises(BookmarksUnavailable, match="No such file or directory"):
         FolderLock(STREAM, tmp_path / "missing" / "s.db")
