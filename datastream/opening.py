@@ -88,7 +88,7 @@ def open_parts(path: Path, options: OpeningOptions) -> tuple[StreamFile, Bookmar
             disk = options.disk
             if disk is not None:
                 undo.callback(disk.close)
-            elif read_only or path.exists():
+            elif read_only or _is_there(path):
                 disk = _open_disk(path, options, undo)
             # An empty file is no new stream: ours appear whole, so something has emptied it.
             if disk is not None and (read_only or options.disk is None or disk.size()):
@@ -96,7 +96,7 @@ def open_parts(path: Path, options: OpeningOptions) -> tuple[StreamFile, Bookmar
             bookmarks = _open_bookmarks(path, options)
             undo.callback(bookmarks.close)
             # The locks are ours. Until now, another opener may have made the file or added to it.
-            if disk is None and path.exists():
+            if disk is None and _is_there(path):
                 disk = _open_disk(path, options, undo)
                 file = _load_or_doubt(path, disk, options)
             if file is None:
@@ -109,6 +109,21 @@ def open_parts(path: Path, options: OpeningOptions) -> tuple[StreamFile, Bookmar
             raise StreamFileUnavailable(path, error) from error
         undo.pop_all()
     return file, bookmarks, appender
+
+
+def _is_there(path: Path) -> bool:
+    """Return whether there is a file.
+
+    Raises:
+        StreamFileUnavailable: there is a link that leads nowhere or in a circle. The disk that it leads to
+            may be away: that is no leave to make a new stream.
+    """
+    if path.exists():
+        return True
+    if path.is_symlink():
+        what = f"it is a link to {path.readlink()}, and there is no file"
+        raise StreamFileUnavailable(path, FileNotFoundError(errno.ENOENT, what))
+    return False
 
 
 def _open_disk(path: Path, options: OpeningOptions, undo: contextlib.ExitStack) -> Disk:

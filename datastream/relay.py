@@ -28,6 +28,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
@@ -119,7 +120,7 @@ class Relay:
         """
         follower: StreamFollower | None = None
         try:
-            if await asyncio.to_thread(self._path.exists):
+            if await asyncio.to_thread(os.path.lexists, self._path):  # a link to nowhere is refused at once
                 streamer = await self._open(None)
                 follower = self._follow(streamer)
             else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import threading
 import time
 from pathlib import Path
@@ -35,7 +36,7 @@ _REPORT_OPERATIONS = 100_000
 
 def _stream_file(ctx: click.Context, param: click.Parameter, path: Path) -> Path:
     """Add `.bin` to a name without a `.`, as the original does; a file that has just that name is taken."""
-    return path if "." in path.name or path.exists() else path.with_name(f"{path.name}.bin")
+    return path if "." in path.name or os.path.lexists(path) else path.with_name(f"{path.name}.bin")
 
 
 @click.group("ds", short_help="Data streamer: serve a stream file, read one, relay one.")

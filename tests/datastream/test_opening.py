@@ -74,6 +74,24 @@ def test_places_that_cannot_be(tmp_path: Path, name: str, error: type[Exception]
     assert names(tmp_path) == []
 
 
+@pytest.mark.parametrize("target", ["away/t.bin", "s.bin"], ids=["nowhere", "circle"])
+def test_a_link_that_leads_to_no_file_is_not_replaced(path: Path, target: str) -> None:
+    """Its disk may not be mounted; a new and empty stream took its place."""
+    path.symlink_to(target)
+    with pytest.raises(errors.StreamFileUnavailable) as caught:
+        DataStreamer.open(path)
+    assert f"it is a link to {target}, and there is no file" in str(caught.value)
+    assert names(path.parent) == ["s.bin"]
+    assert path.is_symlink()
+
+
+def test_a_link_to_a_stream_is_followed(path: Path) -> None:
+    make(path.with_name("t.bin"), 3, b"A")
+    path.symlink_to("t.bin")
+    make(path, 3, b"A", read=True)
+    assert path.is_symlink()
+
+
 def test_another_stream_type(path: Path) -> None:
     DataStreamer.open(path).close()
     with pytest.raises(errors.WrongStreamType, match=r"s\.bin: stream type: found 1, expected 2"):

@@ -17,6 +17,7 @@ from datastream.errors import (
     CommitFailed,
     EntryNotRelayed,
     StreamContradicts,
+    StreamFileUnavailable,
     WrongStreamType,
 )
 from datastream.layout import HEADER_PAGE_SIZE, Entry
@@ -266,6 +267,17 @@ def test_what_it_cannot_open(streamer: DataStreamer, tmp_path: Path) -> None:
             DataStreamer.open(tmp_path / "t.bin", initial_pages=1, stream_type=7).close()
             with pytest.raises(WrongStreamType):
                 await Relay([master.address], tmp_path / "t.bin", port=0).run()
+
+    run(scenario)
+
+
+def test_a_link_that_leads_nowhere_waits_for_no_master(tmp_path: Path) -> None:
+    path = tmp_path / "r.bin"
+    path.symlink_to("away/r.bin")
+
+    async def scenario() -> None:
+        with pytest.raises(StreamFileUnavailable, match="there is no file"):
+            await Relay([("127.0.0.1", 1)], path, port=0).run()
 
     run(scenario)
 

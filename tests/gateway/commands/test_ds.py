@@ -114,3 +114,7 @@ def test_a_name_without_a_dot_is_that_of_the_original_with_one(
     (tmp_path / "stream.bin").rename(tmp_path / "stream")
     assert cli.main([*SERVER, "--port", "0", "--file", str(tmp_path / "stream"), "--opers", "0"]) == 0
     assert [path.name for path in tmp_path.iterdir() if path.is_file()] == ["stream"]
+    (tmp_path / "stream").unlink()
+    (tmp_path / "stream").symlink_to("away/stream")
+    assert cli.main([*SERVER, "--port", "0", "--file", str(tmp_path / "stream"), "--opers", "0"]) == 1
+    assert "it is a link to away/stream, and there is no file" in capsys.readouterr().err
