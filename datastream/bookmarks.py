@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import shutil
 import struct
 import tempfile
@@ -70,7 +71,8 @@ OpenDatabase = Callable[[str], Any]
 def _open_leveldb(folder: str) -> Any:
     # Batches are not flushed: a power failure may leave a hole in the log, with later ones behind it. LevelDB
     # would pass over the hole, and the later ones say that all entries are covered.
-    return plyvel.DB(folder, create_if_missing=True, paranoid_checks=True)
+    # Its name as bytes: a file name need not be UTF-8, and plyvel refuses a text that is none.
+    return plyvel.DB(os.fsencode(folder), create_if_missing=True, paranoid_checks=True)
 
 
 def bookmarks_folder(stream_path: Path) -> Path:

@@ -74,6 +74,16 @@ def test_places_that_cannot_be(tmp_path: Path, name: str, error: type[Exception]
     assert names(tmp_path) == []
 
 
+@pytest.mark.parametrize("name", [b"\xff.bin", b"folder \xff/s.bin"])
+def test_a_path_that_is_not_utf_8(tmp_path: Path, name: bytes) -> None:
+    path = tmp_path / os.fsdecode(name)
+    path.parent.mkdir(exist_ok=True)
+    make(path, 3, b"A")
+    make(path, 3, b"A", read=True)
+    with DataStreamer.open(path, read_only=True) as streamer:
+        assert streamer.get_bookmark(b"A" + u64(4)) == 4
+
+
 @pytest.mark.parametrize("target", ["away/t.bin", "s.bin"], ids=["nowhere", "circle"])
 def test_a_link_that_leads_to_no_file_is_not_replaced(path: Path, target: str) -> None:
     """Its disk may not be mounted; a new and empty stream took its place."""
