@@ -20,6 +20,7 @@ setup: $(STAMP)  ## make .venv and install Sluice with its tools
 
 $(STAMP): pyproject.toml
 	@PYTHON="$(PYTHON)" sh deploy/venv.sh "$(VENV)"
+	@sh deploy/leveldb.sh "$(BIN)/python"
 	@echo "Installing Sluice, Spark and the tools into $(VENV); the first time takes a few minutes."
 	$(BIN)/python -m pip install --disable-pip-version-check --quiet --editable '.[spark,dev]'
 	@touch $@

@@ -59,7 +59,7 @@ if install_java; then
     find_java && exit 0
 fi
 say "Spark needs Java $least or later, and none was found in JAVA_HOME, PATH or $jvm_folder. Run one of these:"
-say "    sudo apt-get install openjdk-17-jre-headless      (Debian, Ubuntu)"
+say "    sudo apt-get install openjdk-17-jre-headless      (Debian, Ubuntu; default-jre-headless where that is gone)"
 say "    sudo dnf install java-17-openjdk-headless         (Fedora, RHEL)"
 say "    brew install openjdk@17                           (macOS)"
 say "or set JAVA_HOME to the home folder of one."

@@ -67,5 +67,5 @@ if "$python" -m pip --version >/dev/null 2>&1; then
     rm -rf "$venv"
 fi
 say "'$python' cannot make virtual environments. Run this, then make again:"
-say "    sudo apt-get install $package        (or: $python -m pip install --user virtualenv)"
+say "    sudo apt-get install $package        (or, where there is pip: $python -m pip install --user virtualenv)"
 exit 1

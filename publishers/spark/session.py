@@ -44,8 +44,8 @@ __all__ = [
 ]
 
 _JAVA_REMEDY: Final = (
-    f"install Java {JAVA_VERSION_MIN} or later (Debian and Ubuntu: apt-get install openjdk-17-jre-headless; "
-    "macOS: brew install openjdk@17), or set JAVA_HOME to one"
+    f"install Java {JAVA_VERSION_MIN} or later (Debian and Ubuntu: apt-get install openjdk-17-jre-headless, "
+    "or default-jre-headless where that is gone; macOS: brew install openjdk@17), or set JAVA_HOME to one"
 )
 _JAVA_TIMEOUT_SECONDS: Final = 60  # it takes 0.1 s, and far longer on a machine that has no time
 _STACK_FRAME: Final = re.compile(r"\s*at [\w.$]+\(|\s*\.\.\. \d+ more")

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 OPENJDK = 'openjdk version "{}" 2025-04-15'
 REMEDY = (
-    "install Java 17 or later (Debian and Ubuntu: apt-get install openjdk-17-jre-headless; "
-    "macOS: brew install openjdk@17), or set JAVA_HOME to one"
+    "install Java 17 or later (Debian and Ubuntu: apt-get install openjdk-17-jre-headless, "
+    "or default-jre-headless where that is gone; macOS: brew install openjdk@17), or set JAVA_HOME to one"
 )
 
 
