@@ -79,6 +79,17 @@ def test_the_transcript_runs(tmp_path: Path) -> None:
     assert [entry_type for _, entry_type, _ in entries[:3]] == ["0xb0", "0xb0", "0x1"]
 
 
+@pytest.mark.skipif(not (REPOSITORY / ".git").exists(), reason="not a clone")
+def test_what_the_transcript_leaves_in_a_clone_is_ignored() -> None:
+    """A private key among it: `make check` failed over it, and `git add` would have taken it in."""
+    left = ["network.key", "blocks/0.blk", "sluice-data/datastream.bin"]
+    assert all(name.split("/")[0] in f"{transcript()} sluice-data" for name in left)
+    done = subprocess.run(
+        ["git", "check-ignore", *left], cwd=REPOSITORY, capture_output=True, text=True, check=False
+    )
+    assert done.stdout.split() == left
+
+
 def test_what_contributing_runs_selects_a_test() -> None:
     """pytest ends with a failure where nothing is selected, and so would `make`."""
     text = (REPOSITORY / "CONTRIBUTING.md").read_text("utf-8")
