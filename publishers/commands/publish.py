@@ -437,7 +437,7 @@ def _line(words: list[str], first_block: int | None) -> str:
 def _print(report: JobReport) -> None:
     console = Console()
     if console.is_terminal:
-        console.print(report_table(report))
+        console.print(report_table(report, console))
         return
     for line in report_lines(report):
         click.echo(line)

@@ -6,17 +6,19 @@ Bar, lines, table and JSON have the same figures under the same names, those of 
 from __future__ import annotations
 
 import json
+import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
 from typing import Any, Final, Self
 
 import click
-from rich.console import Console
-from rich.markup import escape
+from rich.console import Console, RenderableType
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-from rich.table import Table
+from rich.table import Column, Table
+from rich.text import Text
 
+from gateway.table_lines import table_lines
 from publishers.job_report import JobProgress, JobReport
 from publishers.report import PublishReport, percentile_ns
 
@@ -25,6 +27,9 @@ __all__ = ["FIGURES", "Display", "progress_text", "report_json", "report_lines",
 LINE_SECONDS: Final = 10.0
 """Between two lines of progress where there is no terminal."""
 _MILLISECOND_NS: Final = 1_000_000
+_BAR_CHARACTERS_MIN: Final = 4
+"""Narrower, the bar says nothing, and count and time stand alone."""
+_BAR_CHARACTERS_MAX: Final = 20
 _WINNERS_MAX: Final = 8
 _TROUBLE_CHARACTERS_MAX: Final = 200
 
@@ -52,14 +57,32 @@ FIGURES: Final[tuple[tuple[str, Callable[[PublishReport], object]], ...]] = (
 """What is shown of each publisher: names as in its report and in JSON."""
 
 
-def report_table(report: JobReport) -> Table:
-    """Make the table that ends a run on a terminal: one row per publisher."""
+def report_table(report: JobReport, console: Console) -> RenderableType:
+    """Make the table that ends a run on a terminal: one row per publisher, on its side if too wide."""
     table = Table(title=_summary(report))
-    for title in ("publisher_id", *(name for name, _ in FIGURES)):
-        table.add_column(title, justify="left" if title == "publisher_id" else "right")
+    rows = [("publisher_id", *(name for name, _ in FIGURES))]
     for published in report.publishers:
-        table.add_row(published.publisher_id, *(f"{value(published)}" for _, value in FIGURES))
-    return table
+        rows.append((published.publisher_id, *(f"{value(published)}" for _, value in FIGURES)))
+    for number, title in enumerate(rows[0]):
+        table.add_column(title, justify="right" if number else "left")
+    for row in rows[1:]:
+        table.add_row(*map(Text, row))
+    if console.measure(table, options=console.options.update(width=sys.maxsize)).maximum <= console.width:
+        return table
+    return Text("\n\n".join([_summary(report), *_on_their_side(rows[0], rows[1:], console.width)]))
+
+
+def _on_their_side(head: tuple[str, ...], rows: list[tuple[str, ...]], width: int) -> Iterator[str]:
+    """Lay as many rows beside each other as fit, the head down the left, then the next ones below."""
+    while rows:
+        count = len(rows)
+        while True:
+            lines = table_lines(list(zip(head, *rows[:count], strict=True)))
+            if count == 1 or max(map(len, lines)) <= width:
+                break
+            count -= 1
+        yield "\n".join(lines)
+        rows = rows[count:]
 
 
 def report_lines(report: JobReport) -> list[str]:
@@ -83,12 +106,16 @@ def report_json(report: JobReport, go_on: str | None) -> str:
 
 def progress_text(progress: JobProgress) -> str:
     """Say in one line where it stands."""
-    words = [_doing(progress)]
-    if progress.publishers:
-        words.append(_head_and_rate(progress.safe_through, progress.blocks_per_second))
-        words.append(f"won {_winners(progress.publishers)}")
-        words += _troubles(progress.publishers)
-    return ", ".join(words)
+    return ", ".join(_progress_lines(progress))
+
+
+def _progress_lines(progress: JobProgress) -> list[str]:
+    """Say where it stands: what it does and how far it is, who won, what goes wrong."""
+    if not progress.publishers:
+        return [_doing(progress)]
+    figures = _head_and_rate(progress.safe_through, progress.blocks_per_second)
+    won = f"won {_winners(progress.publishers)}"
+    return [f"{_doing(progress)}, {figures}", won, *_troubles(progress.publishers)]
 
 
 def _doing(progress: JobProgress) -> str:
@@ -147,6 +174,38 @@ def _summary(report: JobReport) -> str:
     return f"{blocks}: {state}, {figures}, {report.elapsed_seconds:.1f} s"
 
 
+class _Bar(Progress):
+    """A bar with count and time, and below it lines of text, which wrap: nothing is cut on a narrow terminal.
+
+    Its one task has the fields `blocks`, the count, and `lines`.
+
+    Args:
+        console: of the terminal.
+    """
+
+    def __init__(self, console: Console) -> None:
+        spinner = SpinnerColumn(table_column=_uncut())
+        blocks = TextColumn("{task.fields[blocks]}", table_column=_uncut())
+        self._time = TimeElapsedColumn(table_column=_uncut())
+        bar = BarColumn(bar_width=None, table_column=Column(max_width=_BAR_CHARACTERS_MAX))
+        super().__init__(spinner, bar, blocks, self._time, console=console, transient=True)
+
+    def get_renderables(self) -> Iterator[RenderableType]:
+        """Give what is shown."""
+        for task in self.tasks:
+            said = f"{task.fields['blocks']} {self._time.render(task)}"
+            if len(said) + _BAR_CHARACTERS_MIN + len("| ") + len(" ") <= self.console.width:
+                yield self.make_tasks_table([task])
+            else:
+                yield Text(said)
+            yield from map(Text, task.fields["lines"])
+
+
+def _uncut() -> Column:
+    """A column that is as wide as what it has to show; the bar has the rest."""
+    return Column(no_wrap=True)
+
+
 class Display:
     """Shows progress on standard error: a bar on a terminal, else a line now and then; a context manager.
 
@@ -161,23 +220,14 @@ class Display:
         self._said_at: float | None = None
         self._said = ""
         console = Console(stderr=True)
-        self._bar: Progress | None = None
         self._task: Any = None
-        if not is_quiet and console.is_terminal:
-            columns = (
-                SpinnerColumn(),
-                TextColumn("{task.description}"),
-                BarColumn(bar_width=20),
-                TextColumn("{task.fields[blocks]}"),
-                TimeElapsedColumn(),
-            )
-            self._bar = Progress(*columns, console=console, transient=True)
+        self._bar = _Bar(console) if not is_quiet and console.is_terminal else None
 
     def __enter__(self) -> Self:
         """Begin."""
         if self._bar is not None:
             self._bar.start()
-            self._task = self._bar.add_task("Starting Spark", total=None, blocks="")
+            self._task = self._bar.add_task("", total=None, blocks="", lines=["Starting Spark"])
         return self
 
     def __exit__(
@@ -191,13 +241,13 @@ class Display:
         """Show where it stands."""
         if self._is_quiet:
             return
-        text = progress_text(progress)
         if self._bar is None:
-            self._say(text)
+            self._say(progress_text(progress))
             return
         done, total = _done(progress)
         blocks = f"blocks {done}" if total is None else f"blocks {done}/{total}"
-        self._bar.update(self._task, description=escape(text), total=total, completed=done, blocks=blocks)
+        lines = _progress_lines(progress)
+        self._bar.update(self._task, total=total, completed=done, blocks=blocks, lines=lines)
 
     def _say(self, text: str) -> None:
         now = self._now()

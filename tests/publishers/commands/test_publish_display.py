@@ -7,8 +7,6 @@ from dataclasses import replace
 
 import pytest
 from rich.console import Console
-from rich.progress import Progress, TextColumn
-from rich.text import Text
 
 from publishers.commands.publish_display import (
     FIGURES,
@@ -52,13 +50,55 @@ def progress(*publishers: PublishReport, reachable: bool = True, stopping: bool 
     )
 
 
-def test_a_table_on_a_terminal() -> None:
-    console = Console(width=160, record=True, file=None, force_terminal=False)
+def table_text(report: JobReport, width: int) -> str:
+    console = Console(width=width, file=None, force_terminal=False)
     with console.capture() as capture:
-        console.print(report_table(GOOD))
-    text = capture.get()
+        console.print(report_table(report, console))
+    return capture.get()
+
+
+def bar_lines(shown: JobProgress, width: int) -> list[str]:
+    """What a terminal shows while it runs."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FORCE_COLOR", "1")
+        patch.setenv("COLUMNS", str(width))
+        display = Display(is_quiet=False)
+    bar = display._bar
+    assert bar is not None
+    display._task = bar.add_task("", total=None, blocks="", lines=[])
+    display.show(shown)
+    console = Console(width=width, file=None, force_terminal=False)
+    with console.capture() as capture:
+        console.print(bar.get_renderable())
+    return capture.get().splitlines()
+
+
+def test_a_table_on_a_terminal() -> None:
+    text = table_text(GOOD, 160)
     assert SUMMARY in text
     assert all(word in text for word in ("publisher-1", "4.0 ms", *(name for name, _ in FIGURES)))
+    assert "┃ publisher_id ┃ blocks ┃" in text
+    assert "│ a [/b]       │" in table_text(JobReport(0, 1, (PublishReport("a [/b]"),), (), 1), 160)
+
+
+@pytest.mark.parametrize(("width", "beside"), [(120, 6), (80, 5), (40, 2), (20, 1)])
+def test_a_table_on_a_narrow_terminal_lies_on_its_side_and_is_not_cut(width: int, beside: int) -> None:
+    names = [f"publisher-{number}" for number in range(1, 7)]
+    rows = tuple(replace(PUBLISHED, publisher_id=name) for name in names)
+    text = table_text(JobReport(0, 1, rows, (), 1.25, 8.0), width)
+    assert all(len(line) <= width for line in text.splitlines())
+    summary, _, tables = text.partition("\n\n")
+    assert " ".join(summary.split()) == SUMMARY
+    told = [line.split() for line in tables.splitlines()]
+    for name, value in FIGURES:
+        cells = [word for line in told if line[:1] == [name] for word in line[1:]]
+        assert cells == len(names) * f"{value(PUBLISHED)}".split()
+    groups = [names[number : number + beside] for number in range(0, len(names), beside)]
+    if width >= 40:
+        assert [line[1:] for line in told if line[:1] == ["publisher_id"]] == groups
+    else:
+        assert [line[0] for line in told if line[:1] and line[0] in names] == names, "wrapped"
+    assert "publisher_id" not in table_text(JobReport(None, None, (), (), 2), width)
 
 
 def test_plain_lines() -> None:
@@ -133,11 +173,8 @@ def test_progress_says_why_a_publisher_gets_nowhere() -> None:
     assert progress_text(progress(refused, PUBLISHED, refused)).endswith("on the list [/b] (and 1 more)")
     long = progress_text(progress(PublishReport("p", trouble=1000 * "x")))
     assert long.endswith(", p: " + 196 * "x" + "…")
-    display = Display(is_quiet=False)
-    display._bar = Progress(TextColumn("{task.description}"), disable=True)
-    display._task = display._bar.add_task("")
-    display.show(progress(refused))
-    assert Text.from_markup(display._bar.tasks[0].description).plain.endswith("on the list [/b]")
+    shown = bar_lines(progress(refused), 200)
+    assert shown[-1] == "p-2: [::1]:1: PERMISSION_DENIED: not [1m on the list [/b]"
 
 
 def test_without_a_terminal_a_line_is_said_now_and_then(capsys: pytest.CaptureFixture[str]) -> None:
@@ -173,3 +210,22 @@ def test_a_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
         display.show(endless)
         assert task.fields["blocks"] == "blocks 2"
     assert "blocks 2" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("width", [160, 80, 40, 20])
+def test_a_bar_on_a_narrow_terminal_is_not_cut(width: int) -> None:
+    others = [PublishReport(f"publisher-{number}") for number in (2, 3)]
+    refused = PublishReport("publisher-4", trouble="[::1]:1: PERMISSION_DENIED: " + 5 * "not on the list ")
+    far = replace(progress(PUBLISHED, *others, refused), last_block=80_999_999, safe_through=80_123_456)
+    lines = bar_lines(far, width)
+    assert all(len(line) <= width for line in lines)
+    words = " ".join(lines).split()
+    at = words.index("0:00:00") + 1
+    assert words[at - 3 : at] == ["blocks", "80123457/81000000", "0:00:00"]
+    said = (
+        progress_text(far).replace("_second, won", "_second won").replace(" 0, publisher-4", " 0 publisher-4")
+    )
+    assert "".join(words[at:]) == said.replace(" ", ""), "long words may be broken"
+    if width >= 40:
+        assert len(words[at - 4]) == min(20, width - 35), "the bar has the rest of its line"
+        assert lines[0].endswith(" 0:00:00")
