@@ -12,7 +12,9 @@ others work. Anything else that goes wrong is a bug of ours and shows its traceb
 
 from __future__ import annotations
 
+import codecs
 import errno
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -146,6 +148,7 @@ def main(args: Sequence[str] | None = None) -> int:
     # (PySpark starts its JVM so), and no child of ours goes on using gRPC after a fork.
     os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
     _open_standard_streams()
+    _let_every_character_through()
     try:
         _refuse_optimized(__debug__)
         status = sluice.main(args=args, prog_name="sluice", standalone_mode=False)
@@ -183,6 +186,17 @@ def _open_standard_streams() -> None:
     for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
         if getattr(sys, name) is None:
             setattr(sys, name, os.fdopen(number, mode, encoding="utf-8", closefd=False))
+
+
+def _let_every_character_through() -> None:
+    """Write something else for a character that the encoding of a standard stream lacks.
+
+    Else work that is done ends in a traceback, for want of an ellipsis in its last table. On a terminal it is
+    one character, since tables and bars count on that, elsewhere an escape, which says what it was.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and codecs.lookup(stream.encoding).name != "utf-8":
+            stream.reconfigure(errors="replace" if stream.isatty() else "backslashreplace")
 
 
 def _refuse_optimized(asserts_are_on: bool) -> None:

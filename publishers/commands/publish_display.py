@@ -184,7 +184,8 @@ class _Bar(Progress):
     """
 
     def __init__(self, console: Console) -> None:
-        spinner = SpinnerColumn(table_column=_uncut())
+        # Wherever the terminal lacks the dots, each of them would be a question mark.
+        spinner = SpinnerColumn("line" if console.options.ascii_only else "dots", table_column=_uncut())
         blocks = TextColumn("{task.fields[blocks]}", table_column=_uncut())
         self._time = TimeElapsedColumn(table_column=_uncut())
         bar = BarColumn(bar_width=None, table_column=Column(max_width=_BAR_CHARACTERS_MAX))

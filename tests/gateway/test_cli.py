@@ -263,6 +263,37 @@ def test_standard_streams_that_are_closed_lead_nowhere(tmp_path: Path, closed: s
     assert all(numbers[number] == os.devnull for number in at)
 
 
+WIDE = """
+import click, sys
+from gateway import cli
+
+@cli.sluice.command("wide")
+def wide():
+    click.echo("ä…")
+    print("ä…", flush=True)
+    print("ä…", file=sys.stderr, flush=True)
+
+sys.exit(cli.main(["wide"]))
+"""
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+@pytest.mark.parametrize("encoding", ["latin-1", "utf-8"])
+def test_a_character_that_the_encoding_lacks_is_no_traceback(encoding: str, is_terminal: bool) -> None:
+    environment = os.environ | {"PYTHONIOENCODING": encoding, "PYTHONPATH": os.pathsep.join(sys.path)}
+    read, write = os.openpty() if is_terminal else os.pipe()
+    try:
+        words = [sys.executable, "-c", WIDE]
+        status = subprocess.run(words, stdout=write, stderr=write, env=environment, check=False).returncode
+        said = os.read(read, 10_000).decode(encoding)
+    finally:
+        os.close(read)
+        os.close(write)
+    lacking = "?" if is_terminal else "\\u2026"
+    line = "ä…" if encoding == "utf-8" else f"ä{lacking}"
+    assert (status, said.split()) == (0, 3 * [line])
+
+
 OPEN = """
 import os, sys
 from gateway import cli

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from dataclasses import replace
 
@@ -229,3 +230,15 @@ def test_a_bar_on_a_narrow_terminal_is_not_cut(width: int) -> None:
     if width >= 40:
         assert len(words[at - 4]) == min(20, width - 35), "the bar has the rest of its line"
         assert lines[0].endswith(" 0:00:00")
+
+
+def test_a_bar_on_a_terminal_that_is_not_utf_8(monkeypatch: pytest.MonkeyPatch) -> None:
+    written = io.BytesIO()
+    monkeypatch.setattr("sys.stderr", io.TextIOWrapper(written, encoding="latin-1", errors="strict"))
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "40")
+    with Display(is_quiet=False) as display:
+        display.show(progress(PUBLISHED))
+        assert display._bar is not None
+        display._bar.refresh()
+    assert b"Publishing (1 running)" in written.getvalue()
