@@ -19,6 +19,7 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from itertools import chain, islice
+from types import FrameType
 
 from gateway.errors import Fatal
 from gateway.ledger_files import given_address_book, given_ledger
@@ -134,8 +135,10 @@ class VerifyRun:
                 "a process that checks blocks", got="its sudden end", expected="memory enough for all of them"
             ) from error
         finally:
-            # Waited for: Python would, at its end, and may print a traceback if the pool ends just then.
-            pool.shutdown(wait=True, cancel_futures=True)
+            # Waited for: Python would, at its end, and may print a traceback if the pool ends just then. A
+            # second Ctrl-C waits, too: it would leave a pool that Python never comes to the end of.
+            with _interrupts_held():
+                pool.shutdown(wait=True, cancel_futures=True)
 
 
 _verifier: BlockVerifier | None = None
@@ -144,12 +147,41 @@ _verifier: BlockVerifier | None = None
 
 @contextmanager
 def _interrupts_held() -> Iterator[None]:
-    """Hold Ctrl-C back, in a process that is started meanwhile for good: who has started it sees to that."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    """Hold Ctrl-C back until the end, in a process that is started meanwhile for good.
+
+    Who has started such a process sees to its end. Of several interrupts one is left.
+    """
+    with _interrupts_kept():
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            yield
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextmanager
+def _interrupts_kept() -> Iterator[None]:
+    """Have the main thread handle an interrupt at the end only.
+
+    A mask is that of one thread, and gRPC's threads take the signal in its place.
+    """
+    handler = signal.getsignal(signal.SIGINT)
+    if handler is None or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    is_interrupted = False
+
+    def keep(number: int, frame: FrameType | None) -> None:
+        nonlocal is_interrupted
+        is_interrupted = True
+
+    signal.signal(signal.SIGINT, keep)
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        signal.signal(signal.SIGINT, handler)
+        if is_interrupted:
+            signal.raise_signal(signal.SIGINT)
 
 
 def _begin(verifier: BlockVerifier) -> None:
