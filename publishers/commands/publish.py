@@ -25,7 +25,7 @@ from publishers.limits import PUBLISHERS_MAX, SHARDS_MAX
 from publishers.number_range import NUMBER_MAX, NumberRange
 from publishers.signing_key import KeyPlace
 from publishers.source_names import SourceName, parse_source
-from publishers.spark.chain_sources import check_before_spark
+from publishers.spark.chain_sources import check_before_spark, check_followed
 from publishers.spark.folders import folder_of
 from publishers.spark.gateway_options import gateways_of
 from publishers.spark.session import build_session, is_local, leave_signals_to_python
@@ -303,7 +303,7 @@ def command(
     if follow != (checkpoint is not None):
         raise click.UsageError("--follow and --checkpoint go together")
     request = _Request(
-        source=_source(source_text, source_options),
+        source=_source(source_text, source_options, is_followed=follow),
         gateways=gateways,
         numbers=NumberRange(first or 0, None if last is None else last + 1),
         publisher_count=publisher_count,
@@ -325,9 +325,15 @@ def command(
     return _perform(request, context.meta[_WORDS], as_json=as_json)
 
 
-def _source(text: str, options: dict[str, str]) -> SourceName:
+def _source(text: str, options: dict[str, str], *, is_followed: bool) -> SourceName:
+    """Read the name of the source and the options of its format.
+
+    Refused here, and not where it is read: a checkpoint belongs to the first source that it is begun with.
+    """
     try:
         source = parse_source(text, options)
+        if is_followed:
+            check_followed(source)
     except OptionError as error:
         raise click.BadParameter(
             f"got {error.got}, expected {error.expected}", param_hint="--source"

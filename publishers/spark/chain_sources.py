@@ -33,7 +33,14 @@ from publishers.spark.failures import reason_in
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["ChainFrame", "batch_frame", "check_before_spark", "checked_where_read", "stream_frame"]
+__all__ = [
+    "ChainFrame",
+    "batch_frame",
+    "check_before_spark",
+    "check_followed",
+    "checked_where_read",
+    "stream_frame",
+]
 
 T = TypeVar("T")
 
@@ -61,6 +68,20 @@ def check_before_spark(source: SourceName, numbers: NumberRange) -> None:
     """
     if source.kind == "blockfiles":
         _listed(source, numbers)
+
+
+def check_followed(source: SourceName) -> None:
+    """Check that new blocks of a source can be waited for.
+
+    Raises:
+        OptionError: they cannot.
+    """
+    if source.kind in ("blockfiles", "blockstream") or source.is_server:
+        return
+    if source.kind == "datastream":
+        raise OptionError("source", str(source), "to be followed over TCP: datastream:HOST:PORT")
+    reason = "its rows come in no order; publish it again without --follow when it has grown"
+    raise OptionError("source", f"{source}, which cannot be followed", f"another source, because {reason}")
 
 
 def checked_where_read(
@@ -121,6 +142,7 @@ def stream_frame(spark: SparkSession, source: SourceName, numbers: NumberRange, 
         OptionError: the source cannot be followed.
         SourceUnreachable: a data streamer does not say where the first block is.
     """
+    check_followed(source)
     last = None if numbers.end is None else numbers.end - 1
     options = {"partitions": str(shards), **source.options}
     if source.kind == "blockfiles":
@@ -130,17 +152,12 @@ def stream_frame(spark: SparkSession, source: SourceName, numbers: NumberRange, 
         options = {"gateways": source.location, **_bounds(numbers), **options}
         frame = spark.readStream.format("blockstream").options(**options).load()
         return ChainFrame(frame, numbers.first or None, last, True)
-    if source.kind == "datastream" and source.is_server:
-        options = {"server": source.location, "decode": "blocks", **options}
-        if numbers.first and "from" not in source.options:
-            what = f"block {numbers.first} of {source}"
-            options["from"] = str(_asked(source, what, lambda client: _entry_of(client, numbers.first)) or 0)
-        frame = spark.readStream.format("datastream").options(**options).load()
-        return ChainFrame(_within(frame, numbers), numbers.first or None, last, True)
-    if source.kind == "datastream":
-        raise OptionError("source", str(source), "to be followed over TCP: datastream:HOST:PORT")
-    reason = "its rows come in no order; publish it again without --follow when it has grown"
-    raise OptionError("source", f"{source}, which cannot be followed", f"another source, because {reason}")
+    options = {"server": source.location, "decode": "blocks", **options}
+    if numbers.first and "from" not in source.options:
+        what = f"block {numbers.first} of {source}"
+        options["from"] = str(_asked(source, what, lambda client: _entry_of(client, numbers.first)) or 0)
+    frame = spark.readStream.format("datastream").options(**options).load()
+    return ChainFrame(_within(frame, numbers), numbers.first or None, last, True)
 
 
 # --- block files and nodes ----------------------------------------------------------------------------------

@@ -226,6 +226,19 @@ def test_a_checkpoint_is_held_while_it_follows(chain: Path, tmp_path: Path, call
     )
 
 
+@pytest.mark.parametrize("kind", ["parquet", "datastream", "table"])
+def test_a_source_that_cannot_be_followed_leaves_the_checkpoint_to_others(
+    chain: Path, tmp_path: Path, calls: dict[str, Any], kind: str
+) -> None:
+    words = ("--gateway", "a:1", "--follow", "--checkpoint", tmp_path / "state")
+    result = run("--source", f"{kind}:{chain}", *words)
+    assert isinstance(result.exception, click.BadParameter)
+    said = "to be followed over TCP" if kind == "datastream" else "cannot be followed"
+    assert said in result.exception.format_message()
+    assert not (tmp_path / "state").exists()
+    assert run("--source", chain, *words).exception is None
+
+
 def test_the_key_is_a_place(chain: Path, calls: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(chain)
     words = ("--source", chain, "--gateway", "a:1", "--master", "spark://x:7077")
