@@ -25,7 +25,7 @@ from publishers.limits import PUBLISHERS_MAX, SHARDS_MAX
 from publishers.number_range import NUMBER_MAX, NumberRange
 from publishers.signing_key import KeyPlace
 from publishers.source_names import SourceName, parse_source
-from publishers.spark.chain_sources import check_before_spark, check_followed
+from publishers.spark.chain_sources import check_before_spark, check_followed, check_options
 from publishers.spark.folders import folder_of
 from publishers.spark.gateway_options import gateways_of
 from publishers.spark.session import build_session, is_local, leave_signals_to_python
@@ -341,6 +341,10 @@ def _source(text: str, options: dict[str, str], *, is_followed: bool) -> SourceN
     for name in sorted(options):
         if name.lower() in _NOT_OF_SOURCES[source.kind]:
             raise click.BadParameter(f"{name} has an option of its own", param_hint="--option")
+    try:
+        check_options(source)
+    except OptionError as error:
+        raise click.BadParameter(str(error), param_hint="--option") from error
     return source
 
 

@@ -38,6 +38,7 @@ __all__ = [
     "batch_frame",
     "check_before_spark",
     "check_followed",
+    "check_options",
     "checked_where_read",
     "stream_frame",
 ]
@@ -68,6 +69,25 @@ def check_before_spark(source: SourceName, numbers: NumberRange) -> None:
     """
     if source.kind == "blockfiles":
         _listed(source, numbers)
+
+
+def check_options(source: SourceName) -> None:
+    """Check the options of a format of ours; Spark's own formats take any.
+
+    Raises:
+        OptionError: there is no such option, or it cannot be that.
+    """
+    from publishers.spark.block_files import FileOptions
+    from publishers.spark.block_subscription import SubscriptionOptions
+    from publishers.spark.data_stream import StreamOptions
+
+    given = {name.lower(): value for name, value in source.options.items()}  # as Spark takes them
+    if source.kind == "blockfiles":
+        FileOptions.parse({"path": source.location, **given})
+    elif source.kind == "blockstream":
+        SubscriptionOptions.parse({"gateways": source.location, **given})
+    elif source.kind == "datastream":
+        StreamOptions.parse(given)
 
 
 def check_followed(source: SourceName) -> None:
@@ -139,10 +159,21 @@ def stream_frame(spark: SparkSession, source: SourceName, numbers: NumberRange, 
         numbers: blocks that are wanted; without an end the stream has none.
 
     Raises:
+        BlockListError: Spark cannot read it.
         OptionError: the source cannot be followed.
         SourceUnreachable: a data streamer does not say where the first block is.
     """
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
     check_followed(source)
+    try:
+        return _followed(spark, source, numbers, shards)
+    except (PySparkException, Py4JError) as error:
+        raise BlockListError(str(source), reason_in(str(error))) from error
+
+
+def _followed(spark: SparkSession, source: SourceName, numbers: NumberRange, shards: int) -> ChainFrame:
     last = None if numbers.end is None else numbers.end - 1
     options = {"partitions": str(shards), **source.options}
     if source.kind == "blockfiles":

@@ -297,6 +297,26 @@ def test_no_java_is_said(chain: Path, monkeypatch: pytest.MonkeyPatch, tmp_path:
             "Invalid value for --option: server has an option of its own",
         ),
         (
+            ("--gateway", "a:1", "--option", "foo=3"),
+            "Invalid value for --option: option 'foo': got an unknown option, expected one of",
+        ),
+        (
+            ("--gateway", "a:1", "--option", "blocks_per_batch=0", "--follow", "--checkpoint", "no-such/x"),
+            "Invalid value for --option: option 'blocks_per_batch': got 0, expected 1 to",
+        ),
+        (
+            ("--gateway", "a:1", "--option", "MODE=x"),
+            "Invalid value for --option: option 'mode': got 'x', expected one of failfast, permissive",
+        ),
+        (
+            ("--gateway", "a:1", "--source", "blockstream:b:1", "--option", "partitions=x"),
+            "Invalid value for --option: option 'partitions': got 'x', expected a whole number",
+        ),
+        (
+            ("--gateway", "a:1", "--source", "datastream:b:1", "--option", "check=maybe"),
+            "Invalid value for --option: option 'check': got an unknown option, expected one of",
+        ),
+        (
             ("--gateway", "a:1", "--publisher-id", "Zoë"),
             r"Invalid value for '--publisher-id': got 'Zo\xeb', expected printable ASCII characters",
         ),

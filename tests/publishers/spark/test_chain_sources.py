@@ -26,6 +26,7 @@ from publishers.spark.chain_sources import (
     ChainFrame,
     batch_frame,
     check_before_spark,
+    check_options,
     checked_where_read,
     stream_frame,
 )
@@ -203,6 +204,27 @@ def test_what_can_be_followed(spark: SparkSession, folder: Path, node: Node) -> 
         stream_frame(spark, parse_source(f"datastream:{folder}/node"), ALL, 1)
     with pytest.raises(OptionError, match="which cannot be followed, expected another source"):
         stream_frame(spark, parse_source("table:x"), ALL, 1)
+
+
+def test_what_spark_says_of_a_source_that_is_followed_is_one_line(spark: SparkSession, folder: Path) -> None:
+    source = parse_source(f"blockfiles:{folder}/chain", {"foo": "3"})
+    with pytest.raises(BlockListError) as caught:
+        stream_frame(spark, source, ALL, 1)
+    assert str(caught.value).startswith(f"{source}: option 'foo': got an unknown option, expected one of ")
+    assert "\n" not in str(caught.value)
+
+
+def test_options_of_formats_of_ours_are_checked_without_spark(folder: Path) -> None:
+    for name in (
+        f"blockfiles:{folder}/chain",
+        "blockstream:a:1",
+        f"datastream:{folder}/node",
+        "datastream:a:1",
+    ):
+        check_options(parse_source(name, {"Partitions": "3"}))
+        with pytest.raises(OptionError, match="'partitions': got 'x'"):
+            check_options(parse_source(name, {"Partitions": "x"}))
+    check_options(parse_source("table:x", {"Partitions": "x"}))
 
 
 def test_block_files_are_checked_where_they_are_read(folder: Path) -> None:
