@@ -437,6 +437,8 @@ def _go_on(request: _Request, report: JobReport, words: list[str]) -> str | None
         return _line(words, None)
     if report.last_block is not None and known >= report.last_block:
         return None
+    if report.first_block is not None and known < report.first_block:
+        return _line(words, None)  # the node ends before the source begins, which has no block known + 1
     return _line(words, known + 1)
 
 

@@ -145,6 +145,17 @@ def test_a_failure_is_one_line_each_and_says_how_to_go_on(chain: Path, calls: di
     ]
 
 
+@pytest.mark.parametrize(("stored", "more"), [(19, ""), (29, ""), (30, " --from 31")])
+def test_it_goes_on_with_a_block_that_the_source_has(
+    chain: Path, calls: dict[str, Any], stored: int, more: str
+) -> None:
+    """What is stored may end before the source begins: somebody else has yet to publish what is between."""
+    publisher = PublishReport("publisher-1", safe_through=stored)
+    calls["report"] = JobReport(30, 99, (publisher,), (), 1.25, is_interrupted=True)
+    result = run("--source", chain, "--gateway", "a:1")
+    assert result.stderr.splitlines()[-1] == f"sluice publish --source {quote(chain)} --gateway a:1{more}"
+
+
 def test_one_of_several_that_failed_leaves_nothing_to_do(chain: Path, calls: dict[str, Any]) -> None:
     calls["report"] = JobReport(0, 1, (PUBLISHED,), (Failure("publisher-2", "refused\x1b[2J"),), 1.25)
     result = run("--source", chain, "--gateway", "a:1")
