@@ -29,14 +29,15 @@ from publishers.spark.chain_sources import check_before_spark, check_followed, c
 from publishers.spark.folders import folder_of
 from publishers.spark.gateway_options import gateways_of
 from publishers.spark.session import build_session, is_local, leave_signals_to_python
-from publishers.spark.sink_options import SinkOptions
+from publishers.spark.sink_options import SPARK_OPTIONS, SinkOptions
 from publishers.submission import command_line, program_words
 
 __all__ = ["command"]
 
 STATUS_INTERRUPTED = 130
 _WORDS = "publishers.commands.publish.words"
-_NOT_OURS = frozenset(("gateways", "publisher_id", "steward", "report_path", "first_block", "path"))
+_NAMED_APART = frozenset(("gateways", "publisher_id"))
+_SET_BY_US = frozenset(("steward", "report_path", "first_block"))
 _NOT_OF_SOURCES = {
     "blockfiles": frozenset(("from", "to", "path")),
     "blockstream": frozenset(("from", "to", "path", "gateways")),
@@ -350,9 +351,14 @@ def _source(text: str, options: dict[str, str], *, is_followed: bool) -> SourceN
 
 def _sink_options(given: dict[str, str], **named: float | None) -> dict[str, str]:
     """Join the options of the sink, and check them."""
+    given = {name.lower(): value for name, value in given.items()}  # as Spark takes them
     for name in sorted(given):
-        if name in _NOT_OURS or name.startswith("tls"):
+        if name in _NAMED_APART or name.startswith("tls"):
             raise click.BadParameter(f"{name} has an option of its own", param_hint="--sink-option")
+        if name in _SET_BY_US:
+            raise click.BadParameter(f"sluice publish sets {name} itself", param_hint="--sink-option")
+        if name in SPARK_OPTIONS:
+            raise click.BadParameter(f"{name} is no option of the sink", param_hint="--sink-option")
     options = given | {name: str(value) for name, value in named.items() if value is not None}
     try:
         SinkOptions.parse({"gateways": "127.0.0.1:1", **options})

@@ -41,7 +41,7 @@ from publishers.spark.gateway_options import GATEWAY_OPTIONS, Gateways, gateway_
 from publishers.spark.options import check_known, flag, positive, whole_number
 from publishers.steward import StewardAddress
 
-__all__ = ["SinkOptions"]
+__all__ = ["SPARK_OPTIONS", "SinkOptions"]
 
 SPARK_OPTIONS: Final = frozenset(("path", "checkpointlocation", "queryname"))
 """What Spark gives along with the options of a sink: of `save(path)`, and of a streaming query."""
