@@ -27,7 +27,6 @@ from publishers.block_files import (
     read_block_file,
     write_block_file,
 )
-from publishers.errors import BlockListError
 from publishers.job import JobProgress, JobReport, publish
 from publishers.maker import BlockMaker, MakerOptions, key_of_seed
 from publishers.node_process import NodeProcess
@@ -192,8 +191,6 @@ def run_demo(options: DemoOptions, on_progress: Callable[[DemoProgress], None]) 
 def _chain(options: DemoOptions, on_progress: Callable[[DemoProgress], None]) -> tuple[Path, list[str]]:
     """Return the folder of blocks, made if need be, and what `sluice serve` needs to know to verify them."""
     if options.source is not None:
-        if not list_block_files(options.source):
-            raise BlockListError(str(options.source), "has no block files")
         trusted = any(word == "--ledger-key" for word in options.node_arguments)
         return options.source, [] if trusted else ["--verify", "hash"]
     source = options.folder / "blocks"

@@ -21,11 +21,14 @@ from rich.text import Text
 from gateway.addresses import parse_address
 from gateway.commands.named_path import NamedPath
 from gateway.ignored_signals import unless_ignored
+from gateway.ledger_keys import LedgerKeys
 from gateway.table_lines import table_lines
+from publishers.block_files import check_no_gaps, list_block_files
 from publishers.demo import DemoOptions, DemoProgress, DemoResult, run_demo
 from publishers.errors import PublisherError
 from publishers.limits import MAKER_BLOCKS_MAX
 from publishers.maker import MakerOptions
+from publishers.verify_run import make_verifier
 
 __all__ = ["command", "print_result"]
 
@@ -110,6 +113,9 @@ def command(
         raise click.BadParameter(f"{rate:g} is no number of blocks a second", param_hint="--rate")
     maker = MakerOptions(transactions_per_block=transactions_per_block, item_bytes=item_bytes)
     maker.check()
+    if source is not None:
+        check_no_gaps(source, list_block_files(source))
+        make_verifier(LedgerKeys.parse(ledger_keys), "full", "auto", 0)  # reads the files that they name
     options = DemoOptions(
         folder=_claim(folder),
         block_count=block_count,

@@ -54,7 +54,7 @@ def test_a_source_without_a_key_is_checked_by_hash_alone(tmp_path: Path) -> None
 def test_a_source_without_blocks_is_refused_before_anything_starts(tmp_path: Path) -> None:
     empty = tmp_path / "empty"
     empty.mkdir()
-    with pytest.raises(BlockListError, match="has no block files"):
+    with pytest.raises(BlockListError, match="no block files"):
         run_demo(DemoOptions(tmp_path, source=empty), lambda _: None)
     assert [path.name for path in tmp_path.iterdir()] == ["empty"]
 

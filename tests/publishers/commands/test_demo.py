@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -15,9 +16,11 @@ import pytest
 from rich.console import Console
 
 from gateway.cli import main
+from publishers.block_files import write_block_file
 from publishers.commands.demo import print_result
 from publishers.demo import DemoResult, PublisherResult
 from publishers.stream_reader import ReadTotals
+from tests.nodes import make_blocks
 
 STOP_SECONDS = 60
 
@@ -138,6 +141,27 @@ def test_a_folder_that_cannot_be_made_is_refused(tmp_path: Path, capsys: pytest.
 def test_a_ledger_key_goes_with_a_source(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["demo", "--ledger-key", "ed25519:00"]) == 2
     assert "--ledger-key goes with --source" in capsys.readouterr().err
+
+
+def test_a_source_that_cannot_be_published_leaves_no_folder(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, made = tmp_path / "source", tmp_path / "temporary"
+    source.mkdir()
+    made.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(made))
+    assert main(["demo", "--source", str(source)]) == 1
+    assert capsys.readouterr().err == f"sluice: {source}: no block files (N.blk, N.blk.gz, N.blk.zst)\n"
+    blocks = make_blocks(3)
+    for block in (blocks[0], blocks[2]):
+        write_block_file(source / f"{block.number}.blk", block)
+    assert main(["demo", "--source", str(source)]) == 1
+    assert "block 1 is missing" in capsys.readouterr().err
+    write_block_file(source / "1.blk", blocks[1])
+    for key in ("ed25519:00", f"tss:{tmp_path / 'none'}"):
+        assert main(["demo", "--source", str(source), "--ledger-key", key]) != 0
+        assert "sluice: ledger key " in capsys.readouterr().err
+    assert not list(made.iterdir())
 
 
 FOLDER = Path("/very/long/" + 20 * "folder/" + "[bold]")
