@@ -323,7 +323,19 @@ def command(
         settings=settings,
         spark_log=spark_log,
     )
+    _check_log(spark_log)
     return _perform(request, context.meta[_WORDS], as_json=as_json)
+
+
+def _check_log(path: Path | None) -> None:
+    """Open the file of --spark-log as the session will, which says less of a failure."""
+    if path is None:
+        return
+    try:
+        path.open("ab").close()
+    except OSError as error:
+        got = f"{path} cannot be written to: {error.strerror}"
+        raise click.BadParameter(got, param_hint="--spark-log") from error
 
 
 def _source(text: str, options: dict[str, str], *, is_followed: bool) -> SourceName:

@@ -345,6 +345,10 @@ def test_no_java_is_said(chain: Path, monkeypatch: pytest.MonkeyPatch, tmp_path:
         (("--gateway", "a:1", "--sink-option", "steward=a:1/x"), "sluice publish sets steward itself"),
         (("--gateway", "a:1", "--sink-option", "path=x"), "path is no option of the sink"),
         (("--gateway", "a:1", "--sink-option", "Race=17"), "option 'race': got 17, expected 1 to 16"),
+        (
+            ("--gateway", "a:1", "--spark-log", "/dev/null/x"),
+            "Invalid value for --spark-log: /dev/null/x cannot be written to: Not a directory",
+        ),
         (("--gateway", "a:1", "--sign", "env:a b"), "got something that is no name"),
         (("--gateway", "a:1", "--sign", "ab" * 32), "got something that is no path"),
         (("--gateway", "a:1", "--source", "no-such-folder"), "got 'no-such-folder', which is not there"),
