@@ -312,7 +312,7 @@ def test_no_java_is_said(chain: Path, monkeypatch: pytest.MonkeyPatch, tmp_path:
             "Invalid value for --option: option 'foo': got an unknown option, expected one of",
         ),
         (
-            ("--gateway", "a:1", "--option", "blocks_per_batch=0", "--follow", "--checkpoint", "no-such/x"),
+            ("--gateway", "a:1", "--option", "blocks_per_batch=0", "--follow", "--checkpoint", "/dev/null/x"),
             "Invalid value for --option: option 'blocks_per_batch': got 0, expected 1 to",
         ),
         (
