@@ -10,10 +10,10 @@ many bytes as such a block has and flushes, writes 38 bytes and flushes (`fdatas
 the same pace. The bare loop is between the two: gRPC and such a pair for each block, and nothing else
 (`benchmarks.bare_server`). They take turns.
 
-The ratio is to what a pair takes once it has begun. A disk or a machine that stands still for 0.1 s makes one
-slow pair, but dozens of slow blocks, since blocks come when they are due. So what both take from when they
-were due stands behind: what a pair takes longer than when it has begun is the machine's, and a block waits
-for it, too.
+Both are counted from when they were due. A disk or a machine that stands still for 0.1 s makes dozens of slow
+blocks, since blocks come when they are due, but one slow pair if pairs are counted from when they have begun:
+those that waited for it would be left out. The ratio of a block's time since it was sent to what a pair takes
+once it has begun stands behind.
 
 The publisher is bare, and has one thread (`benchmarks.paced_publisher`), since what gRPC's own client adds,
 threads of its own on the same processors, is not the node's; with it stands behind. There, a thread says when
@@ -152,11 +152,12 @@ def run(quick: bool = False) -> list[tuple[str, str]]:
     due, pair_due = (_each(_SINCE_DUE, rounds) for rounds in (blocks, pairs))
     text = (
         f"at {load / 2:,.0f} of {load:,.0f} blocks/s: "
-        f"median {_ms(median, sent):.2f} ms, p99 {_ms(p99, sent):.2f} ms; "
-        f"a pair of flushes {_ms(median, pair):.2f} ms, p99 {_ms(p99, pair):.2f} ms; "
-        f"ratio {_ms(median, sent) / _ms(median, pair):.1f}, p99 {_ms(p99, sent) / _ms(p99, pair):.1f} "
-        f"(since they were due: p99 {_ms(p99, due):.2f} ms, of a pair {_ms(p99, pair_due):.2f} ms, "
-        f"ratio {_ms(p99, due) / _ms(p99, pair_due):.1f}; "
+        f"since they were due median {_ms(median, due):.2f} ms, p99 {_ms(p99, due):.2f} ms; "
+        f"a pair of flushes {_ms(median, pair_due):.2f} ms, p99 {_ms(p99, pair_due):.2f} ms; "
+        f"ratio {_ms(median, due) / _ms(median, pair_due):.1f}, p99 {_ms(p99, due) / _ms(p99, pair_due):.1f} "
+        f"(since they were sent: median {_ms(median, sent):.2f} ms, p99 {_ms(p99, sent):.2f} ms, of a pair "
+        f"once it has begun {_ms(median, pair):.2f} ms, p99 {_ms(p99, pair):.2f} ms, "
+        f"ratio {_ms(median, sent) / _ms(median, pair):.1f}, p99 {_ms(p99, sent) / _ms(p99, pair):.1f}; "
         f"the bare loop {_ms(median, loop):.2f} ms, p99 {_ms(p99, loop):.2f} ms; "
         f"with gRPC's client {_ms(median, grpc):.2f} ms, p99 {_ms(p99, grpc):.2f} ms); "
         f"the first {FIRST_BLOCKS} blocks: median {_ms(median, first):.2f} ms, worst {_ms(max, first):.2f} ms"
