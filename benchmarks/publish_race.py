@@ -10,10 +10,9 @@ other.
 
 What a loser costs is the same for blocks of any size: a header read, Skip and an acknowledgement written, and
 as much at its own end, some 60 microseconds of a block's time in all. Fifteen of them are a tenth of the time
-of a block of 2 MB. So the ratio depends on the size, and is given for blocks of 1.5 MB, of 3 MB and of 6 MB:
-what 750, 1,500 and 3,000 transactions of 1 kB a second come to in the 2 s of a block. The goal is for the
-last, of which a node can take some 50 a second. Of the smallest it takes 190, and there it is seen best what
-losers cost.
+of a block of 2 MB. So the ratio depends on the size, and is given, with the goal beside it, for blocks of
+1.5 MB, of 3 MB and of 6 MB: what 750, 1,500 and 3,000 transactions of 1 kB a second come to in the 2 s of a
+block.
 
 Two processors are busy nearly all the time, so that blocks a second are what node and publishers together
 take of them, though publishers are on machines of their own. What the node alone takes stands behind.
