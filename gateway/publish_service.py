@@ -348,14 +348,9 @@ def _item_set_of(request: _Request) -> ItemSet | BadMessage:
 
 
 def publisher_name(context: aio.ServicerContext[Any, Any]) -> str:
-    """Tell who a publisher is: its certificate's subject, else `publisher-id`, else its connection.
-
-    A certificate may have no subject but alternative names; gRPC then tells of an empty one.
-    """
-    auth = context.auth_context()
-    for key in ("x509_subject", "x509_common_name"):
-        for subject in filter(None, auth.get(key, ())):
-            return _printable(subject)
+    """Tell who a publisher is: its certificate's subject, else `publisher-id`, else its connection."""
+    for subject in (*_of_certificate(context, "x509_subject"), *_of_certificate(context, "x509_common_name")):
+        return subject
     for key, value in context.invocation_metadata() or ():
         if key == PUBLISHER_ID_KEY and value:
             return _printable(value)
@@ -364,10 +359,13 @@ def publisher_name(context: aio.ServicerContext[Any, Any]) -> str:
 
 def subjects_of(context: aio.ServicerContext[Any, Any]) -> frozenset[str]:
     """Give the forms in which a certificate may be on the list: its whole subject, and `CN=` its name."""
-    auth = context.auth_context()
-    whole = (_printable(subject) for subject in filter(None, auth.get("x509_subject", ())))
-    common = (f"CN={_printable(name)}" for name in filter(None, auth.get("x509_common_name", ())))
-    return frozenset((*whole, *common))
+    common = (f"CN={name}" for name in _of_certificate(context, "x509_common_name"))
+    return frozenset((*_of_certificate(context, "x509_subject"), *common))
+
+
+def _of_certificate(context: aio.ServicerContext[Any, Any], key: str) -> list[str]:
+    """Give what gRPC tells of a certificate; empty text for one with alternative names alone is nothing."""
+    return [_printable(value) for value in context.auth_context().get(key, ()) if value]
 
 
 def _printable(value: str | bytes) -> str:
