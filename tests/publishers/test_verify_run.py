@@ -52,24 +52,30 @@ regular_files.open_regular = lambda path: Path(path).open("rb")
 """
 
 
+def stuck_command(folder: Path) -> tuple[subprocess.Popen[str], Path]:
+    """A command that checks blocks in two processes, one of which waits for block 1; and its file, a pipe."""
+    (folder / "sitecustomize.py").write_text(WAITING)
+    for block in make_blocks(VERIFY_ALONE_BLOCKS_MAX + 2):
+        write_block_file(folder / f"{block.number}.blk", block)
+    stuck = folder / "1.blk"
+    stuck.unlink()
+    os.mkfifo(stuck)
+    command = [sys.executable, "-m", "gateway.cli", "verify", str(folder), "--workers", "2"]
+    command += ["--ledger-key", ledger_key()]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join((str(folder), str(Path.cwd())))}
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=environment), stuck
+
+
 @pytest.mark.timeout(120)
 def test_the_processes_are_deaf_to_ctrl_c_and_end_with_a_command_that_is_killed(tmp_path: Path) -> None:
     """A terminal sends Ctrl-C to all of them, and one that is just starting would print where it was."""
-    (tmp_path / "sitecustomize.py").write_text(WAITING)
-    for block in make_blocks(VERIFY_ALONE_BLOCKS_MAX + 2):
-        write_block_file(tmp_path / f"{block.number}.blk", block)
-    stuck = tmp_path / "1.blk"
-    stuck.unlink()
-    os.mkfifo(stuck)
-    command = [sys.executable, "-m", "gateway.cli", "verify", str(tmp_path), "--workers", "2"]
-    command += ["--ledger-key", ledger_key()]
-    environment = os.environ | {"PYTHONPATH": str(tmp_path)}
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, env=environment)
+    process, stuck = stuck_command(tmp_path)
     with stuck.open("wb") as fifo:  # opened when one of the processes has opened it to read
         while (deaf_count := sum(map(_is_deaf, _children(process.pid)))) < 2:
             time.sleep(0.01)  # the other one comes as soon as the command gets to it
         process.kill()
-        process.wait()
+        process.communicate()
         poll = select.poll()
         poll.register(fifo, 0)
         assert poll.poll(60_000) == [(fifo.fileno(), select.POLLERR)]  # nobody has it open any more

@@ -25,7 +25,7 @@ from publishers.block_files import write_block_file
 from publishers.commands import verify
 from publishers.commands.verify import command
 from publishers.errors import SourceRefused, SourceUnreachable
-from publishers.limits import VERIFY_ALONE_BLOCKS_MAX, VERIFY_TABLE_ROWS_MAX, VERIFY_WORKERS_MAX
+from publishers.limits import VERIFY_TABLE_ROWS_MAX, VERIFY_WORKERS_MAX
 from publishers.verify_sources import Job
 from tests.certificates import Authority
 from tests.gateway.proofs import real
@@ -33,7 +33,7 @@ from tests.gateway.proofs.tss_chain import TssChain
 from tests.gateway.proofs.tss_network import TssNetwork
 from tests.nodes import ledger_key, make_blocks
 from tests.publishers.node_thread import node_thread, store
-from tests.publishers.test_verify_run import WAITING
+from tests.publishers.test_verify_run import WAITING, stuck_command
 
 BLOCKS = make_blocks(4)
 KEY = ("--ledger-key", ledger_key())
@@ -255,16 +255,7 @@ def test_what_was_found_before_an_interruption_is_printed(folder: Path) -> None:
 @pytest.mark.timeout(120)
 def test_a_second_ctrl_c_waits_with_the_first_for_the_processes(tmp_path: Path) -> None:
     """It would leave their pool half ended, and Python waits for that at its own end."""
-    (tmp_path / "sitecustomize.py").write_text(WAITING)
-    for block in make_blocks(VERIFY_ALONE_BLOCKS_MAX + 2):
-        write_block_file(tmp_path / f"{block.number}.blk", block)
-    stuck = tmp_path / "1.blk"
-    stuck.unlink()
-    os.mkfifo(stuck)
-    command = [sys.executable, "-m", "gateway.cli", "verify", str(tmp_path), *KEY, "--workers", "2"]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join((str(tmp_path), str(Path.cwd())))}
-    pipe = subprocess.PIPE
-    process = subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=environment)
+    process, stuck = stuck_command(tmp_path)
     with stuck.open("wb"):  # opened when one of the processes has opened it to read
         for _ in range(3):
             time.sleep(0.5)
