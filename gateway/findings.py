@@ -45,6 +45,7 @@ class Kind(Enum):
     NO_BLOCKS = "no blocks"
     UNCONFIRMED = "unconfirmed"
     CERTIFICATE = "certificate"
+    CONNECTIONS = "connections"
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +117,12 @@ ADVICE: Final[dict[Kind, Advice]] = {
         "A certificate ends",
         is_problem=False,
     ),
+    Kind.CONNECTIONS: Advice(
+        "See in the log who it is. One that should connect: raise the limit that is named. A stranger: keep "
+        "it out with a firewall or client certificates; the node has ended what it did.",
+        "Connections are refused or ended",
+        is_problem=False,
+    ),
 }
 
 
@@ -160,6 +167,8 @@ class Facts:
     """The network's time between blocks."""
     certificates: tuple[str, ...] = ()
     """What is wrong with certificates, or soon will be."""
+    door: tuple[str, ...] = ()
+    """Connections and messages that were refused or ended lately, in words."""
     standbys: StandbyFacts | None = None
     """Of the nodes that acknowledgements wait for; None: they wait for none."""
     is_starting: bool = False
@@ -228,6 +237,8 @@ def _notes(facts: Facts) -> list[Seen]:
         seen.append((Kind.UNCONFIRMED, text))
     if facts.certificates:
         seen.append((Kind.CERTIFICATE, "; ".join(facts.certificates)))
+    if facts.door:
+        seen.append((Kind.CONNECTIONS, "; ".join(facts.door)))
     return seen
 
 

@@ -21,7 +21,7 @@ from gateway.addresses import Address
 from gateway.api import node_pb2, node_pb2_grpc
 from gateway.block import Block
 from gateway.block_layout import BlockDecoder, StoredBlock, bookmark_of
-from gateway.channels import WHOLE_BLOCKS, ClientTls, open_blocking_channel
+from gateway.channels import WHOLE_BLOCKS, ClientTls, call_once, open_blocking_channel
 from gateway.errors import BlockRefused, LayoutError
 from gateway.subscription import U64_MAX
 from gateway.verdict import Refusal, RefusalKind
@@ -185,12 +185,15 @@ class NodeSource:
 
     def _held(self) -> tuple[int, int]:
         wanted = "what the node has"
-        with open_blocking_channel(self._address, self._tls, WHOLE_BLOCKS) as channel:
+
+        def ask(channel: grpc.Channel) -> node_pb2.ServerStatusResponse:
             stub = node_pb2_grpc.BlockNodeServiceStub(channel)
-            try:
-                status = stub.serverStatus(node_pb2.ServerStatusRequest(), timeout=limits.STATUS_SECONDS)
-            except grpc.RpcError as error:
-                raise self._unreachable(wanted, limits.STATUS_SECONDS, error) from error
+            return stub.serverStatus(node_pb2.ServerStatusRequest(), timeout=limits.STATUS_SECONDS)
+
+        try:
+            status = call_once(self._address, self._tls, ask)
+        except grpc.RpcError as error:
+            raise self._unreachable(wanted, limits.STATUS_SECONDS, error) from error
         if status.last_available_block == U64_MAX:
             raise SourceRefused(wanted, f"{self._address} has no blocks")
         return status.first_available_block, status.last_available_block

@@ -44,7 +44,6 @@ PURE = (
     "gateway/block_messages.py",
     "gateway/catch_up.py",
     "gateway/node_rules.py",
-    "gateway/grpc_engine.py",
     "gateway/standby_gate.py",
     "gateway/subscriber.py",
     "gateway/subscription.py",

@@ -12,7 +12,7 @@ import grpc
 from gateway.addresses import parse_address
 from gateway.api import node_pb2, node_pb2_grpc
 from gateway.block import Block
-from gateway.channels import WHOLE_BLOCKS, ClientTls, open_blocking_channel
+from gateway.channels import WHOLE_BLOCKS, ClientTls, call_once
 from gateway.commands.named_path import NamedPath
 from gateway.commands.tls_options import tls_options
 from gateway.errors import AddressError
@@ -102,18 +102,19 @@ def _get(address: str, number: int | None, tls: ClientTls | None) -> Block:
     """
     wanted = "the latest block" if number is None else f"block {number}"
     request = node_pb2.BlockRequest(block_number=U64_MAX if number is None else number)
-    with open_blocking_channel(address, tls, WHOLE_BLOCKS) as channel:
-        try:
-            response = node_pb2_grpc.BlockAccessServiceStub(channel).getBlock(
-                request, timeout=limits.BLOCK_SECONDS
-            )
-        except grpc.RpcError as error:
-            trouble = str(error)
-            if isinstance(error, grpc.Call):
-                trouble = f"{address}: {error.code().name}: {error.details()}"
-                if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
-                    raise SourceUnreachable(wanted, limits.BLOCK_SECONDS, trouble) from error
-            raise SourceRefused(wanted, trouble) from error  # at once: nothing was waited for
+
+    def get(channel: grpc.Channel) -> node_pb2.BlockResponse:
+        return node_pb2_grpc.BlockAccessServiceStub(channel).getBlock(request, timeout=limits.BLOCK_SECONDS)
+
+    try:
+        response = call_once(address, tls, get, WHOLE_BLOCKS)
+    except grpc.RpcError as error:
+        trouble = str(error)
+        if isinstance(error, grpc.Call):
+            trouble = f"{address}: {error.code().name}: {error.details()}"
+            if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+                raise SourceUnreachable(wanted, limits.BLOCK_SECONDS, trouble) from error
+        raise SourceRefused(wanted, trouble) from error  # at once: nothing was waited for
     code = node_pb2.BlockResponse.Code
     if response.status != code.SUCCESS:
         name = code.Name(response.status) if response.status in code.values() else str(response.status)
