@@ -173,4 +173,5 @@ class NodeAccount:
             certificates=certificate_notes(self._certificates),
             standbys=standby_facts(acknowledging),
             is_starting=self._addresses is None,
+            disputed=self._conductor.in_flight.disputed,
         )

@@ -129,7 +129,8 @@ class PublishService:
     async def _publish(self, _: object, context: aio.ServicerContext[Any, Any]) -> None:
         """Serve one stream, if it is admitted."""
         name, address = publisher_name(context), address_of(context.peer())
-        denied = self._admission.admit(name, address, subjects_of(context))
+        subjects = subjects_of(context)
+        denied = self._admission.admit(name, address, subjects)
         if denied is not None:
             if denied.is_news:
                 log.warning("publisher refused", extra=fields(publisher=name, reason=denied.reason))
@@ -138,13 +139,15 @@ class PublishService:
             refusal = self._conductor.acknowledging.refusal()
             if refusal is not None:
                 await context.abort(grpc.StatusCode.UNAVAILABLE, refusal)
-            await self._serve(name, address, context)
+            await self._serve(name, address, context, has_certificate=bool(subjects))
         finally:
             self._admission.release(name, address)
 
-    async def _serve(self, name: str, address: str, context: aio.ServicerContext[Any, Any]) -> None:
+    async def _serve(
+        self, name: str, address: str, context: aio.ServicerContext[Any, Any], *, has_certificate: bool
+    ) -> None:
         """Start both loops and end when both directions are over."""
-        outbox = self._conductor.connect(name, address=address)
+        outbox = self._conductor.connect(name, address=address, has_certificate=has_certificate)
         reader = asyncio.ensure_future(self._read(outbox, address, context))
         reader.add_done_callback(lambda reading: self._on_read(outbox, reading))
         writer = asyncio.ensure_future(self._write(outbox, context))

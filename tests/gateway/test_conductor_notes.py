@@ -75,7 +75,7 @@ def test_how_loud_an_answer_is(
 def test_how_loud_a_lost_block_is(failure: Failure, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.DEBUG, "gateway"):
         note_drop("alice", Drop(AttemptId(1), 9, failure, "because"))
-    if failure is Failure.REFUSED:
+    if failure in (Failure.REFUSED, Failure.DISPUTED):
         assert caplog.records == []
         return
     expected = logging.WARNING if failure in (Failure.TIMED_OUT, Failure.NODE) else logging.INFO
