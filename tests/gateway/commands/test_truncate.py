@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import subprocess
 import sys
@@ -12,13 +13,13 @@ from click.testing import CliRunner, Result
 
 from datastream import DataStreamer
 from datastream.check import check_stream
-from datastream.layout import HEADER_PAGE_SIZE, PAGE_SIZE
+from datastream.layout import BOOKMARK_TYPE, HEADER_PAGE_SIZE, PAGE_SIZE
 from gateway.block_layout import BLOCK_END_TYPE, encode
 from gateway.cli import main
 from gateway.commands.truncate import command
 from gateway.ledger import Ledger
+from tests.datastream.streams import SAMPLE, entries, operation
 from tests.datastream.streams import commit as commit_items
-from tests.datastream.streams import entries, operation
 from tests.gateway.test_ledger import BLOCKS, commit, filled
 from tests.nodes import stream_bytes
 
@@ -351,3 +352,21 @@ def test_a_copy_of_a_nodes_stream_is_cut_by_blocks_or_entries(data_dir: Path) ->
     assert not (data_dir / "chain.json").exists()
     with DataStreamer.open(copy) as streamer:
         assert streamer.committed.total_entries == 61
+
+
+@pytest.mark.skipif(not SAMPLE.is_file(), reason=f"no stream of the Go server in {SAMPLE}")
+def test_a_stream_of_the_go_server_is_cut_before_a_block(tmp_path: Path) -> None:
+    path = tmp_path / "sample.bin"
+    path.write_bytes(gzip.decompress(SAMPLE.read_bytes()))
+    with DataStreamer.open(path, read_only=True) as streamer:
+        before = list(streamer.read_entries(0))
+    marks = [entry for entry in before if entry.type == BOOKMARK_TYPE]
+    mark = marks[len(marks) // 2]
+    number = max(entry.number for entry in marks if entry.data == mark.data)
+    result = run(path, "--to-bookmark", mark.data.hex(), "--yes", "--json", "--cut-to", tmp_path / "cut.bin")
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)["kept_entries"] == number
+    with DataStreamer.open(path, read_only=True) as streamer, DataStreamer.open(tmp_path / "cut.bin") as cut:
+        assert list(streamer.read_entries(0)) == before[:number]
+        assert [one.data for one in cut.read_entries(0)] == [one.data for one in before[number:]]
+    assert check_stream(path).findings == []
