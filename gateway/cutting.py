@@ -119,8 +119,8 @@ def write_cut(
         go_on: called now and then; what it raises ends this, and nothing is left.
 
     Raises:
-        Fatal: another file is there.
-        OSError, datastream.DatastreamError: the disk refuses; nothing is left.
+        Fatal: another file is there, or the place cannot be written; nothing is left.
+        datastream.DatastreamError: the disk refuses, or the stream is damaged; nothing is left.
     """
     folder = place.with_name(f".{place.name}.part")
     shutil.rmtree(folder, ignore_errors=True)  # of a run that was killed
@@ -135,6 +135,9 @@ def write_cut(
             written.rename(place)
         _flush(place)
         flush_folder(place.parent)
+    except OSError as error:
+        got = error.strerror or str(error)
+        raise Fatal(str(place), got=got, expected="a file that can be written (--cut-to)") from error
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

@@ -95,7 +95,9 @@ def test_nothing_is_left_of_one_that_failed_and_what_a_kill_left_is_in_nobodys_w
         assert not left.exists()
         (tmp_path / "cut.bin").rmdir()
         write_cut(streamer, 12, tmp_path / "cut.bin")
-    assert not left.exists()
+        assert not left.exists()
+        with pytest.raises(Fatal, match=r"/proc/cut\.bin: got .*, expected a file that can be written"):
+            write_cut(streamer, 12, Path("/proc/cut.bin"))
 
 
 def test_what_a_stream_holds_is_seen_without_a_lock(tmp_path: Path) -> None:
