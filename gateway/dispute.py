@@ -19,7 +19,8 @@ One liar makes no dead end, because a source is counted by what one party cannot
 
 A source has one claim, the last. Two liars make a dead end only until an honest publisher brings block N + 1:
 a block that links to ours is stored, and the dispute is over. Nobody is refused meanwhile who would be taken
-otherwise.
+otherwise. A liar who has deceived a peer with the same false blocks before can do the same. So the rule says
+that somebody has to compare, and never who is right.
 
 Source: docs/verification.md, "What each proof proves".
 """
