@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
+from gateway.dispute import Disputed
 from gateway.limits import QUIET_BLOCK_TIMES, QUIET_SECONDS_MIN, STANDBY_WAIT_SECONDS
 
 __all__ = [
@@ -38,12 +39,14 @@ class Kind(Enum):
     DISK = "disk"
     BROKEN = "broken"
     BEHIND = "behind"
+    DEAD_END = "dead end"
     STANDBYS = "standbys"
     OTHER_CHAIN = "other chain"
     NO_PUBLISHERS = "no publishers"
     ONE_PUBLISHER = "one publisher"
     NO_BLOCKS = "no blocks"
     UNCONFIRMED = "unconfirmed"
+    DOUBT = "doubt"
     CERTIFICATE = "certificate"
     CONNECTIONS = "connections"
 
@@ -81,6 +84,12 @@ ADVICE: Final[dict[Kind, Advice]] = {
         "A node is behind",
         is_problem=True,
     ),
+    Kind.DEAD_END: Advice(
+        "Compare its root hash with other nodes: sluice status NODE OTHER. Where this node is alone, stop it "
+        "and cut that block: sluice truncate DATA_DIR --to-block N, one below it.",
+        "The last block fits nobody",
+        is_problem=True,
+    ),
     Kind.STANDBYS: Advice(
         "Start the standbys that do not report, or see why they do not follow: sluice status NODE STANDBY. "
         "Without them: add another node, or restart with --commit-min-standbys 0.",
@@ -110,6 +119,12 @@ ADVICE: Final[dict[Kind, Advice]] = {
     Kind.UNCONFIRMED: Advice(
         "Find out which publisher is wrong, or which node has that block and make it a peer of this one.",
         "A node is behind",
+        is_problem=False,
+    ),
+    Kind.DOUBT: Advice(
+        "See whether others say the same: one publisher may be wrong. Compare with another node: "
+        "sluice status NODE OTHER.",
+        "The last block fits nobody",
         is_problem=False,
     ),
     Kind.CERTIFICATE: Advice(
@@ -173,6 +188,8 @@ class Facts:
     """Of the nodes that acknowledgements wait for; None: they wait for none."""
     is_starting: bool = False
     """It does not listen for gRPC yet."""
+    disputed: Disputed | None = None
+    """The dispute over its last block."""
 
 
 Seen = tuple[Kind, str]
@@ -192,6 +209,8 @@ def look(facts: Facts) -> list[Seen]:
         seen.append((Kind.BROKEN, "the publish race has stopped on an internal error, see the log"))
     if facts.catch_up_problem is not None:
         seen.append((Kind.BEHIND, facts.catch_up_problem))
+    if facts.disputed is not None and facts.disputed.is_dead_end:
+        seen.append((Kind.DEAD_END, facts.disputed.text))
     if facts.standbys is not None:
         seen += _standbys(facts.standbys)
     return seen if facts.is_stopping else seen + _notes(facts)
@@ -235,6 +254,8 @@ def _notes(facts: Facts) -> list[Seen]:
     if facts.given_up_target is not None:
         text = f"publishers told of block {facts.given_up_target}, and no peer has it or one before it"
         seen.append((Kind.UNCONFIRMED, text))
+    if facts.disputed is not None and not facts.disputed.is_dead_end:
+        seen.append((Kind.DOUBT, facts.disputed.text))
     if facts.certificates:
         seen.append((Kind.CERTIFICATE, "; ".join(facts.certificates)))
     if facts.door:

@@ -5,8 +5,9 @@
     sluice_blocks_acknowledged_total         blocks committed and acknowledged
     sluice_blocks_skipped_total              answers SkipBlock
     sluice_blocks_resent_total{reason}       answers ResendBlock, by how the block was lost: refused (bad
-                                             proof, hash or link), bad_request, too_large, timed_out, stalled,
-                                             left (disconnected), abandoned (it began another block),
+                                             proof, hash or link), disputed (a link that may be right),
+                                             bad_request, too_large, timed_out, stalled, left
+                                             (disconnected), abandoned (it began another block),
                                              sent_back, restarted, stream_ended, node, or beginning (it was
                                              skipped for a first block of the chain that failed)
     sluice_blocks_refused_total{reason}      blocks refused

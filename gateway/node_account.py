@@ -178,4 +178,5 @@ class NodeAccount:
             door=tuple(words for notes in self._door_notes for words in notes.words()),
             standbys=standby_facts(acknowledging),
             is_starting=self._addresses is None,
+            disputed=self._conductor.in_flight.disputed,
         )

@@ -145,7 +145,7 @@ class PublishService:
 
     async def _serve(self, name: str, caller: Caller, context: aio.ServicerContext[Any, Any]) -> None:
         """Start both loops and end when both directions are over."""
-        outbox = self._conductor.connect(name, address=caller.address)
+        outbox = self._conductor.connect(name, address=caller.address, has_certificate=bool(caller.subjects))
         reader = asyncio.ensure_future(self._read(outbox, caller.address, context))
         reader.add_done_callback(lambda reading: self._on_read(outbox, reading))
         writer = asyncio.ensure_future(self._write(outbox, context))
