@@ -26,10 +26,10 @@ from gateway.commands.named_path import NamedPath
 from gateway.commands.tls_options import tls_options
 from gateway.errors import AddressError
 from gateway.logs import one_line
-from publishers.block_files import BlockFormat, block_file_name, write_block_file
 from publishers.block_follower import BlockFollower, Received, Start
+from publishers.block_layouts import BlockFormat, BlockLayout
 from publishers.block_summary import size_text, summarize
-from publishers.errors import BlockFileError
+from publishers.block_writer import BlockWriter
 from publishers.number_range import number_of
 
 __all__ = ["command"]
@@ -83,14 +83,21 @@ def _start(context: click.Context, parameter: click.Parameter, text: str) -> Sta
     "folder",
     type=NamedPath(file_okay=False, path_type=Path),
     metavar="DIR",
-    help="Write each block to a file; the folder is made if it is not there.",
+    help="Write each block to a file, flushed, and then count it; the folder is made if it is not there.",
+)
+@click.option(
+    "--layout",
+    type=click.Choice(get_args(BlockLayout)),
+    default="plain",
+    show_default=True,
+    help="Names of files and folders: plain is N.blk.gz; consensus is a consensus node's; recent, historic "
+    "(zips of 10,000 blocks) and bucket are a block node's.",
 )
 @click.option(
     "--format",
     "block_format",
     type=click.Choice(get_args(BlockFormat)),
-    default="blk.gz",
-    show_default=True,
+    show_default="blk.gz, with layouts of a block node blk.zstd",
     help="Ending of the files, and so their compression.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object for each block.")
@@ -109,7 +116,8 @@ def command(
     start: Start,
     end: int | None,
     folder: Path | None,
-    block_format: BlockFormat,
+    layout: BlockLayout,
+    block_format: BlockFormat | None,
     as_json: bool,
     patience_seconds: float,
     tls: ClientTls | None,
@@ -128,16 +136,11 @@ def command(
         if on_terminal
         else _LineView(goes_on, as_json=as_json, to_files=folder is not None)
     )
-    if folder is not None:
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise BlockFileError(str(folder), error.strerror or str(error)) from error
+    writer = None if folder is None else BlockWriter(folder, layout, block_format)
 
     def take(received: Received) -> None:
-        if folder is not None:
-            block = received.block
-            write_block_file(folder / block_file_name(block.number, block_format), block)
+        if writer is not None:
+            writer.write(received.block)
         view.show(received)
 
     follower = BlockFollower(
@@ -149,6 +152,8 @@ def command(
     except BrokenPipeError:  # whoever read our output has enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return
+    if writer is not None and writer.staged_text is not None:
+        click.echo(f"sluice: {writer.staged_text}", err=True)
     if interrupted and end is not None:
         click.get_current_context().exit(130)
 

@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from gateway.key_files import create_private_key, public_key_hex
 from gateway.ledger_keys import LedgerKeys
-from publishers.block_files import list_block_files, read_chain
+from publishers.block_places import blocks_in, read_chain
 from publishers.commands.generate import KEY_FILE_NAME, command
 from publishers.errors import BlockFileError, BlockListError, MakerOptionError
 from publishers.limits import MAKER_BLOCKS_MAX
@@ -32,7 +32,7 @@ def test_blocks_and_key_are_written(tmp_path: Path) -> None:
     key = key_of_seed(9)
     expected = BlockMaker(9, key, MakerOptions(transactions_per_block=4)).blocks(3)
     assert list(read_chain(folder)) == list(expected)
-    assert [path.name for _, path in list_block_files(folder)] == ["0.blk.gz", "1.blk.gz", "2.blk.gz"]
+    assert [place.name for place in blocks_in(folder)] == ["0.blk.gz", "1.blk.gz", "2.blk.gz"]
     key_file = folder / KEY_FILE_NAME
     assert stat.S_IMODE(key_file.stat().st_mode) == 0o600
     assert load_pem_private_key(key_file.read_bytes(), None).public_key() == key.public_key()
@@ -79,7 +79,7 @@ def test_a_key_file_of_another_seed_is_not_replaced(tmp_path: Path) -> None:
     result = generate(tmp_path, "--blocks", "1", "--seed", "2")
     assert isinstance(result.exception, BlockFileError)
     assert str(result.exception).endswith(f"{KEY_FILE_NAME}: holds another key than that of the seed")
-    assert list_block_files(tmp_path) == []
+    assert blocks_in(tmp_path) == []
 
 
 def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from click.testing import CliRunner, Result
 
 from gateway.cli import main
 from gateway.node import Node
-from publishers.block_files import read_chain
+from publishers.block_places import read_chain
 from publishers.commands.subscribe import _View, command
 from tests.nodes import make_blocks
 from tests.publishers.node_thread import node_thread, store

@@ -336,7 +336,7 @@ def test_errors_are_one_line(folder: Path, node: Node, capsys: pytest.CaptureFix
         (str(stream), str(folder)): (1, f"sluice: {stream}: got a stream among other files, expected a node"),
         (str(both),): (1, f"sluice: {both}: got a stream file and block files, expected the one or the"),
         (str(folder), "--from", "3", "--to", "2"): (2, "sluice verify: --to 2 is before --from 3"),
-        (str(folder), "--from", "9"): (1, "no block files (N.blk, N.blk.gz, N.blk.zst) of these numbers"),
+        (str(folder), "--from", "9"): (1, "alone or in a zip or a tar) of these numbers"),
         (str(folder), "--ledger-key", "x"): (2, "sluice: ledger key 'x': got no kind"),
         ("127.0.0.1:1",): (1, "sluice: what the node has did not come (127.0.0.1:1: UNAVAILABLE"),
     }
