@@ -75,7 +75,10 @@ class Archive:
             file.seek(0)
             if magic in _ZIP_MAGICS:
                 # It reads the whole list at once, and the list says itself how long it is.
-                self._zip = zipfile.ZipFile(cast(BinaryIO, _BoundedReads(file)))
+                try:
+                    self._zip = zipfile.ZipFile(cast(BinaryIO, _BoundedReads(file)))
+                except zipfile.BadZipFile as error:
+                    raise ArchiveError(f"damaged, truncated or still being written: {error}") from error
                 return
             self._tar: BinaryIO | _Unpacked = file
             if opened := _opener_of(magic):
@@ -290,9 +293,13 @@ def _faults_named() -> Iterator[None]:
         yield
     except EOFError as error:
         raise ArchiveError("truncated: the compressed data ends too early") from error
-    except zipfile.BadZipFile as error:
-        raise ArchiveError(f"damaged, truncated or still being written: {error}") from error
-    except (tarfile.TarError, zlib.error, gzip.BadGzipFile, zstandard.ZstdError) as error:
+    except (
+        zipfile.BadZipFile,
+        tarfile.TarError,
+        zlib.error,
+        gzip.BadGzipFile,
+        zstandard.ZstdError,
+    ) as error:
         raise ArchiveError(f"damaged: {error}") from error
     except (
         ValueError,

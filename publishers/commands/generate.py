@@ -6,7 +6,6 @@ import json
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import get_args
 
 import click
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -20,6 +19,7 @@ from gateway.key_files import load_private_key, public_key_hex
 from publishers.block_layouts import BlockFormat, BlockLayout
 from publishers.block_places import blocks_in
 from publishers.block_writer import BlockWriter
+from publishers.commands.layout_options import layout_options
 from publishers.errors import BlockFileError, BlockListError
 from publishers.limits import MAKER_BLOCKS_MAX
 from publishers.maker import BlockMaker, MakerOptions, key_of_seed
@@ -97,21 +97,7 @@ _DEFAULTS = MakerOptions()
     metavar="SECONDS",
     help="Between the timestamps of consecutive blocks.",
 )
-@click.option(
-    "--layout",
-    type=click.Choice(get_args(BlockLayout)),
-    default="plain",
-    show_default=True,
-    help="Names of files and folders: plain is N.blk.gz; consensus is a consensus node's; recent, historic "
-    "(zips of 10,000 blocks) and bucket are a block node's.",
-)
-@click.option(
-    "--format",
-    "block_format",
-    type=click.Choice(get_args(BlockFormat)),
-    show_default="blk.gz, with layouts of a block node blk.zstd",
-    help="Ending of the files, and so their compression.",
-)
+@layout_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
 def command(
     block_count: int,
@@ -125,7 +111,7 @@ def command(
     item_bytes: int,
     block_time_seconds: float,
     layout: BlockLayout,
-    block_format: BlockFormat | None,
+    block_format: BlockFormat,
     as_json: bool,
 ) -> None:
     """Make a chain of realistic blocks with right hashes, links and proofs.

@@ -11,7 +11,6 @@ import time
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
-from typing import get_args
 
 import click
 from rich.console import Console, Group
@@ -30,6 +29,7 @@ from publishers.block_follower import BlockFollower, Received, Start
 from publishers.block_layouts import BlockFormat, BlockLayout
 from publishers.block_summary import size_text, summarize
 from publishers.block_writer import BlockWriter
+from publishers.commands.layout_options import layout_options
 from publishers.number_range import number_of
 
 __all__ = ["command"]
@@ -85,21 +85,7 @@ def _start(context: click.Context, parameter: click.Parameter, text: str) -> Sta
     metavar="DIR",
     help="Write each block to a file, flushed, and then count it; the folder is made if it is not there.",
 )
-@click.option(
-    "--layout",
-    type=click.Choice(get_args(BlockLayout)),
-    default="plain",
-    show_default=True,
-    help="Names of files and folders: plain is N.blk.gz; consensus is a consensus node's; recent, historic "
-    "(zips of 10,000 blocks) and bucket are a block node's.",
-)
-@click.option(
-    "--format",
-    "block_format",
-    type=click.Choice(get_args(BlockFormat)),
-    show_default="blk.gz, with layouts of a block node blk.zstd",
-    help="Ending of the files, and so their compression.",
-)
+@layout_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object for each block.")
 @click.option(
     "--patience",
@@ -117,7 +103,7 @@ def command(
     end: int | None,
     folder: Path | None,
     layout: BlockLayout,
-    block_format: BlockFormat | None,
+    block_format: BlockFormat,
     as_json: bool,
     patience_seconds: float,
     tls: ClientTls | None,
@@ -129,6 +115,8 @@ def command(
     """
     if isinstance(start, int) and end is not None and end < start:
         raise click.UsageError(f"--to {end} is before --from {start}")
+    if folder is None and layout != "plain":
+        raise click.UsageError("--layout needs --out DIR")
     goes_on = "going on with the next node" if len(addresses) > 1 else "trying again"
     on_terminal = sys.stdout.isatty() and not as_json
     view: _View = (

@@ -7,6 +7,7 @@ import stat
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from click.testing import CliRunner, Result
@@ -14,6 +15,7 @@ from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from gateway.key_files import create_private_key, public_key_hex
 from gateway.ledger_keys import LedgerKeys
+from publishers.block_layouts import BlockLayout
 from publishers.block_places import blocks_in, read_chain
 from publishers.commands.generate import KEY_FILE_NAME, command
 from publishers.errors import BlockFileError, BlockListError, MakerOptionError
@@ -52,6 +54,17 @@ def test_a_key_of_ones_own(tmp_path: Path) -> None:
     assert summary["ledger_key"] == f"ed25519:{public_key_hex(key)}"
     assert (summary["first_block"], summary["last_block"], summary["blocks"]) == (0, 0, 1)
     assert [path.name for path in (tmp_path / "chain").iterdir()] == ["0.blk.zst"]
+
+
+@pytest.mark.parametrize("layout", get_args(BlockLayout))
+def test_layouts_of_other_software(tmp_path: Path, layout: str) -> None:
+    result = generate(tmp_path, "--blocks", "3", "--layout", layout)
+    assert result.exit_code == 0, result.output
+    assert len(list(read_chain(tmp_path))) == 3
+    staged = f"3 blocks are in {tmp_path}/staging: a zip is written when its 10,000 are there."
+    assert (staged in result.output) == (layout == "historic")
+    result = generate(tmp_path, "--blocks", "3")
+    assert "has block files already (" in str(result.exception)
 
 
 def test_a_later_part_of_a_chain_fits_to_the_first(tmp_path: Path) -> None:
