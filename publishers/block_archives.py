@@ -158,7 +158,10 @@ class Archive:
             self._check_size(info, begin)
             if info.type in _LONG_NAME_TYPES:
                 long_name = _long_name(self._extension(info), info.type) or long_name
-            elif info.type not in _OTHER_EXTENSION_TYPES:
+                yield "", None, 0  # to be counted: a compressed tar may have any number of them
+            elif info.type in _OTHER_EXTENSION_TYPES:
+                yield "", None, 0
+            else:
                 yield long_name or info.name, begin if info.type in _REGULAR_TYPES else None, info.size
                 long_name = None
             at = begin + info.size + -info.size % _RECORD_BYTES

@@ -120,7 +120,7 @@ def write_block_file(path: Path, block: Block, *, is_flushed: bool = False) -> N
     Args:
         path: its name must be that of the block, its folder must exist. A file of that name is replaced.
         block: to write.
-        is_flushed: whether it is on the disk when this returns, its name included.
+        is_flushed: whether its bytes are on the disk before the file has its name.
 
     Raises:
         BlockFileError: the name is not the block's, or the file cannot be written; no part of it is left.
@@ -136,7 +136,7 @@ def write_whole(path: Path, data: bytes, *, is_flushed: bool) -> None:
     Args:
         path: of the file; one that is there is replaced.
         data: all of it.
-        is_flushed: whether it is on the disk when this returns, its name included.
+        is_flushed: whether its bytes are on the disk before it has its name; `sync_folder` flushes the name.
 
     Raises:
         BlockFileError: it cannot be written; no part of it is left.
@@ -149,8 +149,6 @@ def write_whole(path: Path, data: bytes, *, is_flushed: bool) -> None:
                 file.flush()
                 os.fsync(file.fileno())
         temporary.replace(path)
-        if is_flushed:
-            sync_folder(path.parent)
     except OSError as error:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)

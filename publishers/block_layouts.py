@@ -67,7 +67,7 @@ _NUMBER_MAX: Final = 2**64 - 2  # 2^64 - 1 means "no block" on the wire
 _LONG_MAX: Final = 2**63 - 1  # the layouts of Java programs
 _WIDTH: Final = 19
 _CONSENSUS_WIDTH: Final = 36
-_WORK_FOLDERS: Final = frozenset(("links", "zipwork", "corrupted"))
+_WORK_FOLDERS: Final = frozenset(("links", "zipwork", "corrupted", "lost+found"))
 _FORMATS: Final[dict[BlockLayout, tuple[BlockFormat, ...]]] = {
     "plain": ("blk.gz", "blk", "blk.zst", "blk.zstd"),
     "consensus": ("blk.gz", "blk"),
@@ -94,8 +94,8 @@ def is_archive_name(name: str) -> bool:
 def is_passed_over(folder_name: str) -> bool:
     """Whether a folder below another is left alone.
 
-    Hidden folders are (snapshots of file servers are such), and those that a block node keeps for itself:
-    links to zips, a zip that it writes, and zips that it found damaged.
+    Hidden folders are (snapshots of file servers are such), a disk's `lost+found`, and those that a block
+    node keeps for itself: links to zips, a zip that it writes, and zips that it found damaged.
     """
     return folder_name.startswith(".") or folder_name in _WORK_FOLDERS
 

@@ -4,11 +4,11 @@
     DIR/staging/000/…/0000000000000000012.blk.zstd
     DIR/000/000/000/000/00/10000.zip          historic: made of 10,000 staged blocks, when all are there
 
-A file appears under its name when it is whole and flushed, and replaces one of that name. So a writer that
-was killed goes on when it is begun again, and no block is lost or half. A historic zip is only ever written
-complete. Until then its blocks are staged, as a block node stages them, and stay there for the next run: at
-any time the folder holds every block, for a block node and for us. A zip that is there is compared with, and
-never changed.
+A file appears under its name when it is whole and its bytes are flushed, and replaces one of that name. So a
+writer that was killed goes on when it is begun again, and no block is lost or half. A historic zip is only
+ever written complete. Until then its blocks are staged, as a block node stages them, and stay there for the
+next run: at any time the folder holds every block, for a block node and for us. A zip that is there is
+compared with, and never changed.
 """
 
 from __future__ import annotations
@@ -41,13 +41,12 @@ _COPY_BYTES: Final = 1 << 20
 
 
 class BlockWriter:
-    """Writes blocks, in any order; those of a historic zip are quickest in theirs.
+    """Writes blocks, in any order. `with` it, or close it.
 
     Args:
-        folder: made where it is not there.
-        layout: names of files and folders.
-        block_format: compression; None: what the layout's own software uses.
-        is_flushed: whether a block is on the disk when `write` returns.
+        folder: made where it is not there. layout: names of files and folders. block_format: compression;
+        None: what the layout's own software uses. is_flushed: whether a block is on the disk before its file
+        has its name, and the names are after `close`.
 
     Raises:
         OptionError: the layout has no such compression.
@@ -68,6 +67,7 @@ class BlockWriter:
         self._layout = layout
         self._is_flushed = is_flushed
         self._made = {folder}
+        self._unflushed: Path | None = None
         self._staged: dict[str, dict[int, Path]] = {}
         self._zip: tuple[str, dict[int, BlockPlace]] | None = None
         try:
@@ -76,6 +76,25 @@ class BlockWriter:
                 self._find_staged()
         except OSError as error:
             raise BlockFileError(str(folder), error.strerror or str(error)) from error
+
+    def __enter__(self) -> BlockWriter:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Flush the names of the last files.
+
+        Raises:
+            BlockFileError: it cannot be done.
+        """
+        if self._unflushed is not None and self._is_flushed:
+            try:
+                sync_folder(self._unflushed)
+            except OSError as error:
+                raise BlockFileError(str(self._unflushed), error.strerror or str(error)) from error
+        self._unflushed = None
 
     @property
     def staged_text(self) -> str | None:
@@ -98,9 +117,12 @@ class BlockWriter:
             return
         path = self._folder / path_in(self._layout, block.number, self._format)
         self._make(path.parent)
+        if self._unflushed != path.parent:  # a flush for each folder, not for each block in it
+            self.close()
+            self._unflushed = path.parent
         write_block_file(path, block, is_flushed=self._is_flushed)
         if self._layout == "consensus":
-            write_whole(path.with_name(marker_name(path.name)), b"", is_flushed=self._is_flushed)
+            write_whole(path.with_name(marker_name(path.name)), b"", is_flushed=False)
         if self._layout == "historic":
             name, _ = zip_of(block.number)
             self._staged.setdefault(name, {})[block.number] = path
@@ -196,4 +218,5 @@ class BlockWriter:
             except OSError:  # the next block is in it
                 return
             self._made.discard(folder)
+            self._unflushed = None if self._unflushed == folder else self._unflushed
             folder = folder.parent

@@ -96,7 +96,8 @@ def command(
         raise click.BadParameter(f"got the folder {path}, expected a file, or --layout", param_hint="--out")
     block = _get(address, number, tls)
     if path is not None and layout is not None:
-        BlockWriter(path, layout).write(block)
+        with BlockWriter(path, layout) as writer:
+            writer.write(block)
     elif path is not None:
         _write(path, block)
         if is_stdout:

@@ -10,6 +10,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
 import click
@@ -135,7 +136,7 @@ def command(
         addresses, start, end, tls=tls, patience_seconds=patience_seconds, on_trouble=view.trouble
     )
     try:
-        with view:
+        with writer or nullcontext(), view:
             interrupted = asyncio.run(_follow(follower, take))
     except BrokenPipeError:  # whoever read our output has enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -215,6 +215,13 @@ def test_so_many_members_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
         assert refusal(make({f"{n}.blk": b"" for n in range(6)})) == "more than 5 members"
 
 
+def test_headers_without_members_are_counted_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "ARCHIVE_MEMBERS_MAX", 5)
+    info = tarfile.TarInfo("x")
+    info.type = tarfile.XGLTYPE
+    assert refusal(gzip.compress(info.tobuf() * 6)) == "more than 5 members"
+
+
 def test_a_zip_s_list_is_not_as_long_as_it_says(tmp_path: Path) -> None:
     """The end of a zip says how long its list is, in a file with holes: a terabyte."""
     end = a_zip({})

@@ -115,7 +115,7 @@ def test_which_names_are_looked_at() -> None:
     assert not any(map(is_archive_name, ["0000000000000000000.tmp", "7.blk.zstd", "x.gz", ".zip", "zip"]))
     assert is_block_name("182.blk.zstd")
     assert not is_block_name("182.mf")
-    assert all(map(is_passed_over, [".snapshot", "links", "zipwork", "corrupted"]))
+    assert all(map(is_passed_over, [".snapshot", "links", "zipwork", "corrupted", "lost+found"]))
     assert not any(map(is_passed_over, ["staging", "000", "block-0.0.3"]))
 
 

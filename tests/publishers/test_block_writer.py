@@ -221,3 +221,41 @@ def test_blocks_that_java_cannot_name_are_refused(tmp_path: Path) -> None:
     block = Block(2**63, BLOCKS[0].items)
     with pytest.raises(OptionError, match="expected block numbers up to 9223372036854775807"):
         BlockWriter(tmp_path, "historic").write(block)
+
+
+def test_bytes_are_flushed_before_a_file_has_its_name_and_names_at_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[str] = []
+    replace, fsync = Path.replace, os.fsync
+
+    def replaced(self: Path, target: Path) -> Path:
+        done.append(f"name {target.name}")
+        return replace(self, target)
+
+    def flushed(descriptor: int) -> None:
+        path = Path(f"/proc/self/fd/{descriptor}").readlink()
+        done.append(f"flush {path.relative_to(tmp_path)}".replace(f".{os.getpid()}", ""))
+        fsync(descriptor)
+
+    monkeypatch.setattr(Path, "replace", replaced)
+    monkeypatch.setattr(os, "fsync", flushed)
+    with BlockWriter(tmp_path, "consensus") as writer:
+        writer.write(BLOCKS[0])
+    name = f"{0:036}"
+    assert done == [f"flush .{name}.blk.gz.part", f"name {name}.blk.gz", f"name {name}.mf", "flush ."]
+    done.clear()
+    with BlockWriter(tmp_path, "bucket") as writer:
+        for block in BLOCKS[:2]:
+            writer.write(block)
+    folders = ["flush .", "flush 0000", "flush 0000/0000", "flush 0000/0000/0000"]
+    assert done[:4] == folders  # the names of new folders
+    assert [line for line in done[4:] if line.startswith("flush 0000/0000/0000/0000")] == [
+        "flush 0000/0000/0000/0000/.000.blk.zstd.part",
+        "flush 0000/0000/0000/0000/.001.blk.zstd.part",
+        "flush 0000/0000/0000/0000",
+    ]
+    done.clear()
+    with BlockWriter(tmp_path / "made", is_flushed=False) as writer:
+        writer.write(BLOCKS[0])
+    assert done == ["name 0.blk.gz"]
