@@ -47,6 +47,7 @@ PURE = (
     "gateway/standby_gate.py",
     "gateway/subscriber.py",
     "gateway/subscription.py",
+    "publishers/block_layouts.py",
     "publishers/machine*.py",
     "publishers/maker.py",
     "publishers/frame_items.py",

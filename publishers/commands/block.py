@@ -18,15 +18,22 @@ from gateway.commands.tls_options import tls_options
 from gateway.errors import AddressError
 from gateway.subscription import U64_MAX
 from publishers import limits
-from publishers.block_files import BlockFormat, encode_block_file
+from publishers.block_files import encode_block_file, write_whole
+from publishers.block_layouts import BlockFormat, BlockLayout
 from publishers.block_summary import size_text, summarize
+from publishers.block_writer import BlockWriter
 from publishers.errors import BlockFileError, SourceRefused, SourceUnreachable
 from publishers.number_range import number_of
 
 __all__ = ["command"]
 
 _NUMBER_MAX = U64_MAX - 1
-_ENDINGS: tuple[tuple[str, BlockFormat], ...] = ((".gz", "blk.gz"), (".zst", "blk.zst"))
+_ENDINGS: tuple[tuple[str, BlockFormat], ...] = (
+    (".gz", "blk.gz"),
+    (".zst", "blk.zst"),
+    (".zstd", "blk.zstd"),
+)
+_LAYOUTS = ("plain", "consensus", "recent", "bucket")  # a historic zip is made of 10,000 blocks
 
 
 def _address(context: click.Context, parameter: click.Parameter, text: str) -> str:
@@ -58,9 +65,15 @@ def _number(context: click.Context, parameter: click.Parameter, text: str) -> in
 @click.option(
     "--out",
     "path",
-    type=NamedPath(dir_okay=False, path_type=Path, allow_dash=True),
-    metavar="FILE",
-    help="Write the block there; .gz and .zst are compressed, - is standard output.",
+    type=NamedPath(path_type=Path, allow_dash=True),
+    metavar="FILE|DIR",
+    help="Write the block there; .gz, .zst and .zstd are compressed, - is standard output.",
+)
+@click.option(
+    "--layout",
+    type=click.Choice(_LAYOUTS),
+    help="--out is a folder, which is made if it is not there, and the block's file in it is named as in "
+    "`sluice subscribe --layout`.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
 @tls_options
@@ -68,6 +81,7 @@ def command(
     number: int | None,
     address: str,
     path: Path | None,
+    layout: BlockLayout | None,
     as_json: bool,
     tls: ClientTls | None,
 ) -> None:
@@ -75,10 +89,18 @@ def command(
 
     The root hash is computed from the block; its proof is not checked.
     """
+    is_stdout = path is not None and str(path) == "-"
+    if layout is not None and (path is None or is_stdout):
+        raise click.UsageError("--layout needs --out DIR")
+    if path is not None and layout is None and path.is_dir():
+        raise click.BadParameter(f"got the folder {path}, expected a file, or --layout", param_hint="--out")
     block = _get(address, number, tls)
-    if path is not None:
+    if path is not None and layout is not None:
+        with BlockWriter(path, layout) as writer:
+            writer.write(block)
+    elif path is not None:
         _write(path, block)
-        if str(path) == "-":
+        if is_stdout:
             return
     summary = summarize(block)
     if as_json:
@@ -129,10 +151,13 @@ def _write(path: Path, block: Block) -> None:
         sys.stdout.buffer.write(data)
         sys.stdout.buffer.flush()
         return
-    was_there = path.exists() or path.is_symlink()
+    if path.is_file():
+        write_whole(path.resolve(), data, is_flushed=True)  # where a link leads
+        return
+    if not path.exists() and not path.is_symlink():
+        write_whole(path, data, is_flushed=True)
+        return
     try:
-        path.write_bytes(data)
+        path.write_bytes(data)  # a device, somebody's pipe, or a link that leads nowhere
     except OSError as error:
-        if not was_there:  # what was given may be a device or somebody's pipe
-            path.unlink(missing_ok=True)
         raise BlockFileError(str(path), error.strerror or str(error)) from error
