@@ -15,7 +15,7 @@ from typing import Final
 from gateway.logs import fields
 from gateway.metrics import Metrics
 from gateway.transport.frames import ConnectionBreach
-from gateway.transport.relay import RefusedMessage
+from gateway.transport.server_relay import RefusedMessage
 
 __all__ = ["DoorNotes"]
 
