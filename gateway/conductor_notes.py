@@ -11,7 +11,7 @@ from gateway.logs import fields
 from gateway.metrics import Metrics
 from gateway.race_actions import Acknowledgement, Drop, EndOfStream, Resend, Response, Skip
 from gateway.race_tables import EndStatus, Failure
-from gateway.verdict import Refusal
+from gateway.verdict import Fault, Refusal
 
 __all__ = ["RESENT_BEGINNING", "note_answer", "note_drop", "note_refusal"]
 
@@ -21,6 +21,7 @@ RESENT_BEGINNING = "beginning"
 """The reason of a ResendBlock for a block that did not fail: it was skipped for a beginning that did."""
 
 _USUAL_ENDS = (EndStatus.SUCCESS, EndStatus.DUPLICATE_BLOCK)
+_SAID_BEFORE = (Failure.REFUSED, Failure.UNCHECKED)
 _OURS = (Failure.TIMED_OUT, Failure.NODE)
 
 
@@ -53,7 +54,7 @@ def note_answer(metrics: Metrics, publisher: str, response: Response) -> None:
 def note_refusal(metrics: Metrics, number: int, publisher: str, refusal: Refusal) -> None:
     """Take note of a block that cannot be accepted."""
     log.warning(
-        "block refused",
+        "block refused" if refusal.kind.fault is Fault.SENDER else "block cannot be checked",
         extra=fields(
             block=number,
             publisher=publisher,
@@ -68,7 +69,7 @@ def note_refusal(metrics: Metrics, number: int, publisher: str, refusal: Refusal
 
 def note_drop(publisher: str, action: Drop) -> None:
     """Take note of an attempt that came to nothing, unless `note_refusal` has said it."""
-    if action.failure is Failure.REFUSED:
+    if action.failure in _SAID_BEFORE:
         return
     log.log(
         logging.WARNING if action.failure in _OURS else logging.INFO,

@@ -9,6 +9,9 @@ a block. The outcome goes back to the arbiter: at once, as what a method returns
     CheckLink   the links to the block before it                                        ──► linked, refused
     Drop        the attempt is gone, and with it whatever is still being done for it
 
+A block that this node cannot check is dropped without a word against who sent it, and noted as what the node
+lacks until a block of that number is stored (`lack_of`).
+
 Invariants
   - The items of an attempt are hashed in the order in which they came: behind a set that waits for a thread
     all others wait.
@@ -24,6 +27,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from gateway.chain import Chain
 from gateway.conductor_notes import note_drop, note_refusal
@@ -36,9 +40,11 @@ from gateway.proof_checks import ProofChecks
 from gateway.proofs.ledger_data import LedgerData
 from gateway.race import Arbiter
 from gateway.race_actions import Action, Append, AttemptId, Begin, CheckLink, Drop, Verify
+from gateway.race_tables import Failure
 from gateway.root_hash import BlockHasher, BlockSummary
+from gateway.verdict import Fault
 
-__all__ = ["Attempt", "BlocksInFlight"]
+__all__ = ["Attempt", "BlocksInFlight", "Lack"]
 
 log = logging.getLogger(__name__)
 
@@ -70,6 +76,15 @@ class Attempt:
     """What it publishes, if it is a block 0 that was accepted."""
     ended: bool = False
     """Verify was asked for while a thread was hashing."""
+
+
+class Lack(NamedTuple):
+    """Why this node cannot check blocks."""
+
+    number: int
+    """The block that could not be checked."""
+    text: str
+    """Which block, and what is missing, as the log has it."""
 
 
 class BlocksInFlight:
@@ -108,6 +123,18 @@ class BlocksInFlight:
         self._now_ns = now_ns
         self._spawn = spawn
         self._chain_ahead = ledger.chain.copy()
+        self._lack: Lack | None = None
+
+    def lack_of(self, number: int) -> str | None:
+        """Say why the block that comes next, `number`, could not be checked; None: nothing is known of it."""
+        return self._lack.text if self._lack is not None and self._lack.number == number else None
+
+    def note_lack(self, lack: Lack) -> None:
+        """Take note of a block that could not be checked; the lowest that is still to be stored is kept."""
+        chain, held = self._chain_ahead, self._lack
+        next_number = self._arbiter.next_number if chain.last_number is None else chain.next_number
+        if held is None or not next_number <= held.number < lack.number:
+            self._lack = lack
 
     def begin(self, action: Begin, publisher: str) -> None:
         """A publisher, by name, has won a block."""
@@ -203,7 +230,7 @@ class BlocksInFlight:
             self._perform(self._refused(attempt, refused))
             return
         attempt.proving = None
-        attempt.summary, attempt.published = verdict
+        attempt.summary, attempt.published = verdict.summary, verdict.published
         self._perform(self._arbiter.verified(attempt.attempt_id, self._now_ns()))
 
     def _awaits_block_0(self) -> bool:
@@ -231,5 +258,12 @@ class BlocksInFlight:
         return self._arbiter.linked(action.attempt_id, self._now_ns())
 
     def _refused(self, attempt: Attempt, refused: BlockRefused) -> Sequence[Action]:
-        note_refusal(self._metrics, attempt.number, attempt.publisher, refused.refusal)
-        return self._arbiter.refused(attempt.attempt_id, str(refused.refusal), self._now_ns())
+        number, refusal = attempt.number, refused.refusal
+        note_refusal(self._metrics, number, attempt.publisher, refusal)
+        failure = Failure.REFUSED
+        if refusal.kind.fault is not Fault.SENDER:
+            failure = Failure.UNCHECKED
+            self.note_lack(
+                Lack(number, f"block {number} of {attempt.publisher} cannot be checked: {refusal}")
+            )
+        return self._arbiter.refused(attempt.attempt_id, str(refusal), self._now_ns(), failure=failure)

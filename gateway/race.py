@@ -201,12 +201,18 @@ class Arbiter(RaceSteps):
             self._actions.append(Commit(attempt_id))
         return self._settle()
 
-    def refused(self, attempt_id: AttemptId, reason: str, now_ns: int) -> list[Action]:
-        """Structure, root hash, link or proof is wrong; `reason` says what, got, expected."""
+    def refused(
+        self, attempt_id: AttemptId, reason: str, now_ns: int, *, failure: Failure = Failure.REFUSED
+    ) -> list[Action]:
+        """The block cannot be accepted; `reason` says what, got, expected.
+
+        Args:
+            failure: REFUSED: structure, root hash, link or proof is wrong. UNCHECKED: nobody can tell here.
+        """
         self._now_ns = now_ns
         block = self.attempts.get(attempt_id)
         if block is not None:
-            self._fail(block, Failure.REFUSED, reason)
+            self._fail(block, failure, reason)
         return self._settle()
 
     def committed(self, attempt_id: AttemptId, now_ns: int) -> list[Action]:

@@ -30,7 +30,7 @@ from gateway.block import Block
 from gateway.chain import Chain
 from gateway.errors import BlockRefused, ItemError
 from gateway.items import proof_of
-from gateway.proofs import SIGN_THE_ROOT, kind_of_proof
+from gateway.proofs import kind_of_proof
 from gateway.proofs.ledger_data import LedgerData
 from gateway.root_hash import BlockSummary
 from gateway.verdict import Refusal, RefusalKind
@@ -121,15 +121,11 @@ def check_block(verifier: BlockVerifier, block: Block) -> CheckedBlock:
         verdict = verifier.check(summary, block.items)
     except BlockRefused as refused:
         return CheckedBlock(block.number, kinds, _light(summary), refused.refusal)
-    summary = verdict.summary
-    is_root_signed = verifier.proofs.mode == "full" and not SIGN_THE_ROOT.isdisjoint(kinds)
-    if is_root_signed:
-        summary = summary._replace(root_hash_other_layout=None)
     return CheckedBlock(
         block.number,
         kinds,
-        _light(summary),
-        is_root_signed=is_root_signed,
+        _light(verdict.summary),
+        is_root_signed=verdict.is_root_signed,
         published=verdict.published,
     )
 
