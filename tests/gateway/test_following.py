@@ -21,7 +21,6 @@ from gateway.items import field_item
 from gateway.node import Node
 from publishers.maker import key_of_seed
 from tests.certificates import Authority
-from tests.gateway.blocks import proof_item
 from tests.gateway.fake_peer import (
     Code,
     FakePeer,
@@ -29,7 +28,6 @@ from tests.gateway.fake_peer import (
     end_of,
     fake_peer,
     give_up_soon,
-    honest,
     items_of,
     says,
     silent,
@@ -188,36 +186,6 @@ def test_a_peer_that_lies_is_left_for_another_and_nothing_of_it_is_kept(
     [dropped] = logged(caplog, "peer dropped")
     assert dropped["outcome"] == "the peer sent what cannot be"
     assert reason in dropped["reason"]
-
-
-def test_a_peer_is_no_liar_where_the_node_cannot_check_its_block(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """It is tried again soon, not after the rest of a liar."""
-    unchecked = Block(2, (*BLOCKS[2].items[:-1], proof_item(2, bytes(2920))))
-
-    async def once(peer: FakePeer, start: int, end: int) -> AsyncIterator[Response]:
-        script = honest if len(peer.asked) > 1 else says(*whole(*BLOCKS[:2], unchecked))
-        async for response in script(peer, start, end):
-            yield response
-        if script is not honest:
-            await asyncio.sleep(ANSWER_SECONDS)  # until the node has looked at the proof
-
-    async def scenario() -> None:
-        async with AsyncExitStack() as stack:
-            peer = await stack.enter_async_context(fake_peer(BLOCKS, once))
-            rests = CALM | {"catchup_rest_seconds": 0.02, "catchup_max_rest_seconds": 10 * ANSWER_SECONDS}
-            node = await stack.enter_async_context(running_node(tmp_path, **rests, peers=peers(peer.address)))
-            await until_block(node, 29)
-            assert peer.asked == [(0, 29), (2, 29)]
-            assert node.account.readiness() == []
-
-    caplog.set_level(logging.WARNING)
-    asyncio.run(scenario())
-    [dropped] = logged(caplog, "peer dropped")
-    assert dropped["outcome"] == "this node cannot take blocks now"
-    assert "no ledger data" in dropped["reason"]
-    assert len(logged(caplog, "block cannot be checked")) == 1
 
 
 async def cut_off(peer: FakePeer, start: int, end: int) -> AsyncIterator[Response]:
