@@ -45,6 +45,7 @@ from gateway.loop_watch import LoopWatch
 from gateway.metrics import Metrics
 from gateway.node_account import NodeAccount
 from gateway.node_rules import (
+    abilities,
     admission_limits,
     catch_up_rules,
     first_number,
@@ -66,6 +67,7 @@ from gateway.roles import Phase, RoleRecord
 from gateway.settings import Settings
 from gateway.standby_gate import StandbyGate
 from gateway.standby_watch import StandbyWatch
+from gateway.status_detail import StatusDetail
 from gateway.subscribe_service import SubscribeService
 from gateway.tls_watch import watch_certificates
 from gateway.verification import BlockVerifier
@@ -110,6 +112,7 @@ class Node:
         # What follows is made in this order while the node starts.
         self.ledger: Ledger
         self._peers: list[str]  # the nodes of `settings.peers` that are not this one
+        self._checks: ProofChecks
         self.conductor: Conductor
         self.following: Following
         self.keeper: RoleKeeper
@@ -220,10 +223,11 @@ class Node:
         gate, least = None, settings.commit_min_standbys
         if least:
             gate = StandbyGate(least, self._instance, self._peers, self.ledger.chain)
+        self._checks = self._make_checks()
         self.conductor = Conductor(
             Arbiter(self.ledger.last_number, first_number(settings), race_rules(settings)),
             self.ledger,
-            self._make_checks(),
+            self._checks,
             self.metrics,
             responses_max=settings.publish_send_queue_max,
             group_blocks_max=settings.commit_max_blocks_per_group,
@@ -353,7 +357,8 @@ class Node:
     async def _start_grpc(self) -> None:
         """Listen for those who read and for publishers; from then on the node has started."""
         settings, servers = self.settings, self._servers
-        status = BlockNodeService(self.ledger, first_number(settings), self.account.facts)
+        detail = StatusDetail(abilities(settings, self._keys), self._rsa_book, lambda: self._checks.ledger)
+        status = BlockNodeService(self.ledger, first_number(settings), self.account.facts, detail.answer)
         publishing = PublishService(
             self.conductor, settings.grpc_max_message_bytes, Admission(admission_limits(settings))
         )
