@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,6 +26,8 @@ from gateway.limits import PEER_STATUS_SECONDS_MAX
 from gateway.logs import one_line
 from gateway.node_service import INSTANCE_KEY, ask_status
 from gateway.root_hash import BlockHasher
+from gateway.status_detail import as_json as detail_as_json
+from gateway.status_detail import lines as detail_lines
 from gateway.subscription import U64_MAX
 from gateway.table_lines import table_lines
 
@@ -47,6 +50,9 @@ class NodeReport:
     """Hex, of the last block that all nodes have."""
     error: str | None = None
     """Why it did not answer."""
+    detail: dict[str, Any] | None = None
+    """What it says of itself at length (`gateway.status_detail.as_json`); None: it was not asked, or does not
+    say."""
 
     def as_json(self) -> dict[str, Any]:
         """The object that `--json` prints for it."""
@@ -57,6 +63,7 @@ class NodeReport:
             "last_block": self.last,
             "root_hash": self.root_hash,
             "error": self.error,
+            "detail": self.detail,
         }
 
 
@@ -103,6 +110,9 @@ class NodesView:
         if self.agree is not None:
             verdict = "agree" if self.agree else "DO NOT AGREE"
             lines.append(f"the nodes {verdict} on block {self.common}")
+        for report in self.reports:
+            if report.detail is not None:
+                lines += ["", report.address, *(f"  {line}" for line in detail_lines(report.detail))]
         return lines
 
     def _row(self, report: NodeReport, highest: int | None) -> tuple[str, ...]:
@@ -125,8 +135,15 @@ class NodesView:
         )
 
 
-async def collect(addresses: Sequence[str], tls: ClientTls | None = None) -> NodesView:
+async def collect(
+    addresses: Sequence[str], tls: ClientTls | None = None, *, detail: bool = False
+) -> NodesView:
     """Ask the nodes, all at once; one that does not answer has its reason in its report.
+
+    Args:
+        addresses: of the nodes.
+        tls: how they are connected to; None: without.
+        detail: ask what each says of itself at length, too.
 
     Raises:
         TlsError: a file of `tls` cannot be read.
@@ -135,7 +152,7 @@ async def collect(addresses: Sequence[str], tls: ClientTls | None = None) -> Nod
     channels = [open_channel(address, tls, _OPTIONS) for address in addresses]
     try:
         pairs = list(zip(reports, channels, strict=True))
-        await asyncio.gather(*(_ask(report, channel) for report, channel in pairs))
+        await asyncio.gather(*(_ask(report, channel, detail=detail) for report, channel in pairs))
         lasts = [report.last for report in reports if report.last is not None]
         common = min(lasts, default=None)
         firsts = [report.first for report in reports if report.first is not None]
@@ -152,7 +169,7 @@ async def collect(addresses: Sequence[str], tls: ClientTls | None = None) -> Nod
 _OPTIONS = (*WHOLE_BLOCKS, ("grpc.use_local_subchannel_pool", 1))
 
 
-async def _ask(report: NodeReport, channel: aio.Channel) -> None:
+async def _ask(report: NodeReport, channel: aio.Channel, *, detail: bool) -> None:
     """Ask one node what it holds."""
     try:
         status = await _status(report, channel, "")
@@ -161,6 +178,18 @@ async def _ask(report: NodeReport, channel: aio.Channel) -> None:
         return
     if status.last_available_block != U64_MAX:
         report.first, report.last = status.first_available_block, status.last_available_block
+    if detail:
+        await _ask_detail(report, channel)
+
+
+async def _ask_detail(report: NodeReport, channel: aio.Channel) -> None:
+    """Ask one node that has answered what it says of itself; what it does not say is no error."""
+    call: Any = node_pb2_grpc.BlockNodeServiceStub(channel).serverStatusDetail(
+        node_pb2.ServerStatusRequest(), timeout=PEER_STATUS_SECONDS_MAX
+    )
+    with suppress(aio.AioRpcError):  # a node of an older version
+        answer: node_pb2.ServerStatusDetailResponse | None = await call
+        report.detail = None if answer is None else detail_as_json(answer)
 
 
 async def _ask_root(report: NodeReport, channel: aio.Channel, number: int) -> None:

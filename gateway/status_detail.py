@@ -17,6 +17,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import Any, Final
 
 from google.protobuf import json_format
@@ -26,13 +27,24 @@ from gateway.api import address_book_pb2, block_pb2, node_pb2
 from gateway.ledger_keys import VerificationMode
 from gateway.proofs import ProofKind, RsaBook
 from gateway.proofs.address_book import key_of_entry
-from gateway.proofs.ledger_data import LedgerData
+from gateway.proofs.baby_jubjub import POINT_SIZE, point_bytes
+from gateway.proofs.ledger_data import SENTINEL_KEY, LedgerData
 from gateway.proofs.schnorr import attested_key_bytes
 from gateway.root_hash import RootLayout
 
-__all__ = ["Abilities", "StatusDetail", "address_book_message", "tss_data_of"]
+__all__ = [
+    "KEY_HASH_BYTES",
+    "Abilities",
+    "StatusDetail",
+    "address_book_message",
+    "as_json",
+    "lines",
+    "tss_data_of",
+]
 
 _U64_MAX: Final = (1 << 64) - 1
+KEY_HASH_BYTES: Final = 8
+"""Bytes of a key's SHA-256 that people are shown: enough to tell keys of honest nodes apart."""
 _STREAM_PROTO_VERSION: Final = block_pb2.SemanticVersion(minor=78)
 """The HAPI version whose blocks this node knows: layouts 8 and 16 (docs/verification.md)."""
 
@@ -138,11 +150,13 @@ def address_book_message(
     return book, with_keys
 
 
-def _address(entry: Any, found: tuple[int, bytes] | None) -> address_book_pb2.NodeAddress | None:
+def _address(entry: object, found: tuple[int, bytes] | None) -> address_book_pb2.NodeAddress | None:
     """Make the message of one node; of an entry that is not its JSON form, its number and key alone."""
+    if not isinstance(entry, dict):
+        return None
     try:
         return json_format.ParseDict(entry, address_book_pb2.NodeAddress(), ignore_unknown_fields=True)
-    except (json_format.ParseError, TypeError, ValueError, AttributeError):
+    except json_format.ParseError:
         if found is None:
             return None
         return address_book_pb2.NodeAddress(nodeId=found[0], RSA_PubKey=found[1].hex())
@@ -185,6 +199,81 @@ def _proof_kinds(abilities: Abilities, ledger: LedgerData | None, rsa_book: RsaB
     if rsa_book is not None:
         kinds.append(ProofKind.RECORD_FILE.value)
     return kinds
+
+
+# --- for people ---------------------------------------------------------------------------------------------
+
+
+def as_json(detail: node_pb2.ServerStatusDetailResponse) -> dict[str, Any]:
+    """Give what a node says of itself as plain values; keys are shown by their hashes."""
+    versions, tss = detail.version_information, detail.tss_data
+    return {
+        "version": _version_text(versions.block_node_version),
+        "stream_version": _version_text(versions.stream_proto_version),
+        "available_ranges": [[one.range_start, one.range_end] for one in detail.available_ranges],
+        "stored_ranges": [[one.range_start, one.range_end] for one in detail.stored_ranges],
+        "plugins": {
+            one.plugin_id: list(one.plugin_feature_names) for one in versions.installed_plugin_versions
+        },
+        "tss": None
+        if not detail.HasField("tss_data")
+        else {
+            "ledger_id": tss.ledger_id.hex(),
+            "wraps_key_sha256": sha256(tss.wraps_verification_key).hexdigest()
+            if tss.wraps_verification_key
+            else None,
+            "valid_from_block": tss.valid_from_block,
+            "nodes": [
+                {"node_id": one.node_id, "weight": one.weight, "key": _schnorr_key(one.schnorr_public_key)}
+                for one in tss.current_roster.roster_entries
+            ],
+        },
+        "address_books": [
+            {
+                "start_block": era.start_block,
+                "end_block": None if era.end_block == _U64_MAX else era.end_block,
+                "nodes": [
+                    {"node_id": one.nodeId, "key": _shown(one.RSA_PubKey.encode())}
+                    for one in era.address_book.nodeAddress
+                ],
+            }
+            for era in detail.ranged_address_book_history.address_books
+        ],
+    }
+
+
+def lines(detail: dict[str, Any]) -> list[str]:
+    """Write what `as_json` gives as lines for people."""
+    written = [f"version       {detail['version']}, blocks of HAPI {detail['stream_version']}"]
+    stored = ", ".join(f"{first} to {last}" for first, last in detail["stored_ranges"])
+    written.append(f"blocks        {stored or 'none'}")
+    tss = detail["tss"]
+    if tss is not None:
+        weight = sum(node["weight"] for node in tss["nodes"])
+        written.append(f"ledger id     {tss['ledger_id']}")
+        written.append(f"WRAPS key     {tss['wraps_key_sha256'] or 'none'}")
+        written.append(f"roster        {len(tss['nodes'])} nodes of weight {weight}")
+    for era in detail["address_books"]:
+        end = "on" if era["end_block"] is None else f"to {era['end_block']}"
+        written.append(f"address book  {len(era['nodes'])} nodes, from block {era['start_block']} {end}")
+    written += [f"{name}: {', '.join(features)}" for name, features in detail["plugins"].items()]
+    return written
+
+
+def _schnorr_key(attested: bytes) -> str | None:
+    """Show the public key in an attested key as `sluice ledger show` does; None: it stands for none."""
+    key = attested[:POINT_SIZE]
+    return None if key == point_bytes(SENTINEL_KEY) else _shown(key)
+
+
+def _shown(key: bytes) -> str:
+    return sha256(key).hexdigest()[: 2 * KEY_HASH_BYTES]
+
+
+def _version_text(version: block_pb2.SemanticVersion) -> str:
+    text = f"{version.major}.{version.minor}.{version.patch}"
+    text += f"-{version.pre}" if version.pre else ""
+    return text + (f"+{version.build}" if version.build else "")
 
 
 def _version() -> block_pb2.SemanticVersion:

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+from hashlib import sha256
+
 import gateway
 from gateway.api import address_book_pb2
 from gateway.proofs import RsaBook
 from gateway.proofs.address_book import read_address_book
-from gateway.proofs.ledger_data import LedgerData, address_book_hash, read_publication
+from gateway.proofs.baby_jubjub import point_bytes
+from gateway.proofs.ledger_data import SENTINEL_KEY, LedgerData, address_book_hash, read_publication
 from gateway.proofs.schnorr import read_attested_key
-from gateway.status_detail import Abilities, StatusDetail, address_book_message, tss_data_of
+from gateway.status_detail import (
+    Abilities,
+    StatusDetail,
+    address_book_message,
+    as_json,
+    lines,
+    tss_data_of,
+)
 from tests.gateway.proofs import real
 from tests.gateway.proofs.record_files import book_bytes, public_key_hex
 from tests.gateway.proofs.tss_network import TssNetwork
@@ -148,3 +158,34 @@ def test_the_features_are_what_the_node_can_do() -> None:
     versions = detail().answer(None, None).version_information
     for one in (versions.block_node_version, versions.installed_plugin_versions[0].plugin_software_version):
         assert f"{one.major}.{one.minor}.{one.patch}" == gateway.__version__
+
+
+def test_people_are_shown_keys_by_their_hashes() -> None:
+    """As `sluice ledger show` has them, so that they can be compared."""
+    shown = as_json(detail(NETWORK.ledger, RsaBook(book_bytes(2))).answer(0, 4))
+    key = sha256(point_bytes(NETWORK.ledger.nodes[0].key.Y)).hexdigest()[:16]
+    assert shown["tss"]["nodes"][0] == {"node_id": NETWORK.ledger.nodes[0].node_id, "weight": 3, "key": key}
+    assert shown["tss"]["ledger_id"] == NETWORK.ledger.ledger_id.hex()
+    (era,) = shown["address_books"]
+    assert (era["start_block"], era["end_block"]) == (0, None)
+    assert era["nodes"][0] == {"node_id": 0, "key": sha256(public_key_hex(0).encode()).hexdigest()[:16]}
+    written = lines(shown)
+    assert f"ledger id     {NETWORK.ledger.ledger_id.hex()}" in written
+    assert "roster        3 nodes of weight 6" in written
+    assert "address book  2 nodes, from block 0 on" in written
+
+
+def test_a_sentinel_key_is_shown_as_none() -> None:
+    answer = detail(NETWORK.ledger).answer(None, None)
+    answer.tss_data.current_roster.roster_entries[0].schnorr_public_key = point_bytes(SENTINEL_KEY) + bytes(
+        128
+    )
+    answer.tss_data.wraps_verification_key = b""
+    answer.version_information.block_node_version.pre = "rc.1"
+    answer.version_information.block_node_version.build = "7"
+    shown = as_json(answer)
+    assert shown["tss"]["nodes"][0]["key"] is None
+    assert shown["tss"]["wraps_key_sha256"] is None
+    assert shown["version"] == f"{gateway.__version__}-rc.1+7"
+    assert "WRAPS key     none" in lines(shown)
+    assert "blocks        none" in lines(shown)
