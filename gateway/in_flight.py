@@ -29,7 +29,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from gateway.chain import Chain
+from gateway.chain import Chain, LastLayout
 from gateway.conductor_notes import note_drop, note_refusal
 from gateway.errors import BlockRefused
 from gateway.hashing import Hashing
@@ -72,6 +72,8 @@ class Attempt:
     """What hashes them."""
     proving: asyncio.Task[None] | None = None
     """The check of its proofs, where that is not done at once."""
+    settles: bytes | None = None
+    """The root hash of the block before it, where its links show that this is that of the other layout."""
     published: LedgerData | None = None
     """What it publishes, if it is a block 0 that was accepted."""
     ended: bool = False
@@ -250,10 +252,18 @@ class BlocksInFlight:
                 log.warning(
                     "the chain begins after block 0", extra=fields(note=self._chain_ahead.anchor_note)
                 )
-        refusal = self._chain_ahead.check_links(summary)
+        chain, refusal = self._chain_ahead.settled_by(summary)
         if refusal is not None:
             return self._refused(attempt, BlockRefused(refusal))
-        self._chain_ahead.advance(summary.number, summary.root_hash)
+        if chain is not self._chain_ahead:
+            attempt.settles = chain.last_root_hash
+            log.info(
+                "the next block tells the layout of a block's root hash",
+                extra=fields(block=chain.last_number, root_hash=summary.previous_root_hash.hex()),
+            )
+            self._chain_ahead = chain
+        attempt.summary = summary = chain.in_its_layout(summary)
+        chain.advance(summary.number, summary.root_hash, LastLayout.of(summary))
         self._metrics.blocks_verified.inc()
         return self._arbiter.linked(action.attempt_id, self._now_ns())
 

@@ -35,6 +35,8 @@ from gateway.following import Following
 from gateway.grpc_server import not_free
 from gateway.hash_process import HashProcess
 from gateway.http import start_http
+from gateway.in_flight import Lack
+from gateway.last_block import look_at_last_block
 from gateway.ledger import Ledger
 from gateway.ledger_files import given_address_book, given_ledger, keep_ledger, ledger_to_start_with
 from gateway.ledger_keys import LedgerKeys
@@ -113,6 +115,7 @@ class Node:
         self.ledger: Ledger
         self._peers: list[str]  # the nodes of `settings.peers` that are not this one
         self._checks: ProofChecks
+        self._lack: str | None = None  # why the last block cannot be checked
         self.conductor: Conductor
         self.following: Following
         self.keeper: RoleKeeper
@@ -193,6 +196,7 @@ class Node:
         self._cleanup.callback(self.ledger.close)
         await self._find_peers()
         self._go_on()
+        await self._make_checks()
         self._make_conductor()
         self._make_following()
         self._make_keeper()
@@ -223,7 +227,6 @@ class Node:
         gate, least = None, settings.commit_min_standbys
         if least:
             gate = StandbyGate(least, self._instance, self._peers, self.ledger.chain)
-        self._checks = self._make_checks()
         self.conductor = Conductor(
             Arbiter(self.ledger.last_number, first_number(settings), race_rules(settings)),
             self.ledger,
@@ -234,6 +237,11 @@ class Node:
             hash_processes=self._hash_processes,
             standbys=gate,
         )
+        if self._lack is not None:
+            log.error(
+                "the last block cannot be checked with these ledger keys", extra=fields(reason=self._lack)
+            )
+            self.conductor.in_flight.note_lack(Lack(self.ledger.chain.next_number, self._lack))
         loop = asyncio.get_running_loop()
         self.metrics.asyncio_tasks.set_function(lambda: len(asyncio.all_tasks(loop)))
         self._cleanup.callback(LoopWatch(self._note_lateness).close)
@@ -275,8 +283,12 @@ class Node:
                 where=f"a node that listens at {settings.grpc_address}",
             )
 
-    def _make_checks(self) -> ProofChecks:
-        """Find the ledger data. Raises LedgerKeyError, Fatal: they are missing, or not of the blocks here."""
+    async def _make_checks(self) -> None:
+        """Find the ledger data, and look whether the last block fits the keys.
+
+        Raises:
+            LedgerKeyError, Fatal: they are missing, or not of the blocks here.
+        """
         settings, keys = self.settings, self._keys
         known = ledger_to_start_with(
             keys,
@@ -296,10 +308,13 @@ class Node:
                 "no ledger key: the ledger id that block 0 publishes will be believed, whatever it is",
                 extra=fields(pin_it_with="--ledger-key tss:id=HEX"),
             )
-        checks = ProofChecks(verifier, partial(keep_ledger, self.ledger.data_dir))
-        self._cleanup.callback(checks.close)
-        checks.warm_up()
-        return checks
+        last_block = await asyncio.to_thread(look_at_last_block, self.ledger, verifier)
+        if last_block is not None:
+            self.ledger.learn(last_block.layout)
+            self._lack = last_block.lack
+        self._checks = ProofChecks(verifier, partial(keep_ledger, self.ledger.data_dir))
+        self._cleanup.callback(self._checks.close)
+        self._checks.warm_up()
 
     def _make_subscribe_service(self) -> None:
         settings = self.settings
