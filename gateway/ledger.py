@@ -271,7 +271,10 @@ class Ledger:
         if layout.other_root_hash is not None and self.chain.lacks_tree_before:
             last_number, self.chain = self.chain.last_number, Chain(self.chain.first_number)
             assert last_number is not None
-            log.warning("chain snapshot is of an earlier version: all root hashes are read again")
+            log.warning(
+                "chain snapshot is of an earlier version: all root hashes are read again",
+                extra=fields(first_block=self.chain.first_number, last_block=last_number),
+            )
             self._roll_forward(self.chain.first_number, last_number, lambda: None)
         self.chain.learn(layout)
 

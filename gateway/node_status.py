@@ -6,7 +6,7 @@
     127.0.0.1:40840  active  yes    0      41    5d0a7c3e9b21  3           10   5            0       0
 
 Any block node can be asked; what only Sluice tells (`gateway.node_service`) is left blank for others, and
-their root hash is computed from the block.
+their root hash is computed from the block, in both layouts where either may be its own.
 """
 
 from __future__ import annotations
@@ -48,6 +48,8 @@ class NodeReport:
     """What a Sluice node says beside the protocol; empty for others."""
     root_hash: str | None = None
     """Hex, of the last block that all nodes have."""
+    other_root_hash: str | None = None
+    """The same in the other layout, where it was computed from the block and could be either."""
     error: str | None = None
     """Why it did not answer."""
     detail: dict[str, Any] | None = None
@@ -78,8 +80,12 @@ class NodesView:
     @property
     def agree(self) -> bool | None:
         """Whether the nodes have the same root hash for that block; None if there are not two to compare."""
-        hashes = [report.root_hash for report in self.reports if report.root_hash is not None]
-        return None if len(hashes) < 2 else len(set(hashes)) == 1
+        hashes = [
+            {report.root_hash, report.other_root_hash or report.root_hash}
+            for report in self.reports
+            if report.root_hash is not None
+        ]
+        return None if len(hashes) < 2 else bool(set.intersection(*hashes))
 
     @property
     def healthy(self) -> bool:
@@ -207,7 +213,10 @@ async def _ask_root(report: NodeReport, channel: aio.Channel, number: int) -> No
             raise PeerError(f"block {number}", "a message that does not parse", "a BlockResponse")
         hasher = BlockHasher()
         hasher.add(list(response.block.items))
-        report.root_hash = hasher.finish().root_hash.hex()
+        summary = hasher.finish()
+        report.root_hash = summary.root_hash.hex()
+        if summary.root_hash_other_layout is not None:
+            report.other_root_hash = summary.root_hash_other_layout.hex()
     except aio.AioRpcError as error:
         report.error = _reason(error)
     except BlockRefused as refused:
