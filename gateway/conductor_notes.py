@@ -12,7 +12,7 @@ from gateway.logs import fields
 from gateway.metrics import Metrics
 from gateway.race_actions import Acknowledgement, Drop, EndOfStream, Resend, Response, Skip
 from gateway.race_tables import EndStatus, Failure
-from gateway.verdict import Refusal
+from gateway.verdict import Fault, Refusal
 
 __all__ = ["RESENT_BEGINNING", "note_answer", "note_dispute", "note_drop", "note_refusal"]
 
@@ -23,7 +23,7 @@ RESENT_BEGINNING = "beginning"
 
 _USUAL_ENDS = (EndStatus.SUCCESS, EndStatus.DUPLICATE_BLOCK)
 _OURS = (Failure.TIMED_OUT, Failure.NODE)
-_SAID_BEFORE = (Failure.REFUSED, Failure.DISPUTED)
+_SAID_BEFORE = (Failure.REFUSED, Failure.UNCHECKED, Failure.DISPUTED)
 
 
 def note_answer(metrics: Metrics, publisher: str, response: Response) -> None:
@@ -55,7 +55,7 @@ def note_answer(metrics: Metrics, publisher: str, response: Response) -> None:
 def note_refusal(metrics: Metrics, number: int, publisher: str, refusal: Refusal) -> None:
     """Take note of a block that cannot be accepted."""
     log.warning(
-        "block refused",
+        "block refused" if refusal.kind.fault is Fault.SENDER else "block cannot be checked",
         extra=fields(
             block=number,
             publisher=publisher,

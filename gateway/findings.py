@@ -18,6 +18,7 @@ from gateway.limits import QUIET_BLOCK_TIMES, QUIET_SECONDS_MIN, STANDBY_WAIT_SE
 
 __all__ = [
     "ADVICE",
+    "LACK_SECONDS",
     "Advice",
     "Facts",
     "Finding",
@@ -31,12 +32,18 @@ __all__ = [
 ]
 
 
+LACK_SECONDS: Final = 10.0
+"""How long no block is acknowledged before one that the node could not check makes it not ready. While blocks
+come, a publisher could make the node unready at will; a network has a block every few seconds."""
+
+
 class Kind(Enum):
     """The class of a finding."""
 
     STARTING = "starting"
     STOPPING = "stopping"
     DISK = "disk"
+    LACK = "lack"
     BROKEN = "broken"
     BEHIND = "behind"
     DEAD_END = "dead end"
@@ -74,6 +81,12 @@ ADVICE: Final[dict[Kind, Advice]] = {
         "Make room, or mend the disk of data_dir: the node tries again twice a second and goes on by itself. "
         "Publishers with another address are there already.",
         "The disk is slow or full",
+        is_problem=True,
+    ),
+    Kind.LACK: Advice(
+        "Give the node what it lacks, and restart it: the --ledger-key that is named, an address book that "
+        "has the key, or a later Sluice for an item that it does not know.",
+        "Blocks cannot be checked",
         is_problem=True,
     ),
     Kind.BROKEN: Advice(
@@ -190,6 +203,10 @@ class Facts:
     """It does not listen for gRPC yet."""
     disputed: Disputed | None = None
     """The dispute over its last block."""
+    lack: str | None = None
+    """Why the block that comes next could not be checked here."""
+    stored_seconds: float | None = None
+    """Since a block was acknowledged; None: none was, since the node started."""
 
 
 Seen = tuple[Kind, str]
@@ -205,6 +222,8 @@ def look(facts: Facts) -> list[Seen]:
         seen.append((Kind.STOPPING, "the node is stopping"))
     if facts.disk_failure is not None:
         seen.append((Kind.DISK, f"blocks cannot be written: {facts.disk_failure}"))
+    if facts.lack is not None and _stands(facts):
+        seen.append((Kind.LACK, facts.lack))
     if facts.is_broken:
         seen.append((Kind.BROKEN, "the publish race has stopped on an internal error, see the log"))
     if facts.catch_up_problem is not None:
@@ -214,6 +233,14 @@ def look(facts: Facts) -> list[Seen]:
     if facts.standbys is not None:
         seen += _standbys(facts.standbys)
     return seen if facts.is_stopping else seen + _notes(facts)
+
+
+def _stands(facts: Facts) -> bool:
+    """Tell whether the chain stands still, so that what one publisher sent may be what all would send.
+
+    While blocks come, the node has what the chain needs: nobody makes it unready by a proof of another kind.
+    """
+    return facts.stored_seconds is None or facts.stored_seconds >= LACK_SECONDS
 
 
 def _standbys(facts: StandbyFacts) -> list[Seen]:

@@ -33,6 +33,8 @@ from gateway.following import Following
 from gateway.grpc_server import GrpcServer, not_free
 from gateway.hash_process import HashProcess
 from gateway.http import start_http
+from gateway.in_flight import Lack
+from gateway.last_block import look_at_last_block
 from gateway.ledger import Ledger
 from gateway.ledger_files import given_address_book, given_ledger, keep_ledger, ledger_to_start_with
 from gateway.ledger_keys import LedgerKeys
@@ -43,6 +45,7 @@ from gateway.loop_watch import LoopWatch
 from gateway.metrics import Metrics
 from gateway.node_account import NodeAccount
 from gateway.node_rules import (
+    abilities,
     admission_limits,
     catch_up_rules,
     first_number,
@@ -64,6 +67,7 @@ from gateway.roles import Phase, RoleRecord
 from gateway.settings import Settings
 from gateway.standby_gate import StandbyGate
 from gateway.standby_watch import StandbyWatch
+from gateway.status_detail import StatusDetail
 from gateway.subscribe_service import SubscribeService
 from gateway.tls_watch import watch_certificates
 from gateway.verification import BlockVerifier
@@ -108,6 +112,8 @@ class Node:
         # What follows is made in this order while the node starts.
         self.ledger: Ledger
         self._peers: list[str]  # the nodes of `settings.peers` that are not this one
+        self._checks: ProofChecks
+        self._lack: str | None = None  # why the last block cannot be checked
         self.conductor: Conductor
         self.following: Following
         self.keeper: RoleKeeper
@@ -188,6 +194,7 @@ class Node:
         self._cleanup.callback(self.ledger.close)
         await self._find_peers()
         self._go_on()
+        await self._make_checks()
         self._make_conductor()
         self._make_following()
         self._make_keeper()
@@ -221,13 +228,18 @@ class Node:
         self.conductor = Conductor(
             Arbiter(self.ledger.last_number, first_number(settings), race_rules(settings)),
             self.ledger,
-            self._make_checks(),
+            self._checks,
             self.metrics,
             responses_max=settings.publish_send_queue_max,
             group_blocks_max=settings.commit_max_blocks_per_group,
             hash_processes=self._hash_processes,
             standbys=gate,
         )
+        if self._lack is not None:
+            log.error(
+                "the last block cannot be checked with these ledger keys", extra=fields(reason=self._lack)
+            )
+            self.conductor.in_flight.note_lack(Lack(self.ledger.chain.next_number, self._lack))
         loop = asyncio.get_running_loop()
         self.metrics.asyncio_tasks.set_function(lambda: len(asyncio.all_tasks(loop)))
         self._cleanup.callback(LoopWatch(self._note_lateness).close)
@@ -269,8 +281,12 @@ class Node:
                 where=f"a node that listens at {settings.grpc_address}",
             )
 
-    def _make_checks(self) -> ProofChecks:
-        """Find the ledger data. Raises LedgerKeyError, Fatal: they are missing, or not of the blocks here."""
+    async def _make_checks(self) -> None:
+        """Find the ledger data, and look whether the last block fits the keys.
+
+        Raises:
+            LedgerKeyError, Fatal: they are missing, or not of the blocks here.
+        """
         settings, keys = self.settings, self._keys
         known = ledger_to_start_with(
             keys,
@@ -290,10 +306,13 @@ class Node:
                 "no ledger key: the ledger id that block 0 publishes will be believed, whatever it is",
                 extra=fields(pin_it_with="--ledger-key tss:id=HEX"),
             )
-        checks = ProofChecks(verifier, partial(keep_ledger, self.ledger.data_dir))
-        self._cleanup.callback(checks.close)
-        checks.warm_up()
-        return checks
+        last_block = await asyncio.to_thread(look_at_last_block, self.ledger, verifier)
+        if last_block is not None:
+            self.ledger.learn(last_block.layout)
+            self._lack = last_block.lack
+        self._checks = ProofChecks(verifier, partial(keep_ledger, self.ledger.data_dir))
+        self._cleanup.callback(self._checks.close)
+        self._checks.warm_up()
 
     def _make_subscribe_service(self) -> None:
         settings = self.settings
@@ -352,7 +371,8 @@ class Node:
     async def _start_grpc(self) -> None:
         """Listen for those who read and for publishers; from then on the node has started."""
         settings, servers = self.settings, self._servers
-        status = BlockNodeService(self.ledger, first_number(settings), self.account.facts)
+        detail = StatusDetail(abilities(settings, self._keys), self._rsa_book, lambda: self._checks.ledger)
+        status = BlockNodeService(self.ledger, first_number(settings), self.account.facts, detail.answer)
         publishing = PublishService(
             self.conductor, settings.grpc_max_message_bytes, Admission(admission_limits(settings))
         )

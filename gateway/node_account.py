@@ -163,6 +163,7 @@ class NodeAccount:
     def _look_facts(self) -> Facts:
         arbiter, acknowledging = self._conductor.arbiter, self._conductor.acknowledging
         acknowledged_at = acknowledging.acknowledged_at
+        now, in_flight = time.monotonic(), self._conductor.in_flight
         quiet_since = self._made_at if acknowledged_at is None else acknowledged_at
         return Facts(
             is_stopping=self.is_stopping,
@@ -172,11 +173,13 @@ class NodeAccount:
             given_up_target=self._following.given_up_target,
             takes_publishers=arbiter.retired is None,
             publisher_count=arbiter.publisher_count,
-            quiet_seconds=time.monotonic() - quiet_since,
+            quiet_seconds=now - quiet_since,
             block_time_seconds=self._settings.block_time_seconds,
             certificates=certificate_notes(self._certificates),
             door=tuple(words for notes in self._door_notes for words in notes.words()),
             standbys=standby_facts(acknowledging),
             is_starting=self._addresses is None,
-            disputed=self._conductor.in_flight.disputed,
+            disputed=in_flight.disputed,
+            lack=in_flight.lack_of(self._conductor.next_to_store),
+            stored_seconds=None if acknowledged_at is None else now - acknowledged_at,
         )

@@ -10,11 +10,14 @@ from gateway.addresses import Address
 from gateway.admission import AdmissionLimits
 from gateway.catch_up import CatchUpRules
 from gateway.channels import ClientTls
+from gateway.ledger_keys import LedgerKeys
 from gateway.race_facts import RaceRules
 from gateway.settings import Settings
+from gateway.status_detail import Abilities
 from gateway.subscribe_service import SubscribeLimits
 
 __all__ = [
+    "abilities",
     "admission_limits",
     "catch_up_rules",
     "first_number",
@@ -29,6 +32,17 @@ __all__ = [
 def first_number(settings: Settings) -> int | None:
     """Give the block that an empty node begins with; None: with whatever comes."""
     return None if settings.first_block == "any" else settings.first_block or 0
+
+
+def abilities(settings: Settings, keys: LedgerKeys) -> Abilities:
+    """Give what the node can do, by its settings and the keys that are in them."""
+    return Abilities(
+        verification_mode=settings.verification_mode,
+        root_layout=settings.verification_root_layout,
+        has_ed25519_key=bool(keys.ed25519),
+        has_peers=bool(settings.peers),
+        min_standbys=settings.commit_min_standbys,
+    )
 
 
 def own_addresses(settings: Settings) -> set[Address]:

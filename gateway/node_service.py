@@ -20,7 +20,6 @@ import grpc
 from google.protobuf.message import DecodeError
 from grpc import aio
 
-import gateway
 from gateway.answer_shares import AnswerShares
 from gateway.api import block_pb2, node_pb2, node_pb2_grpc
 from gateway.errors import PeerError
@@ -57,18 +56,25 @@ INSTANCE_KEY = "instance"
 Facts = Callable[[], dict[str, object]]
 """Gives what `sluice status` shows beside the blocks: role, verification_mode, ready, publishers, …"""
 _Code = node_pb2.BlockResponse.Code
-_STREAM_PROTO_VERSION = block_pb2.SemanticVersion(minor=78)
-"""The HAPI version whose blocks this node knows: layouts 8 and 16 (wire.md section 7)."""
+Detail = Callable[[int | None, int | None], node_pb2.ServerStatusDetailResponse]
+"""Makes the answer to `serverStatusDetail`, given the first and the last block that the node holds."""
 
 
 class BlockNodeService(node_pb2_grpc.BlockNodeServiceServicer):
     """Serves `serverStatus` and `serverStatusDetail`."""
 
-    def __init__(self, ledger: Ledger, first_number: int | None, facts: Facts = dict) -> None:
+    def __init__(
+        self,
+        ledger: Ledger,
+        first_number: int | None,
+        facts: Facts,
+        detail: Detail,
+    ) -> None:
         """`first_number` is where an empty node begins; None: with whatever comes."""
         self._ledger = ledger
         self._first_number = first_number
         self._facts = facts
+        self._detail = detail
 
     async def serverStatus(
         self, request: node_pb2.ServerStatusRequest, context: aio.ServicerContext[Any, Any]
@@ -97,20 +103,8 @@ class BlockNodeService(node_pb2_grpc.BlockNodeServiceServicer):
     async def serverStatusDetail(
         self, request: node_pb2.ServerStatusRequest, context: object
     ) -> node_pb2.ServerStatusDetailResponse:
-        """Versions, and the ranges of blocks held; what is stored is available."""
-        ranges = []
-        first, last = self._ledger.first_number, self._ledger.last_number
-        if first is not None and last is not None:
-            ranges.append(node_pb2.BlockRange(range_start=first, range_end=last))
-        major, minor, patch = (int(part) for part in gateway.__version__.split("."))
-        return node_pb2.ServerStatusDetailResponse(
-            version_information=node_pb2.BlockNodeVersions(
-                stream_proto_version=_STREAM_PROTO_VERSION,
-                block_node_version=block_pb2.SemanticVersion(major=major, minor=minor, patch=patch),
-            ),
-            available_ranges=ranges,
-            stored_ranges=ranges,
-        )
+        """Versions, ranges of blocks held, and what is known of the network; what is stored is available."""
+        return self._detail(self._ledger.first_number, self._ledger.last_number)
 
 
 def read_facts(text: str | bytes) -> dict[str, Any]:

@@ -202,17 +202,18 @@ class Arbiter(RaceSteps):
         return self._settle()
 
     def refused(
-        self, attempt_id: AttemptId, reason: str, now_ns: int, *, is_disputed: bool = False
+        self, attempt_id: AttemptId, reason: str, now_ns: int, *, failure: Failure = Failure.REFUSED
     ) -> list[Action]:
-        """Structure, root hash, link or proof is wrong; `reason` says what, got, expected.
+        """The block cannot be accepted; `reason` says what, got, expected.
 
         Args:
-            is_disputed: the link is, and it may be that the node's own last block is wrong.
+            failure: REFUSED: structure, root hash, link or proof is wrong. UNCHECKED: nobody can tell here.
+                DISPUTED: the link is wrong, and it may be that the node's own last block is.
         """
         self._now_ns = now_ns
         block = self.attempts.get(attempt_id)
         if block is not None:
-            self._fail(block, Failure.DISPUTED if is_disputed else Failure.REFUSED, reason)
+            self._fail(block, failure, reason)
         return self._settle()
 
     def committed(self, attempt_id: AttemptId, now_ns: int) -> list[Action]:

@@ -248,6 +248,7 @@ class Failure(Enum):
     DISPUTED = (
         "it links to another block N - 1 than the node has, as those of others do, and no signature decides"
     )
+    UNCHECKED = "the node cannot check it: a key or data are missing here, or it does not know an item"
     BAD_REQUEST = "a message breaks the protocol"
     TOO_LARGE = "more bytes or items than a block may have"
     TIMED_OUT = "not complete in time"
@@ -274,6 +275,9 @@ CONSEQUENCES: Final[dict[Failure, Consequence]] = {
     Failure.REFUSED: Consequence(EndStatus.BAD_BLOCK_PROOF, blamed=True),
     # The node's own lack. Who is wrong is not known, so the others go first all the same.
     Failure.DISPUTED: Consequence(EndStatus.ERROR, blamed=True),
+    # The proof was not checked, so nothing is said against it. Another publisher may have the block with
+    # proofs that this node can check, so others come first.
+    Failure.UNCHECKED: Consequence(EndStatus.ERROR, blamed=True),
     Failure.BAD_REQUEST: Consequence(EndStatus.INVALID_REQUEST, blamed=True),
     Failure.TOO_LARGE: Consequence(EndStatus.INVALID_REQUEST, blamed=True),
     Failure.TIMED_OUT: Consequence(EndStatus.TIMEOUT, blamed=True),

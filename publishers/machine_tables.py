@@ -232,7 +232,11 @@ ENDINGS: Final[dict[EndCode, Ending]] = {
     EndCode.SUCCESS: Ending(Gateway.NEXT, Pace.SOON, "the gateway shuts down or is a standby"),
     # Bounded: INVALID_REQUEST_RETRIES_MAX.
     EndCode.INVALID_REQUEST: Ending(Gateway.NEXT, Pace.BACKOFF, "the gateway calls our request invalid"),
-    EndCode.ERROR: Ending(Gateway.NEXT, Pace.BACKOFF, "the gateway has an internal error"),
+    EndCode.ERROR: Ending(
+        Gateway.NEXT,
+        Pace.BACKOFF,
+        "the gateway cannot go on: it lacks what the block is checked with, or failed",
+    ),
     EndCode.TIMEOUT: Ending(Gateway.NEXT, Pace.BACKOFF, "the gateway found us too slow"),
     # Everything up to its last block is safe: go on behind it. Without news in it, with backoff.
     EndCode.DUPLICATE_BLOCK: Ending(Gateway.SAME, Pace.AT_ONCE, "the gateway has the block already"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 
 import pytest
 
@@ -76,7 +77,7 @@ def test_how_loud_an_answer_is(
 def test_how_loud_a_lost_block_is(failure: Failure, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.DEBUG, "gateway"):
         note_drop("alice", Drop(AttemptId(1), 9, failure, "because"))
-    if failure in (Failure.REFUSED, Failure.DISPUTED):
+    if failure in (Failure.REFUSED, Failure.UNCHECKED, Failure.DISPUTED):
         assert caplog.records == []
         return
     expected = logging.WARNING if failure in (Failure.TIMED_OUT, Failure.NODE) else logging.INFO
@@ -89,7 +90,8 @@ def test_a_refused_block_is_logged_and_counted_by_its_kind(caplog: pytest.LogCap
     note_refusal(counted, 9, "alice", refusal)
     labels = {"reason": RefusalKind.BAD_PROOF.value}
     assert counted.registry.get_sample_value("sluice_blocks_refused_total", labels) == 1
-    assert [record.message for record in caplog.records] == ["block refused"]
+    note_refusal(counted, 9, "alice", replace(refusal, kind=RefusalKind.MISSING_VERIFICATION_DATA))
+    assert [record.message for record in caplog.records] == ["block refused", "block cannot be checked"]
 
 
 @pytest.mark.parametrize("is_dead_end", [True, False])

@@ -450,13 +450,15 @@ def test_a_bad_block_is_refused_and_another_may_send_it(
         mallory, bob = await wire.publisher("mallory"), await wire.publisher("bob")
         await mallory.items(*change(blocks[2]))
         await mallory.end(2)
-        await mallory.expect("end BAD_BLOCK_PROOF last 1 about 2", "closed")
+        status = "ERROR" if kind == "unsupported" else "BAD_BLOCK_PROOF"
+        await mallory.expect(f"end {status} last 1 about 2", "closed")
         assert (await wire.status()).last_available_block == 1
         await bob.block(blocks[2])
         await bob.expect("ack 2")
 
     assert with_node(tmp_path / "tried", scenario, committed=2) == before
-    record = next(record for record in caplog.records if record.message == "block refused")
+    message = "block cannot be checked" if kind == "unsupported" else "block refused"
+    record = next(record for record in caplog.records if record.message == message)
     logged = record.sluice_fields  # type: ignore[attr-defined]
     assert (logged["block"], logged["publisher"], logged["kind"]) == (2, "mallory", kind)
     assert logged["got"]

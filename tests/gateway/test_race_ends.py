@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from gateway.race_actions import Idle
+from gateway.race_tables import Failure
 from tests.gateway.racing import ITEM, PROOF, Race, race_of_three
 
 # --- the end of a stream ------------------------------------------------------------------------------------
@@ -206,7 +207,7 @@ def test_who_may_be_right_hears_error_and_does_not_keep_others_from_the_block() 
     race = race_of_three(hold="verified")
     race.block("Alice", 9)
     race.header("Bob", 9)
-    race.refused(9, is_disputed=True)
+    race.refused(9, failure=Failure.DISPUTED)
     race.expect("Alice", "end ERROR last 8 about 9")
     race.expect("Bob", "skip 9", "resend 9")
     race.connect("Alice")

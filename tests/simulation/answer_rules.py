@@ -206,7 +206,10 @@ class AnswerRules(Picture):
             case EndStatus.INVALID_REQUEST:
                 right = sender is stream and name in ("bad_request", "header", "items", "block_end")
             case EndStatus.ERROR:
-                right = name == "publisher_failed" and sender is stream
+                right = (name == "publisher_failed" and sender is stream) or any(
+                    drop.block_number == end.proximate_number and drop.failure is Failure.UNCHECKED
+                    for drop in drops
+                )
             case EndStatus.TIMEOUT:
                 idle_ns = self._rules.idle_timeout_ns
                 idle = stream.state == "fresh" and bool(idle_ns) and now_ns >= stream.since_ns + idle_ns

@@ -114,7 +114,7 @@ class SimChecks(ProofChecks):
     ) -> Verdict:
         """See `ProofChecks.check`."""
         await asyncio.sleep(self._world.between(*self._options.job_ns) / 1e9)
-        return Verdict(self.check_now(summary), None)
+        return Verdict(self.check_now(summary), None, is_root_signed=True)
 
 
 class SimThread(WorkThread):

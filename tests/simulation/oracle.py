@@ -32,7 +32,7 @@ from tests.simulation.options import Options
 from tests.simulation.picture import SLACK_NS, Block, Stream, held_bytes
 from tests.simulation.storage import Storage
 from tests.simulation.texts import brief, text_of
-from tests.simulation.true_chain import true_blocks
+from tests.simulation.true_chain import true_blocks, with_proof_of_no_key
 from tests.simulation.world import World
 
 
@@ -405,7 +405,13 @@ class Oracle(AnswerRules):
         now_ns = self.world.now_ns
         match failure:
             case Failure.REFUSED:
-                return name == "refused" and tuple(block.items) != true_blocks()[block.number].items
+                true_items, items = true_blocks()[block.number].items, tuple(block.items)
+                return name == "refused" and items not in (
+                    true_items,
+                    with_proof_of_no_key(block.number).items,
+                )
+            case Failure.UNCHECKED:
+                return name == "refused" and tuple(block.items) == with_proof_of_no_key(block.number).items
             case Failure.BAD_REQUEST:
                 return is_own and name in ("bad_request", "items", "block_end") and not block.complete
             case Failure.TOO_LARGE:
@@ -500,6 +506,7 @@ _FROM_PUBLISHERS = frozenset(
 _NOT_BLAMED = frozenset({Failure.SENT_BACK, Failure.RESTARTED, Failure.STREAM_ENDED, Failure.NODE})
 _HEARS = {
     Failure.REFUSED: EndStatus.BAD_BLOCK_PROOF,
+    Failure.UNCHECKED: EndStatus.ERROR,
     Failure.BAD_REQUEST: EndStatus.INVALID_REQUEST,
     Failure.TOO_LARGE: EndStatus.INVALID_REQUEST,
     Failure.TIMED_OUT: EndStatus.TIMEOUT,

@@ -22,6 +22,7 @@ from tests.simulation.true_chain import (
     with_body_of_another,
     with_broken_proof,
     with_item_missing,
+    with_proof_of_no_key,
 )
 from tests.simulation.world import MILLISECOND_NS, SECOND_NS, World
 
@@ -219,6 +220,7 @@ class Rogue:
         """A block that looks well and is wrong."""
         number = self._number()
         lies = [with_broken_proof, with_altered_item, with_item_missing, with_body_of_another]
+        lies.append(with_proof_of_no_key)
         chains = [forged_blocks()]
         # The first block of all is believed when it is signed: there is nothing before it to link to.
         first, is_empty = self._next_number()
