@@ -9,16 +9,13 @@ import logging
 
 from gateway.logs import fields
 from gateway.metrics import Metrics
-from gateway.race_actions import Acknowledgement, Drop, EndOfStream, Resend, Response, Skip
+from gateway.race_actions import Acknowledgement, Drop, EndOfStream, Resend, Response, Skip, Stray
 from gateway.race_tables import EndStatus, Failure
 from gateway.verdict import Refusal
 
-__all__ = ["RESENT_BEGINNING", "note_answer", "note_drop", "note_refusal"]
+__all__ = ["note_answer", "note_drop", "note_refusal", "note_stray"]
 
 log = logging.getLogger(__name__)
-
-RESENT_BEGINNING = "beginning"
-"""The reason of a ResendBlock for a block that did not fail: it was skipped for a beginning that did."""
 
 _USUAL_ENDS = (EndStatus.SUCCESS, EndStatus.DUPLICATE_BLOCK)
 _OURS = (Failure.TIMED_OUT, Failure.NODE)
@@ -44,7 +41,7 @@ def note_answer(metrics: Metrics, publisher: str, response: Response) -> None:
     if isinstance(response, Skip):
         metrics.blocks_skipped.inc()
     elif isinstance(response, Resend):
-        reason = RESENT_BEGINNING if response.failure is None else response.failure.name.lower()
+        reason = "unknown" if response.failure is None else response.failure.name.lower()
         metrics.blocks_resent.labels(reason=reason).inc()
     if log.isEnabledFor(logging.DEBUG):
         log.debug("answered", extra=fields(publisher=publisher, response=repr(response)))
@@ -64,6 +61,13 @@ def note_refusal(metrics: Metrics, number: int, publisher: str, refusal: Refusal
         ),
     )
     metrics.blocks_refused.labels(reason=refusal.kind.value).inc()
+
+
+def note_stray(metrics: Metrics, publisher: str, action: Stray) -> None:
+    """Take note of a message that was dropped; of many in a row the first is logged."""
+    metrics.stray_messages.inc()
+    if action.is_first:
+        log.warning("stray message dropped", extra=fields(publisher=publisher, reason=action.reason))
 
 
 def note_drop(publisher: str, action: Drop) -> None:

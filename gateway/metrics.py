@@ -7,9 +7,9 @@
     sluice_blocks_resent_total{reason}       answers ResendBlock, by how the block was lost: refused (bad
                                              proof, hash or link), bad_request, too_large, timed_out, stalled,
                                              left (disconnected), abandoned (it began another block),
-                                             sent_back, restarted, stream_ended, node, or beginning (it was
-                                             skipped for a first block of the chain that failed)
+                                             sent_back, restarted, stream_ended, node
     sluice_blocks_refused_total{reason}      blocks refused
+    sluice_stray_messages_total              messages of publishers that belong to no block, and were dropped
     sluice_blocks_won_total{publisher}       blocks acknowledged, by who sent them
     sluice_acknowledgement_latency_seconds   from a block's header to its acknowledgement
     sluice_flush_seconds                     one commit: both flushes
@@ -104,6 +104,11 @@ class Metrics:
         )
         self.blocks_acknowledged = Counter(
             "sluice_blocks_acknowledged", "Blocks committed and acknowledged.", registry=registry
+        )
+        self.stray_messages = Counter(
+            "sluice_stray_messages",
+            "Messages of publishers that belong to no block, and were dropped.",
+            registry=registry,
         )
         self.blocks_skipped = Counter("sluice_blocks_skipped", "Answers SkipBlock.", registry=registry)
         self.blocks_resent = Counter(

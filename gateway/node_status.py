@@ -23,9 +23,8 @@ from gateway.channels import WHOLE_BLOCKS, ClientTls, open_channel
 from gateway.errors import BlockRefused, PeerError, TlsError
 from gateway.limits import PEER_STATUS_SECONDS_MAX
 from gateway.logs import one_line
-from gateway.node_service import INSTANCE_KEY, ask_status
+from gateway.node_service import INSTANCE_KEY, ask_status, held_of
 from gateway.root_hash import BlockHasher
-from gateway.subscription import U64_MAX
 from gateway.table_lines import table_lines
 
 __all__ = ["NodeReport", "NodesView", "collect"]
@@ -159,8 +158,7 @@ async def _ask(report: NodeReport, channel: aio.Channel) -> None:
     except (aio.AioRpcError, PeerError, TlsError) as error:
         report.error = _reason(error)
         return
-    if status.last_available_block != U64_MAX:
-        report.first, report.last = status.first_available_block, status.last_available_block
+    report.first, report.last = held_of(status)
 
 
 async def _ask_root(report: NodeReport, channel: aio.Channel, number: int) -> None:

@@ -173,8 +173,9 @@ class Settings:
     publish_proof_idle_ms: int = row(
         "publish.proof_idle_ms",
         WholeNumber(1, 60_000),
-        100,
-        "A block without end_of_block is complete when nothing follows its proof for this long.",
+        2000,
+        "A block without end_of_block is complete when nothing follows its proof for this long, or for half "
+        "of publish.block_timeout_seconds if that is shorter.",
         unit="milliseconds",
     )
     publish_block_timeout_seconds: float = row(
@@ -202,9 +203,17 @@ class Settings:
     publish_duplicate_skip_window: int = row(
         "publish.duplicate_skip_window",
         WholeNumber(0, 1_000_000),
-        0,
+        5,
         "A block at most this far behind the last is answered with SkipBlock in place of DUPLICATE_BLOCK.",
         unit="blocks",
+    )
+    publish_stray_messages_max: int = row(
+        "publish.stray_messages_max",
+        WholeNumber(0, 1_000_000),
+        1000,
+        "Messages in a row that belong to no block and are dropped; beyond it the stream ends with "
+        "INVALID_REQUEST.",
+        unit="messages",
     )
     publish_send_queue_max: int = row(
         "publish.send_queue_max",

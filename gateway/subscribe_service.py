@@ -29,6 +29,7 @@ from datastream.errors import DatastreamError
 from gateway.admission import address_of
 from gateway.api import subscribe_pb2
 from gateway.block_messages import longest_item
+from gateway.block_numbers import U64_MAX
 from gateway.block_reader import BlockReader, Position
 from gateway.connections import cut_off
 from gateway.errors import StoredDataError
@@ -37,7 +38,7 @@ from gateway.limits import SUBSCRIBE_REQUEST_BYTES_MAX
 from gateway.logs import fields
 from gateway.metrics import Metrics
 from gateway.subscriber import READ, WAIT, End, Held, Subscriber
-from gateway.subscription import U64_MAX, status_name
+from gateway.subscription import status_name
 
 __all__ = ["SubscribeLimits", "SubscribeService"]
 

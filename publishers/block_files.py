@@ -23,6 +23,7 @@ from typing import BinaryIO, Final, Literal, get_args
 import zstandard
 
 from gateway.block import Block
+from gateway.block_numbers import BLOCK_NUMBER_MAX
 from gateway.errors import BlockRefused
 from gateway.regular_files import open_regular
 from publishers.errors import BlockFileError, BlockListError
@@ -45,7 +46,6 @@ BlockFormat = Literal["blk", "blk.gz", "blk.zst"]
 """The endings of block files; each says how the bytes are compressed."""
 
 _NAME: Final = re.compile(r"(?P<number>[0-9]{1,20})\.(?P<format>blk|blk\.gz|blk\.zst)", re.ASCII)
-_NUMBER_MAX: Final = 2**64 - 2  # 2^64 - 1 means "no block" on the wire
 _NO_BLOCK_FILE_NAME: Final = "not a block file name (N.blk, N.blk.gz, N.blk.zst)"
 _COMPRESSED_FRAME_BYTES: Final = 65_536  # of headers, a file name among them
 _GZIP_LEVEL: Final = 6
@@ -215,7 +215,7 @@ def encode_block_file(block: Block, block_format: BlockFormat) -> bytes:
 
 def _parse_name(name: str) -> tuple[int, BlockFormat] | None:
     match = _NAME.fullmatch(name)
-    if match is None or int(match["number"]) > _NUMBER_MAX:
+    if match is None or int(match["number"]) > BLOCK_NUMBER_MAX:
         return None
     for block_format in get_args(BlockFormat):
         if match["format"] == block_format:

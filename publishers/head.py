@@ -9,7 +9,7 @@ import grpc
 
 from gateway.api import node_pb2, node_pb2_grpc
 from gateway.channels import ClientTls, open_blocking_channel
-from publishers.signals import NO_BLOCK
+from gateway.node_service import held_of
 
 __all__ = ["Head"]
 
@@ -51,10 +51,10 @@ class Head:
         try:
             for call in calls:
                 try:
-                    last = call.result().last_available_block
+                    _, last = held_of(call.result())
                 except grpc.RpcError:
                     continue
-                return (None if last == NO_BLOCK else last), True
+                return last, True
             return None, False
         finally:
             for call in calls:
