@@ -68,7 +68,7 @@ class Arbiter(RaceSteps):
             )
         elif self.is_closing or (self.retired is not None and not is_peer):
             self._end(stream, EndStatus.SUCCESS, self._closing_reason())
-        elif len(alone) == 1 and (block := alone[0].block) is not None:
+        elif len(alone) == 1 and not alone[0].is_peer and (block := alone[0].block) is not None:
             block.timed_from_ns = now_ns  # somebody else could bring it from now on
         return self._settle()
 

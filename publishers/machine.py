@@ -287,8 +287,7 @@ class PublisherMachine:
         if event.first is None or number is None:
             return []  # what it has acknowledged is not believed; with the next one it is asked again
         self._place_first(event.first)
-        if self._window.first is None or self._window.first >= event.first:
-            self._mark_safe(number, acknowledged=True)
+        self._mark_safe(number, acknowledged=True)
         return self._close_if_all_safe()
 
     def _retry_lost(self, event: Event) -> list[Action]:
@@ -406,7 +405,10 @@ class PublisherMachine:
         return []
 
     def _mark_safe(self, number: int, *, acknowledged: bool) -> bool:
-        """Let go of every block up to `number`; say whether that is news."""
+        """Let go of every block up to `number`, if the gateway stores them all; say whether that is news."""
+        oldest = self._window.first
+        if self._first is None or (oldest is not None and oldest < self._first):
+            return False
         if not self._window.stored(number, self._now_ns, acknowledged=acknowledged):
             return False
         self._progress_at_ns, self._tally.trouble = self._now_ns, None
@@ -428,8 +430,7 @@ class PublisherMachine:
         assert isinstance(event, NodeBehind)
         wanted = (self._first or 0) if event.last is None else event.last + 1
         answered = self._window.hear_behind(wanted)  # before what is safe, and its header, is forgotten
-        # Where no header is ahead of it, it cannot be.
-        if event.last is not None and answered is not None and self._first is not None:
+        if event.last is not None and answered is not None:  # else no header is ahead of it: it cannot be
             self._mark_safe(event.last, acknowledged=False)
         if self._window.is_empty:
             return self._close_if_all_safe()
@@ -472,10 +473,10 @@ class PublisherMachine:
         That is so where it is news, and where a block up to it was offered: an acknowledgement that crossed
         with the header has told of it already, and the node ends the stream all the same.
         """
-        if event.last is None or self._first is None:
+        if event.last is None:
             return False
         is_news = self._mark_safe(event.last, acknowledged=False)
-        return is_news or self._window.has_offered_through(event.last)
+        return is_news or self._first is not None and self._window.has_offered_through(event.last)
 
     def _take_back_wins(self, event: Event) -> None:
         """Correct the count when our header was not accepted although its block was acknowledged."""

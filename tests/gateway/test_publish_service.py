@@ -162,7 +162,7 @@ def test_duplicate_behind_and_next(tmp_path: Path) -> None:
         await alice.block(blocks[3], blocks[4])
         await alice.expect("ack 3", "ack 4")
 
-    with_node(tmp_path, scenario, committed=3)
+    with_node(tmp_path, scenario, committed=3, publish_duplicate_skip_window=0)
 
 
 def test_an_empty_node_is_behind_with_no_block(tmp_path: Path) -> None:
@@ -338,7 +338,10 @@ def test_a_bad_request_is_answered_and_leaves_nothing(
         await send(alice, blocks[2])
         await alice.expect(answer, "closed")
 
-    assert with_node(tmp_path / "tried", scenario, committed=2, **AT_ITS_END) == before
+    assert (
+        with_node(tmp_path / "tried", scenario, committed=2, publish_stray_messages_max=0, **AT_ITS_END)
+        == before
+    )
     record = next(record for record in caplog.records if record.message == "stream ended")
     logged = record.sluice_fields  # type: ignore[attr-defined]
     assert logged["publisher"] == "alice"
@@ -491,7 +494,7 @@ def test_a_stream_that_the_node_ended_is_drained(tmp_path: Path) -> None:
         await bob.block(blocks[0])
         await bob.expect("ack 0")
 
-    with_node(tmp_path, scenario)
+    with_node(tmp_path, scenario, publish_stray_messages_max=0)
 
 
 def test_a_publisher_that_reads_nothing_is_closed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -532,6 +535,12 @@ def test_a_publisher_that_reads_nothing_is_closed(tmp_path: Path, caplog: pytest
             ({}, (("publisher-id", "b" * size),), "b" * PUBLISHER_NAME_CHARACTERS_MAX)
             for size in (PUBLISHER_NAME_CHARACTERS_MAX, PUBLISHER_NAME_CHARACTERS_MAX + 1)
         ),
+        ({}, (("hiero-correlation-id", "N3-STR1"),), "N3"),
+        ({}, (("hiero-correlation-id", "N3-STR27"), ("publisher-id", "bob")), "bob"),
+        ({"x509_subject": [b"CN=alice"]}, (("hiero-correlation-id", "N3-STR1"),), "CN=alice"),
+        ({}, (("hiero-correlation-id", "N3-STR"),), "N3-STR"),
+        ({}, (("hiero-correlation-id", "relay 7"),), "relay 7"),
+        ({}, (("hiero-correlation-id", ""),), "ipv4:127.0.0.1:5"),
         ({}, (("publisher-id", ""),), "ipv4:127.0.0.1:5"),
         ({}, None, "ipv4:127.0.0.1:5"),
         ({"x509_subject": []}, None, "ipv4:127.0.0.1:5"),

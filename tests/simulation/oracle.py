@@ -188,7 +188,7 @@ class Oracle(AnswerRules):
             self._must_end(args[0], status)
         elif name == "connected":
             others = [one for one in self.streams.values() if one.is_ready and one.publisher_id != args[0]]
-            if len(others) == 1 and (block := others[0].block) is not None:
+            if len(others) == 1 and not others[0].is_peer and (block := others[0].block) is not None:
                 block.timed_from_ns = self.world.now_ns  # from now on somebody else could bring it
         elif name == "committed":
             self._committed(subject)
