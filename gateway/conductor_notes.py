@@ -13,9 +13,12 @@ from gateway.race_actions import Acknowledgement, Drop, EndOfStream, Resend, Res
 from gateway.race_tables import EndStatus, Failure
 from gateway.verdict import Refusal
 
-__all__ = ["note_answer", "note_drop", "note_refusal", "note_stray"]
+__all__ = ["RESENT_BEGINNING", "note_answer", "note_drop", "note_refusal", "note_stray"]
 
 log = logging.getLogger(__name__)
+
+RESENT_BEGINNING = "beginning"
+"""The reason of a ResendBlock for a block that did not fail: it was passed for a beginning that did."""
 
 _USUAL_ENDS = (EndStatus.SUCCESS, EndStatus.DUPLICATE_BLOCK)
 _OURS = (Failure.TIMED_OUT, Failure.NODE)
@@ -41,7 +44,7 @@ def note_answer(metrics: Metrics, publisher: str, response: Response) -> None:
     if isinstance(response, Skip):
         metrics.blocks_skipped.inc()
     elif isinstance(response, Resend):
-        reason = "unknown" if response.failure is None else response.failure.name.lower()
+        reason = RESENT_BEGINNING if response.failure is None else response.failure.name.lower()
         metrics.blocks_resent.labels(reason=reason).inc()
     if log.isEnabledFor(logging.DEBUG):
         log.debug("answered", extra=fields(publisher=publisher, response=repr(response)))

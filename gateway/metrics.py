@@ -7,7 +7,8 @@
     sluice_blocks_resent_total{reason}       answers ResendBlock, by how the block was lost: refused (bad
                                              proof, hash or link), bad_request, too_large, timed_out, stalled,
                                              left (disconnected), abandoned (it began another block),
-                                             sent_back, restarted, stream_ended, node
+                                             sent_back, restarted, stream_ended, node, or beginning (it was
+                                             passed for a first block of the chain that failed)
     sluice_blocks_refused_total{reason}      blocks refused
     sluice_stray_messages_total              messages of publishers that belong to no block, and were dropped
     sluice_blocks_won_total{publisher}       blocks acknowledged, by who sent them

@@ -62,7 +62,8 @@ class Resend:
 
     block_number: int
     failure: Failure | None = field(default=None, compare=False)
-    """For the metrics: why the block is needed again. Not sent."""
+    """For the metrics: why the block is needed again; None: it was passed for a first block of the chain that
+    has failed. Not sent."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -390,16 +390,21 @@ class RaceSteps(RaceFacts):
             self._fail(block, Failure.STALLED, f"a block {ahead} or more ahead is complete")
 
     def _send_back(self) -> None:
-        """If nobody sends block L + 1, which has failed, ask those who will not offer it by themselves."""
+        """If nobody sends block L + 1, ask those who will not offer it by themselves.
+
+        It has failed, or they have passed it while the chain was about to begin with a later one.
+        """
         number = self.next_number
         block = self.blocks.get(number)
-        if self.is_closing or block is None or block.state is not BlockState.OPEN:
+        is_wanted = self.has_beginning if block is None else block.state is BlockState.OPEN
+        if self.is_closing or not is_wanted:
             return
         for stream in self.streams.values():
             passed = stream.next_offer is not None and stream.next_offer > number
-            if passed and stream.state not in GONE and self.may_send(stream.name, block):
+            may_send = block is None or self.may_send(stream.name, block)
+            if passed and stream.state not in GONE and may_send:
                 stream.next_offer = stream.asked_for = number
-                self._send(stream, Resend(number, block.failure))
+                self._send(stream, Resend(number, None if block is None else block.failure))
 
     def _close_doors(self) -> list[Action]:
         """Give up what is not complete; `_settle` ends the streams when what is complete is finished."""

@@ -476,7 +476,7 @@ class PublisherMachine:
         if event.last is None:
             return False
         is_news = self._mark_safe(event.last, acknowledged=False)
-        return is_news or self._first is not None and self._window.has_offered_through(event.last)
+        return is_news or (self._first is not None and self._window.has_offered_through(event.last))
 
     def _take_back_wins(self, event: Event) -> None:
         """Correct the count when our header was not accepted although its block was acknowledged."""

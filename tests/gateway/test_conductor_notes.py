@@ -36,6 +36,13 @@ def test_every_failure_has_a_reason_of_its_own_among_what_was_resent(failure: Fa
     assert counted.registry.get_sample_value("sluice_blocks_resent_total", labels) == 1
 
 
+def test_a_block_that_was_passed_for_a_beginning_is_resent_for_that() -> None:
+    counted = metrics()
+    note_answer(counted, "alice", Resend(9))
+    value = counted.registry.get_sample_value("sluice_blocks_resent_total", {"reason": "beginning"})
+    assert value == 1
+
+
 def test_stray_messages_are_counted_and_the_first_in_a_row_is_logged(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

@@ -145,7 +145,9 @@ def draw(seed: int, steps: int | None = None) -> Options:
     options = replace(
         _without_slow_disk(seed, steps), pause_ns=(0, dice.choice([1, 4, 30, 400]) * MILLISECOND_NS)
     )
-    if options.first_block == "any":  # where it did not answer, one that came too early would wait for ever
+    if (
+        options.first_block
+    ):  # a node that does not answer might store what this one does not: it is waited for
         options = replace(options, elsewhere=False)
     return _burst(options, dice) if dice.random() < 0.2 else options
 
