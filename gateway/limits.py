@@ -522,8 +522,7 @@ FOLLOW_SETTLE_SECONDS: Final = 0.005
 """Time between two looks whether the last blocks of a peer are committed, when the node stops following."""
 
 TOLD_AHEAD_BLOCKS_MAX: Final = 10_000_000
-"""So far above all that a node and its peers have, a publisher is believed that there is a block: more than
-half a year of blocks every two seconds. A node that is further behind finds out from its peers."""
+"""So far above all that a node and its peers have, a publisher is believed: over half a year of blocks."""
 
 # --- standbys that acknowledgements wait for ---------------------------------------------------------------
 

@@ -106,11 +106,7 @@ class Metrics:
         self.blocks_acknowledged = Counter(
             "sluice_blocks_acknowledged", "Blocks committed and acknowledged.", registry=registry
         )
-        self.stray_messages = Counter(
-            "sluice_stray_messages",
-            "Messages of publishers that belong to no block, and were dropped.",
-            registry=registry,
-        )
+        self.stray_messages = Counter("sluice_stray_messages", "Messages without a block.", registry=registry)
         self.blocks_skipped = Counter("sluice_blocks_skipped", "Answers SkipBlock.", registry=registry)
         self.blocks_resent = Counter(
             "sluice_blocks_resent", "Answers ResendBlock, by reason.", ["reason"], registry=registry

@@ -65,6 +65,7 @@ class Refusals:
         """Say that no gateway stores a block, which is final; None where one may, or has yet to tell."""
         if len(self._firsts) < self._gateway_count or (first := min(self._firsts.values())) <= number:
             return None
+        self._tally.stored_from = first
         blocks = f"block {number}" if number == first - 1 else f"blocks {number} to {first - 1}"
         gateways = "the gateway" if self._gateway_count == 1 else "of the gateways the earliest"
         return f"no gateway stores {blocks}: {gateways} begins with block {first}"

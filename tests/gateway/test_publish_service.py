@@ -7,7 +7,6 @@ import logging
 from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import grpc
@@ -19,8 +18,8 @@ from gateway.api import publish_pb2
 from gateway.block import Block
 from gateway.hashing import Hashing
 from gateway.items import ItemKind, field_item, kind_of
-from gateway.limits import INLINE_HASH_ITEMS_MAX, PUBLISHER_NAME_CHARACTERS_MAX, TURN_ITEMS_MIN
-from gateway.publish_service import METHOD_NAME, SERVICE_NAME, publisher_name
+from gateway.limits import INLINE_HASH_ITEMS_MAX, TURN_ITEMS_MIN
+from gateway.publish_service import METHOD_NAME, SERVICE_NAME
 from gateway.race_facts import RaceRules
 from gateway.turns import Turns
 from publishers.maker import BlockMaker, MakerOptions, key_of_seed
@@ -522,39 +521,6 @@ def test_a_publisher_that_reads_nothing_is_closed(tmp_path: Path, caplog: pytest
     left = [record.sluice_fields for record in caplog.records if record.message == "publisher left"]  # type: ignore[attr-defined]
     reasons = {fields["publisher"]: fields["reason"] for fields in left}
     assert reasons["deaf"] == "the publisher does not read its responses"
-
-
-@pytest.mark.parametrize(
-    ("auth", "metadata", "name"),
-    [
-        ({"x509_subject": [b"CN=alice"]}, (("publisher-id", "bob"),), "CN=alice"),
-        ({"x509_common_name": [b"alice"]}, (("publisher-id", "bob"),), "alice"),
-        ({"x509_subject": [b"\xff"]}, None, "\ufffd"),
-        ({"transport_security_type": [b"ssl"]}, (("other", "x"), ("publisher-id", "bob")), "bob"),
-        *(
-            ({}, (("publisher-id", "b" * size),), "b" * PUBLISHER_NAME_CHARACTERS_MAX)
-            for size in (PUBLISHER_NAME_CHARACTERS_MAX, PUBLISHER_NAME_CHARACTERS_MAX + 1)
-        ),
-        ({}, (("hiero-correlation-id", "N3-STR1"),), "N3"),
-        ({}, (("hiero-correlation-id", "N3-STR27"), ("publisher-id", "bob")), "bob"),
-        ({"x509_subject": [b"CN=alice"]}, (("hiero-correlation-id", "N3-STR1"),), "CN=alice"),
-        ({}, (("hiero-correlation-id", "N3-STR"),), "N3-STR"),
-        ({}, (("hiero-correlation-id", "relay 7"),), "relay 7"),
-        ({}, (("hiero-correlation-id", ""),), "ipv4:127.0.0.1:5"),
-        ({}, (("publisher-id", ""),), "ipv4:127.0.0.1:5"),
-        ({}, None, "ipv4:127.0.0.1:5"),
-        ({"x509_subject": []}, None, "ipv4:127.0.0.1:5"),
-        # A certificate with alternative names alone: all of them were one publisher, named "".
-        ({"x509_subject": [b""], "x509_common_name": [b""]}, (("publisher-id", "bob"),), "bob"),
-    ],
-)
-def test_a_publisher_is_its_certificate_else_its_id_else_its_connection(
-    auth: dict[str, list[bytes]], metadata: tuple[tuple[str, str], ...] | None, name: str
-) -> None:
-    context = SimpleNamespace(
-        auth_context=lambda: auth, invocation_metadata=lambda: metadata, peer=lambda: "ipv4:127.0.0.1:5"
-    )
-    assert publisher_name(context) == name  # type: ignore[arg-type]
 
 
 def test_a_publisher_is_known_by_its_id_or_its_connection(

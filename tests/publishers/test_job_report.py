@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from publishers.job_report import Failure, JobReport, safe_through_of
-from publishers.report import PublishReport
+from publishers.job_report import Failure, JobReport
+from publishers.report import PublishReport, safe_through_of
 
 
 def report_of(
