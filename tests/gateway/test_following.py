@@ -14,7 +14,6 @@ import pytest
 
 from gateway.addresses import Address, parse_address
 from gateway.block import Block
-from gateway.block_numbers import BLOCK_NUMBER_MAX, U64_MAX
 from gateway.catch_up import CatchUp
 from gateway.conductor import Conductor
 from gateway.following import Following
@@ -22,7 +21,6 @@ from gateway.items import field_item
 from gateway.node import Node
 from publishers.maker import key_of_seed
 from tests.certificates import Authority
-from tests.gateway.blocks import header_item
 from tests.gateway.fake_peer import (
     Code,
     FakePeer,
@@ -128,45 +126,6 @@ def test_the_range_of_a_publisher_that_leaves_is_a_target_too(tmp_path: Path) ->
             assert node.ledger.last_number == 15, "no further than it was told"
 
     asyncio.run(scenario())
-
-
-@pytest.mark.parametrize(
-    ("earliest", "latest"),
-    [(25, 24), (25, 1 << 63), (25, U64_MAX), (U64_MAX, U64_MAX), (25, BLOCK_NUMBER_MAX), (10**15, 24)],
-)
-def test_a_node_that_is_level_is_led_nowhere_by_the_range_of_a_publisher(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, earliest: int, latest: int
-) -> None:
-    """As consensus nodes say that nothing is acknowledged, or none; and what nobody can have."""
-    too_far_behind = Request.EndStream.Code.TOO_FAR_BEHIND
-
-    async def scenario() -> None:
-        async with AsyncExitStack() as stack:
-            peer = await stack.enter_async_context(fake_peer(BLOCKS))
-            node = await stack.enter_async_context(running_node(tmp_path, **FAST, peers=peers(peer.address)))
-            wire = await stack.enter_async_context(wire_to(node))
-            await until_block(node, 29)
-            for _ in range(2):
-                publisher = await wire.publisher()
-                await publisher.end_stream(too_far_behind, earliest, latest)
-                await publisher.expect("closed")
-            publisher = await wire.publisher()
-            for number in (U64_MAX, 1 << 63, 10**15):
-                await publisher.items(header_item(number))
-                await publisher.expect("behind 29")
-            await asyncio.sleep(0.5)
-            assert (node.following.distance, node.following.problem) == (0, None)
-            assert node.account.readiness() == []
-            assert node.conductor.catch_up_target is None
-            assert peer.asked == [(0, 29)]
-
-    caplog.set_level(logging.INFO)
-    asyncio.run(scenario())
-    assert not logged(caplog, "EndStream breaks the protocol")
-    assert (
-        len(logged(caplog, "a publisher told of a block that is implausibly far ahead; it is not looked for"))
-        == 1
-    )
 
 
 def spoiled(block: Block) -> Block:
