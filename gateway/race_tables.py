@@ -72,7 +72,7 @@ class Standing(_Key):
 
     COMMITTED = "N <= L"
     COMMITTED_JUST_NOW = "N <= L, inside the duplicate skip window"
-    BELOW_FIRST = "N is below the first block that this node holds, is being sent, or is to begin with"
+    BELOW_FIRST = "N is below the first block that the node holds or begins with"
     STREAMING = "another publisher is sending it"
     HELD = "received whole, not yet acknowledged"
     STARTED_OVER = "P is sending it, and starts it over"

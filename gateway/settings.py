@@ -182,8 +182,8 @@ class Settings:
         "publish.block_timeout_seconds",
         Seconds(_DAY_SECONDS),
         Derived("3 x block_time_seconds", lambda settings: 3 * settings.block_time_seconds),
-        "Time in which the winner of a block must complete it; below 2 x block_time_seconds is refused, "
-        "because gathering a block's signatures may take that long.",
+        "Time in which the winner of a block must complete it while others are connected; below "
+        "2 x block_time_seconds is refused, because gathering a block's signatures may take that long.",
         unit="seconds",
     )
     publish_stall_blocks: int = row(
@@ -197,7 +197,8 @@ class Settings:
         "publish.idle_timeout_seconds",
         Seconds(_DAY_SECONDS),
         300.0,
-        "A publisher that never sends a block header is closed after this long.",
+        "A publisher that never sends a block header is closed after this long, and one that is alone and falls "
+        "silent in mid-block.",
         unit="seconds",
     )
     publish_duplicate_skip_window: int = row(
