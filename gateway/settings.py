@@ -197,8 +197,8 @@ class Settings:
         "publish.idle_timeout_seconds",
         Seconds(_DAY_SECONDS),
         300.0,
-        "A publisher that never sends a block header is closed after this long, and one that is alone and falls "
-        "silent in mid-block.",
+        "A publisher that never sends a block header is closed after this long; so is one that is alone and "
+        "falls silent in mid-block.",
         unit="seconds",
     )
     publish_duplicate_skip_window: int = row(
