@@ -38,9 +38,8 @@ from gateway.limits import (
 )
 from gateway.logs import fields
 from gateway.metrics import Metrics
-from gateway.node_service import INSTANCE_KEY, ask_status
+from gateway.node_service import INSTANCE_KEY, ask_status, held_of
 from gateway.peer_stream import PeerStream
-from gateway.subscription import U64_MAX
 
 __all__ = ["Following"]
 
@@ -92,6 +91,8 @@ class Following:
         """Why this node could not take blocks when that was said last, and the block that it needed then."""
         self._given_up: tuple[int | None, int] = None, 0
         """The target that was given up last, and the block that was needed then."""
+        self._said_implausible = False
+        """The last block that a publisher has told of was implausibly far ahead."""
         self._failure: str | None = None
         """Why the loop has ended, which would be our bug."""
         self._stream: PeerStream | None = None
@@ -172,7 +173,7 @@ class Following:
         assert self._task is None, "stop first"
         self._machine, self._failure = machine, None
         if not machine.live and self._conductor.catch_up_target is not None:
-            machine.aim(self._conductor.catch_up_target)
+            self._aim(machine, self._conductor.catch_up_target)
         self._task = asyncio.get_running_loop().create_task(self._run(machine))
         self._task.add_done_callback(self._on_done)
 
@@ -184,8 +185,23 @@ class Following:
 
     def _on_target(self, target_number: int) -> None:
         if self._machine is not None and not self._machine.live:
-            self._machine.aim(target_number)
+            self._aim(self._machine, target_number)
             self._changed.set()
+
+    def _aim(self, machine: CatchUp, told_number: int) -> None:
+        """Aim at a block that a publisher has told of, unless there can hardly be such a block."""
+        if machine.is_plausible(told_number, self._conductor.next_to_store):
+            machine.aim(told_number)
+            self._said_implausible = False
+            return
+        self._conductor.arbiter.forget_catch_up_target()  # or lower ones would not be told
+        level = logging.DEBUG if self._said_implausible else logging.WARNING
+        self._said_implausible = True
+        log.log(
+            level,
+            "a publisher told of a block that is implausibly far ahead; it is not looked for",
+            extra=fields(target=told_number, next=self._conductor.next_to_store),
+        )
 
     async def _run(self, machine: CatchUp) -> None:
         """Try peers as the machine says, until cancelled."""
@@ -452,6 +468,4 @@ async def ask(stub: node_pb2_grpc.BlockNodeServiceAsyncStub, timeout_seconds: fl
     """
     status, facts = await ask_status(stub, "", timeout_seconds)
     instance, role = str(facts.get(INSTANCE_KEY, "")), str(facts.get("role", ""))
-    if status.last_available_block == U64_MAX:
-        return Said(None, None, instance, role)
-    return Said(status.first_available_block, status.last_available_block, instance, role)
+    return Said(*held_of(status), instance, role)

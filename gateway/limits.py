@@ -15,7 +15,6 @@ __all__ = [
     "BLAMED_PUBLISHERS_KEPT",
     "BLOCK_ANSWER_BYTES_MAX",
     "BLOCK_ITEMS_MAX",
-    "BLOCK_NUMBER_MAX",
     "CERTIFICATE_LOOK_SECONDS",
     "CERTIFICATE_WARNING_DAYS",
     "CHAIN_SNAPSHOT_BLOCKS",
@@ -131,6 +130,7 @@ __all__ = [
     "THREAD_SWITCH_SECONDS",
     "TIMER_LATE_SECONDS_MAX",
     "TLS_FILE_BYTES_MAX",
+    "TOLD_AHEAD_BLOCKS_MAX",
     "TURN_ITEMS_MIN",
     "WARM_UP_SECONDS_MAX",
 ]
@@ -268,9 +268,6 @@ CONTROL_SECONDS_MAX: Final = 3_600
 """The longest time that a control call may ask a node to wait or hold, in seconds."""
 
 # --- publishing ---------------------------------------------------------------------------------------------
-
-BLOCK_NUMBER_MAX: Final = (1 << 64) - 2
-"""The highest number that a block can have: the one above it means "no block yet" (wire.md section 6)."""
 
 BLOCK_ITEMS_MAX: Final = 2_000_000
 """Items in one block. Python needs some 70 bytes for an item beside its own, and its entry 17, so a block of
@@ -523,6 +520,9 @@ long, and a process that hangs keeps its connections."""
 
 FOLLOW_SETTLE_SECONDS: Final = 0.005
 """Time between two looks whether the last blocks of a peer are committed, when the node stops following."""
+
+TOLD_AHEAD_BLOCKS_MAX: Final = 10_000_000
+"""So far above all that a node and its peers have, a publisher is believed: over half a year of blocks."""
 
 # --- standbys that acknowledgements wait for ---------------------------------------------------------------
 

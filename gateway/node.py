@@ -222,11 +222,12 @@ class Node:
 
     def _make_conductor(self) -> None:
         settings = self.settings
+        first, last = self.ledger.first_number, self.ledger.last_number
         gate, least = None, settings.commit_min_standbys
         if least:
             gate = StandbyGate(least, self._instance, self._peers, self.ledger.chain)
         self.conductor = Conductor(
-            Arbiter(self.ledger.last_number, first_number(settings), race_rules(settings)),
+            Arbiter(last, first_number(settings) if last is None else first, race_rules(settings)),
             self.ledger,
             self._checks,
             self.metrics,

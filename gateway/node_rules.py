@@ -61,16 +61,21 @@ def peer_tls(settings: Settings) -> ClientTls | None:
 
 def race_rules(settings: Settings) -> RaceRules:
     """Give the rules of the publish race."""
+    block_timeout_ns = int(settings.publish_block_timeout_seconds * 1e9)
+    proof_idle_ns = settings.publish_proof_idle_ms * 1_000_000
+    if block_timeout_ns:  # or a block that is all there would be given up before it is taken as complete
+        proof_idle_ns = min(proof_idle_ns, block_timeout_ns // 2)
     return RaceRules(
         block_bytes_max=settings.publish_max_block_bytes,
         inflight_bytes_max=settings.publish_max_inflight_bytes,
         publisher_bytes_max=settings.publish_max_publisher_inflight_bytes,
         address_bytes_max=settings.publish_max_address_inflight_bytes,
-        proof_idle_ns=settings.publish_proof_idle_ms * 1_000_000,
-        block_timeout_ns=int(settings.publish_block_timeout_seconds * 1e9),
+        proof_idle_ns=proof_idle_ns,
+        block_timeout_ns=block_timeout_ns,
         stall_blocks=settings.publish_stall_blocks,
         idle_timeout_ns=int(settings.publish_idle_timeout_seconds * 1e9),
         duplicate_skip_window=settings.publish_duplicate_skip_window,
+        stray_messages_max=settings.publish_stray_messages_max,
     )
 
 

@@ -25,11 +25,10 @@ from gateway.channels import WHOLE_BLOCKS, ClientTls, open_channel, relayed_if_r
 from gateway.errors import BlockRefused, PeerError, TlsError
 from gateway.limits import PEER_STATUS_SECONDS_MAX
 from gateway.logs import one_line
-from gateway.node_service import INSTANCE_KEY, ask_status
+from gateway.node_service import INSTANCE_KEY, ask_status, held_of
 from gateway.root_hash import BlockHasher
 from gateway.status_detail import as_json as detail_as_json
 from gateway.status_detail import lines as detail_lines
-from gateway.subscription import U64_MAX
 from gateway.table_lines import table_lines
 
 __all__ = ["NodeReport", "NodesView", "collect"]
@@ -193,8 +192,7 @@ async def _reached(report: NodeReport, ask: Callable[[], Awaitable[None]]) -> No
 async def _ask(report: NodeReport, channel: aio.Channel, *, detail: bool) -> None:
     """Ask one node what it holds."""
     status = await _status(report, channel, "")
-    if status.last_available_block != U64_MAX:
-        report.first, report.last = status.first_available_block, status.last_available_block
+    report.first, report.last = held_of(status)
     if detail:
         await _ask_detail(report, channel)
 

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -35,6 +36,8 @@ from grpc import aio
 from gateway.admission import Admission, AdmissionLimits, DenialKind
 from gateway.api import publish_pb2
 from gateway.begun import Begun
+from gateway.block_numbers import BLOCK_NUMBER_MAX, U64_MAX, from_wire
+from gateway.block_numbers import to_wire as number_to_wire
 from gateway.conductor import Conductor
 from gateway.errors import ItemError
 from gateway.item_set import ItemSet, inspect
@@ -57,10 +60,13 @@ log = logging.getLogger(__name__)
 
 _SHORT_BYTES_MAX = 512
 """A message with no more than a header has about 100."""
-U64_MAX = (1 << 64) - 1
 SERVICE_NAME = "org.hiero.block.api.BlockStreamPublishService"
 METHOD_NAME = "publishBlockStream"
 PUBLISHER_ID_KEY = "publisher-id"
+CORRELATION_ID_KEY = "hiero-correlation-id"
+"""Metadata by which consensus nodes are known: `N3-STR1` is node 3, and the first stream that it opened."""
+
+_OF_STREAM = re.compile(r"(?P<node>.+)-STR[0-9]+")
 
 _Request = publish_pb2.PublishStreamRequest
 _Wire = publish_pb2.PublishStreamResponse
@@ -306,17 +312,20 @@ class PublishService:
         outbox.said_goodbye = True
         code, earliest, latest = message.end_code, message.earliest_block_number, message.latest_block_number
         name = _END_CODE.Name(code) if code in _END_CODE.values() else str(code)
-        wrong = code not in _END_CODE.values() or code == _END_CODE.UNKNOWN or earliest > latest
+        wrong = code not in _END_CODE.values() or code == _END_CODE.UNKNOWN
+        wrong = wrong or not (_may_be_said(earliest) and _may_be_said(latest))
         log.log(
             logging.WARNING if wrong or code == _END_CODE.ERROR else logging.INFO,
             "EndStream breaks the protocol" if wrong else "publisher ends its stream",
-            extra=fields(publisher=outbox.name, code=name, earliest=earliest, latest=latest),
+            extra=fields(
+                publisher=outbox.name, code=name, earliest=from_wire(earliest), latest=from_wire(latest)
+            ),
         )
         behind = code == _END_CODE.TOO_FAR_BEHIND and not wrong
         return self._conductor.arbiter.end_stream(
             outbox.publisher_id,
             now_ns,
-            latest=latest if behind else None,
+            target=_last_to_take(earliest, latest) if behind else None,
             is_error=code == _END_CODE.ERROR,
             reason=f"EndStream({name})",
         )
@@ -350,13 +359,41 @@ def _item_set_of(request: _Request) -> ItemSet | BadMessage:
         return BadMessage(str(error))
 
 
+def _may_be_said(number: int) -> bool:
+    """Whether a number in EndStream is a block's, or one of the two by which Java says that there is none."""
+    return number <= BLOCK_NUMBER_MAX or number in (U64_MAX, BLOCK_NUMBER_MAX + 1)
+
+
+def _last_to_take(earliest: int, latest: int) -> int | None:
+    """Say which block this node has to take from others before it can go on with a publisher.
+
+    Args:
+        earliest: the first block that the publisher holds; of those before it, it has none.
+        latest: the last block that was acknowledged to it, so that others have it.
+    """
+    first_held, acknowledged = from_wire(earliest), from_wire(latest)
+    last = max(-1 if first_held is None else first_held - 1, -1 if acknowledged is None else acknowledged)
+    return None if last < 0 else last
+
+
 def publisher_name(caller: Caller, context: aio.ServicerContext[Any, Any]) -> str:
-    """Tell who a publisher is: its certificate's subject, else `publisher-id`, else its connection."""
+    """Tell who a publisher is: its certificate's subject, else what it says, else its connection.
+
+    What it says is `publisher-id`, or the node in `hiero-correlation-id`: each stream that a consensus node
+    opens has another number behind that, and all of them are one publisher.
+    """
     if caller.subjects:
         return _printable(caller.subjects[0])
+    said: dict[str, str] = {}
     for key, value in context.invocation_metadata() or ():
-        if key == PUBLISHER_ID_KEY and value:
-            return _printable(value)
+        if key in (PUBLISHER_ID_KEY, CORRELATION_ID_KEY) and value:
+            said.setdefault(key, _printable(value))
+    if PUBLISHER_ID_KEY in said:
+        return said[PUBLISHER_ID_KEY]
+    correlation = said.get(CORRELATION_ID_KEY)
+    if correlation is not None:
+        of_stream = _OF_STREAM.fullmatch(correlation)
+        return correlation if of_stream is None else of_stream["node"]
     return caller.peer
 
 
@@ -367,7 +404,7 @@ def _printable(value: str | bytes) -> str:
 
 @lru_cache(maxsize=16)  # all publishers hear the same of a block
 def to_wire(response: Response) -> publish_pb2.PublishStreamResponse:
-    """Make the message of a response. "No block yet" is 2^64 - 1 on the wire (wire.md section 6)."""
+    """Make the message of a response."""
     match response:
         case Acknowledgement(number):
             return _Wire(acknowledgement=_Wire.BlockAcknowledgement(block_number=number))
@@ -376,16 +413,12 @@ def to_wire(response: Response) -> publish_pb2.PublishStreamResponse:
         case Resend(number):
             return _Wire(resend_block=_Wire.ResendBlock(block_number=number))
         case Behind(last):
-            return _Wire(node_behind_publisher=_Wire.BehindPublisher(block_number=_last(last)))
+            return _Wire(node_behind_publisher=_Wire.BehindPublisher(block_number=number_to_wire(last)))
         case EndOfStream(status, last, proximate):
             return _Wire(
                 end_stream=_Wire.EndOfStream(
                     status=_STATUS[status],
-                    block_number=_last(last),
+                    block_number=number_to_wire(last),
                     proximate_block_number=proximate or 0,
                 )
             )
-
-
-def _last(number: int | None) -> int:
-    return U64_MAX if number is None else number

@@ -28,6 +28,7 @@ from grpc import aio
 from datastream.errors import DatastreamError
 from gateway.api import subscribe_pb2
 from gateway.block_messages import longest_item
+from gateway.block_numbers import U64_MAX
 from gateway.block_reader import BlockReader, Position
 from gateway.errors import StoredDataError
 from gateway.ledger import Ledger
@@ -35,7 +36,7 @@ from gateway.limits import SUBSCRIBE_REQUEST_BYTES_MAX
 from gateway.logs import fields
 from gateway.metrics import Metrics
 from gateway.subscriber import READ, WAIT, End, Held, Subscriber
-from gateway.subscription import U64_MAX, status_name
+from gateway.subscription import status_name
 from gateway.transport.callers import Caller, caller_of
 
 __all__ = ["SubscribeLimits", "SubscribeService"]

@@ -20,10 +20,12 @@ from grpc import aio
 
 from gateway.api import node_pb2, node_pb2_grpc, subscribe_pb2, subscribe_pb2_grpc
 from gateway.block import Block
+from gateway.block_numbers import to_wire
 from gateway.catch_up import CatchUp, CatchUpRules, Outcome, Try
 from gateway.channels import ClientTls, keepalive, open_channel, refused_headers
 from gateway.errors import SubscriptionError, TlsError
-from gateway.subscription import U64_MAX, BlockAssembler, status_name
+from gateway.node_service import begins_with, held_of
+from gateway.subscription import BlockAssembler, status_name
 from publishers import limits
 from publishers.errors import SourceRefused, SourceUnreachable
 
@@ -163,8 +165,7 @@ class BlockFollower:
             async for block in self._blocks_of(channel, assembler):
                 yield Received(block, address)
             if assembler.status == _Code.INVALID_START_BLOCK_NUMBER and self._is_expected_only:
-                # The chain has begun, and elsewhere. All of it is new, so that "new" is as good as "first".
-                self._start = "first"
+                # The chain has begun, and elsewhere.
                 self.next_number = await self._resolve_start(channel)
                 assembler = BlockAssembler(self.next_number, self._end)
                 async for block in self._blocks_of(channel, assembler):
@@ -182,11 +183,9 @@ class BlockFollower:
         """Give the blocks of one call, up to its end; what it ended with is known to `assembler`."""
         if assembler.complete:  # the start is above the last block wanted
             return
-        assert assembler.next_number is not None
         call: Any = subscribe_pb2_grpc.BlockStreamSubscribeServiceStub(channel).subscribeBlockStream(
             subscribe_pb2.SubscribeStreamRequest(
-                start_block_number=assembler.next_number,
-                end_block_number=U64_MAX if self._end is None else self._end,
+                start_block_number=to_wire(assembler.next_number), end_block_number=to_wire(self._end)
             )
         )
         await call.wait_for_connection()
@@ -201,20 +200,21 @@ class BlockFollower:
                 self.next_number = block.number + 1
                 yield block
 
-    async def _resolve_start(self, channel: aio.Channel) -> int:
-        """Ask a gateway where its first block is, or its next."""
+    async def _resolve_start(self, channel: aio.Channel) -> int | None:
+        """Ask a gateway where its first block is, or its next; None: with whatever its chain will begin."""
         call: Any = node_pb2_grpc.BlockNodeServiceStub(channel).serverStatus(
             node_pb2.ServerStatusRequest(), timeout=limits.STATUS_SECONDS
         )
         status: node_pb2.ServerStatusResponse | None = await call
         if status is None:
             raise _nonsense("its status", "a ServerStatusResponse")
-        self._is_expected_only = status.last_available_block == U64_MAX
-        if self._is_expected_only:
-            return status.next_expected_block
-        if self._start == "first":
-            return status.first_available_block
-        return status.last_available_block + 1
+        _, last = held_of(status)
+        self._is_expected_only = last is None
+        if last is None:
+            self._start = "first"  # all that will come is new
+        if last is None or self._start == "first":
+            return begins_with(status)
+        return last + 1
 
 
 def _nonsense(what: str, expected: str) -> SubscriptionError:

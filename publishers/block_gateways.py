@@ -20,7 +20,8 @@ from gateway.api import node_pb2, node_pb2_grpc, subscribe_pb2, subscribe_pb2_gr
 from gateway.block import Block
 from gateway.channels import ClientTls, call_once, open_blocking_channel, refused_headers
 from gateway.errors import SubscriptionError
-from gateway.subscription import U64_MAX, BlockAssembler, status_name
+from gateway.node_service import held_of
+from gateway.subscription import BlockAssembler, status_name
 from publishers import limits
 from publishers.errors import SourceUnreachable
 
@@ -136,9 +137,7 @@ class BlockGateways:
             status = call_once(address, self._tls, ask, _CHANNEL_OPTIONS)
         except grpc.RpcError as error:
             raise _Trouble(_reason(error)) from error
-        if status.last_available_block == U64_MAX:
-            return HeldBlocks(None, None)
-        return HeldBlocks(status.first_available_block, status.last_available_block)
+        return HeldBlocks(*held_of(status))
 
     def blocks(self, first: int, last: int, wait: Callable[[float], None] = time.sleep) -> Iterator[Block]:
         """Give the blocks of a range, in order; what is not committed yet is waited for.

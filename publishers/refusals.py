@@ -7,6 +7,8 @@ once in any case, and the retries of limits.py are made.
     BAD_BLOCK_PROOF    for each block                                   never; a block that is stored is gone
     INVALID_REQUEST    streams in a row, as the fault may be anywhere   when a block becomes safe
 
+A block below the first one of every gateway of the list is stored by none of them: that is final at once.
+
 Source: publish-block-stream.md, "Error Handling".
 """
 
@@ -44,10 +46,29 @@ class Refusals:
         self._bad_proof_retries_max = bad_proof_retries_max
         self._invalid_request_retries_max = invalid_request_retries_max
         self._invalid_streak = 0
+        self._firsts: dict[int, int] = {}
 
     def progress(self) -> None:
         """A block became safe: what is sent is not invalid."""
         self._invalid_streak = 0
+
+    def begins_with(self, gateway: int, first: int) -> None:
+        """Note the first block that a gateway stores.
+
+        Args:
+            gateway: 0-based position in the list.
+            first: number of the block.
+        """
+        self._firsts[gateway] = first
+
+    def stored_nowhere(self, number: int) -> str | None:
+        """Say that no gateway stores a block, which is final; None where one may, or has yet to tell."""
+        if len(self._firsts) < self._gateway_count or (first := min(self._firsts.values())) <= number:
+            return None
+        self._tally.stored_from = first
+        blocks = f"block {number}" if number == first - 1 else f"blocks {number} to {first - 1}"
+        gateways = "the gateway" if self._gateway_count == 1 else "of the gateways the earliest"
+        return f"no gateway stores {blocks}: {gateways} begins with block {first}"
 
     def bad_proof(self, number: int) -> str | None:
         """Count BAD_BLOCK_PROOF for a block; return why it is final, None where it is not."""

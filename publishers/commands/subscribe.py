@@ -20,6 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gateway.addresses import parse_addresses
+from gateway.block_numbers import BLOCK_NUMBER_MAX
 from gateway.channels import ClientTls
 from gateway.commands.finite_range import FiniteRange
 from gateway.commands.named_path import NamedPath
@@ -37,7 +38,6 @@ __all__ = ["command"]
 
 _TABLE_ROWS = 12
 _TABLE_REFRESHES_PER_SECOND = 4
-_NUMBER_MAX = 2**64 - 2
 
 
 def _addresses(context: click.Context, parameter: click.Parameter, text: str) -> tuple[str, ...]:
@@ -52,7 +52,7 @@ def _start(context: click.Context, parameter: click.Parameter, text: str) -> Sta
         return "first"
     if text == "new":
         return "new"
-    number = number_of(text, _NUMBER_MAX)
+    number = number_of(text, BLOCK_NUMBER_MAX)
     if number is None:
         raise click.BadParameter(f"{text!r} is not a block number, 'first' or 'new'", context, parameter)
     return number
@@ -77,7 +77,11 @@ def _start(context: click.Context, parameter: click.Parameter, text: str) -> Sta
     help="Where to begin: a block number, the first block that the node has, or those that come from now on.",
 )
 @click.option(
-    "--to", "end", type=click.IntRange(0, _NUMBER_MAX), metavar="M", help="The last block; without, no end."
+    "--to",
+    "end",
+    type=click.IntRange(0, BLOCK_NUMBER_MAX),
+    metavar="M",
+    help="The last block; without, no end.",
 )
 @click.option(
     "--out",

@@ -124,9 +124,9 @@ class Race:
             self.items(name, ITEM, PROOF)
             self.end(name, number)
 
-    def end_stream(self, name: str, latest: int | None = None, *, is_error: bool = False) -> None:
+    def end_stream(self, name: str, target: int | None = None, *, is_error: bool = False) -> None:
         """Send EndStream."""
-        actions = self.arbiter.end_stream(self.ids[name], self.now_ns, latest=latest, is_error=is_error)
+        actions = self.arbiter.end_stream(self.ids[name], self.now_ns, target=target, is_error=is_error)
         self._do(actions)
 
     def half_close(self, name: str) -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.conductor_notes import note_answer, note_dispute, note_drop, note_refusal
+from gateway.conductor_notes import note_answer, note_dispute, note_drop, note_refusal, note_stray
 from gateway.dispute import Disputed
 from gateway.metrics import Metrics
 from gateway.race_actions import (
@@ -16,9 +16,11 @@ from gateway.race_actions import (
     Behind,
     Drop,
     EndOfStream,
+    PublisherId,
     Resend,
     Response,
     Skip,
+    Stray,
 )
 from gateway.race_tables import EndStatus, Failure
 from gateway.verdict import Refusal, RefusalKind
@@ -36,11 +38,21 @@ def test_every_failure_has_a_reason_of_its_own_among_what_was_resent(failure: Fa
     assert counted.registry.get_sample_value("sluice_blocks_resent_total", labels) == 1
 
 
-def test_a_block_that_was_skipped_for_a_beginning_is_resent_for_that() -> None:
+def test_a_block_that_was_passed_for_a_beginning_is_resent_for_that() -> None:
     counted = metrics()
     note_answer(counted, "alice", Resend(9))
     value = counted.registry.get_sample_value("sluice_blocks_resent_total", {"reason": "beginning"})
     assert value == 1
+
+
+def test_stray_messages_are_counted_and_the_first_in_a_row_is_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    counted = metrics()
+    for is_first in (True, False):
+        note_stray(counted, "alice", Stray(PublisherId(1), "got 2 items", is_first))
+    assert counted.registry.get_sample_value("sluice_stray_messages_total") == 2
+    assert [record.message for record in caplog.records] == ["stray message dropped"]
 
 
 def test_what_a_resend_was_for_does_not_make_it_another_answer() -> None:

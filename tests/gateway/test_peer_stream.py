@@ -55,7 +55,7 @@ async def attempt(tmp_path: Path, begun: int, plan: Range, *sent: int) -> tuple[
         peer = await stack.enter_async_context(
             fake_peer(BLOCKS, says(*whole(*[BLOCKS[number] for number in sent])))
         )
-        node = await stack.enter_async_context(running_node(tmp_path))
+        node = await stack.enter_async_context(running_node(tmp_path, publish_duplicate_skip_window=0))
         wire = await stack.enter_async_context(wire_to(node))
         if begun:
             publisher = await wire.publisher()

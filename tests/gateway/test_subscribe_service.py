@@ -20,13 +20,13 @@ from datastream.layout import DATA_SIZE_MAX
 from gateway.addresses import Address
 from gateway.api import subscribe_pb2, subscribe_pb2_grpc
 from gateway.block import Block
+from gateway.block_numbers import U64_MAX
 from gateway.grpc_server import GrpcServer, ServerPlan, start_server
 from gateway.items import ItemKind, field_item, varint
 from gateway.ledger import Ledger, VerifiedBlock
 from gateway.limits import SUBSCRIBE_REQUEST_BYTES_MAX
 from gateway.metrics import Metrics
 from gateway.subscribe_service import METHOD_NAME, SERVICE_NAME, SubscribeLimits, SubscribeService
-from gateway.subscription import U64_MAX
 from tests.deaf_client import DeafClient
 from tests.gateway.blocks import header_item
 from tests.gateway.test_ledger import commit, logged

@@ -215,12 +215,15 @@ class SimNode:
             stall_blocks=options.stall_blocks,
             idle_timeout_ns=options.idle_timeout_ns,
             duplicate_skip_window=options.duplicate_skip_window,
+            proof_idle_ns=options.proof_idle_ns,
+            stray_messages_max=options.stray_messages_max,
             inflight_bytes_max=options.inflight_bytes_max,
             publisher_bytes_max=options.publisher_bytes_max,
         )
-        first = options.first_number
-        arbiter = WatchedArbiter(self.ledger.last_number, first, rules, self.oracle, coverage)
-        self.oracle.begin(rules, first, self.ledger.last_number)
+        last = self.ledger.last_number
+        first = options.first_number if last is None else self.ledger.first_number
+        arbiter = WatchedArbiter(last, first, rules, self.oracle, coverage)
+        self.oracle.begin(rules, first, last)
         proofs, metrics = _shared()
         gate = None
         if options.min_standbys:

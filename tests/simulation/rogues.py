@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from gateway.api import block_items_pb2, publish_pb2
 from gateway.block import Block
+from gateway.block_numbers import BLOCK_NUMBER_MAX, U64_MAX
 from tests.simulation.coverage import EXPECTED, Coverage
 from tests.simulation.network import POISON, Connection
 from tests.simulation.options import Options
@@ -287,6 +288,10 @@ class Rogue:
         """EndStream."""
         code = self.world.random.choice([*_END_CODE.values(), 77])
         earliest, latest = self._number(-3, 0, 3), self._number(-3, 0, 3, 9)
+        if self.world.chance(0.3):  # as Java says that there is none, what nobody can mean, what nobody has
+            odd = (U64_MAX, BLOCK_NUMBER_MAX + 1, BLOCK_NUMBER_MAX + 5, BLOCK_NUMBER_MAX, 10**15)
+            earliest = self.world.random.choice([earliest, *odd])
+            latest = self.world.random.choice([latest, *odd])
         if code in _END_CODE.values():
             self.coverage.count("EndStream", _END_CODE.Name(code))  # type: ignore[arg-type]
         yield _end_stream(code, earliest, latest)
