@@ -141,7 +141,7 @@ class Archive:
     def _in_zip(self) -> Iterator[tuple[str, int | None, int]]:
         assert self._zip is not None
         for entry, info in enumerate(self._zip.infolist()):
-            yield info.filename, None if info.is_dir() else entry, info.compress_size
+            yield info.filename, entry, info.compress_size
 
     def _in_tar(self) -> Iterator[tuple[str, int | None, int]]:
         long_name: str | None = None

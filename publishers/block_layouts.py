@@ -40,6 +40,7 @@ __all__ = [
     "is_passed_over",
     "marker_name",
     "matches",
+    "member_name",
     "number_of_parts",
     "path_in",
     "split_glob",
@@ -186,6 +187,11 @@ def zip_of(number: int) -> tuple[str, range]:
     count = 10**ZIP_DIGITS
     start = number - number % count
     return name, range(start, start + count)
+
+
+def member_name(number: int, ending: str) -> str:
+    """Give the name of a block in a zip or a tar; the ending begins with a dot."""
+    return f"{number:0{_WIDTH}}{ending}"
 
 
 def _digits(layout: BlockLayout, number: int) -> str:

@@ -28,6 +28,7 @@ from publishers.block_layouts import (
     check_format,
     default_format,
     marker_name,
+    member_name,
     number_of_parts,
     path_in,
     zip_of,
@@ -204,8 +205,10 @@ class BlockWriter:
 
     def _fill(self, archive: zipfile.ZipFile, staged: dict[int, Path]) -> None:
         with archive:
-            for _, block_path in sorted(staged.items()):
-                info = zipfile.ZipInfo(block_path.name)  # without a time: the same blocks give the same zip
+            for number, block_path in sorted(staged.items()):
+                _, blk, ending = block_path.name.partition(".blk")
+                # Without a time: the same blocks give the same zip.
+                info = zipfile.ZipInfo(member_name(number, blk + ending))
                 with block_path.open("rb") as block_file, archive.open(info, "w") as member:
                     while data := block_file.read(_COPY_BYTES):
                         member.write(data)

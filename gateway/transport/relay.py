@@ -56,10 +56,6 @@ from gateway.transport.header_blocks import HeaderBlock, HeaderReader, HeaderWri
 
 __all__ = ["ClientRelay", "MessageGate", "RefusedMessage", "ServerRelay"]
 
-_LARGE_WINDOW: Final = 1 << 30
-"""The window that a mended stream gets at first, in bytes. Counted twice it is still within 2^31 - 1."""
-_FURTHER_GRANT: Final = 1 << 29
-"""What it gets when it has used that up."""
 _NEARLY_USED_UP: Final = 1 << 16
 """A client that waits for a window for a whole message may stop so many bytes before the end of it."""
 _PREFIX_BYTES: Final = 5
@@ -124,6 +120,9 @@ class _Stream:
 
 class _Relay:
     """What both sides share. Streams are mended in the direction from outside to gRPC core."""
+
+    large_window = 1 << 30
+    """The window that a mended stream gets at first, in bytes. Counted twice it is still within 2^31 - 1."""
 
     def __init__(self, *, outside_is_client: bool, frame_bytes_outside: int = FRAME_BYTES_DEFAULT) -> None:
         self.to_grpc: list[Buffer] = []
@@ -275,17 +274,18 @@ class _Relay:
                     self.cost += _RESET_COST
                 self._forget(stream)
         elif kind == Kind.SETTINGS:
-            self._on_outside_settings(flags, payload)
+            return self._on_outside_settings(flags, payload)
         return None
 
-    def _on_outside_settings(self, flags: int, payload: memoryview) -> None:
+    def _on_outside_settings(self, flags: int, payload: memoryview) -> bytes | None:
         if flags & Flag.ACK:
-            if self._unacknowledged:
-                self._put_in_force(self._unacknowledged.popleft())
-            return
+            settings = self._unacknowledged.popleft() if self._unacknowledged else {}
+            drained = self._put_in_force(settings)
+            return frame(Kind.SETTINGS, Flag.ACK, 0) + drained if drained else None
         for identifier, value in settings_in(payload):
             if identifier == Setting.HEADER_TABLE_SIZE:
                 self._outside_table_size(value)
+        return None
 
     def _outside_table_size(self, size: int) -> None:
         """The outside lets gRPC's table of header fields have this size."""
@@ -349,7 +349,7 @@ class _Relay:
         """Have gRPC's window of a stream kept here from now on; give the grant that goes outside instead."""
         stream.is_mended = True
         stream.window = self._window_in_force
-        stream.granted = _LARGE_WINDOW - self._window_sent
+        stream.granted = self.large_window - self._window_sent
         return window_update(stream.stream_id, stream.granted)
 
     def _left_by_right_count(self, stream: _Stream) -> int:
@@ -364,26 +364,28 @@ class _Relay:
             stream.counts_twice = left < 0
         if stream.counts_twice:
             left += stream.granted
-        if left <= _FURTHER_GRANT:
+        if left <= self.large_window // 2:
             self._grant_outside(stream)
 
     def _grant_outside(self, stream: _Stream) -> None:
-        size = _FURTHER_GRANT // 2 if stream.counts_twice else _FURTHER_GRANT
+        size = self.large_window // (4 if stream.counts_twice else 2)
         stream.granted += size
         self._grpc.insert(window_update(stream.stream_id, size))
 
-    def _put_in_force(self, settings: dict[int, int]) -> None:
-        """The outside has acknowledged SETTINGS of gRPC core, which counts by them from now on."""
+    def _put_in_force(self, settings: dict[int, int]) -> bytes:
+        """The outside has acknowledged SETTINGS of gRPC core, which counts by them from then on.
+
+        Gives what may be sent to gRPC core behind the acknowledgement.
+        """
         window = settings.get(Setting.INITIAL_WINDOW_SIZE)
         if window is None:
-            return
+            return b""
         for stream in self._streams.values():
             if stream.is_mended:
                 stream.window += window - self._window_in_force
         self._window_in_force = window
-        for stream in tuple(self._streams.values()):
-            if stream.queue:
-                self._outside.insert(self._drain(stream))
+        waiting = [stream for stream in self._streams.values() if stream.queue]
+        return b"".join(map(self._drain, waiting))
 
     # --- from gRPC core -------------------------------------------------------------------------------------
 

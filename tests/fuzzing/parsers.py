@@ -23,6 +23,7 @@ from gateway.proofs.state_proof import StateProofCheck
 from gateway.proofs.tss import TssCheck
 from gateway.root_hash import BlockHasher, BlockSummary
 from gateway.verdict import Refusal
+from tests.fuzzing.file_parsers import FILE_TARGETS
 from tests.fuzzing.stream_parsers import STREAM_TARGETS
 from tests.gateway.blocks import block_items, summary_of
 from tests.gateway.proofs import real, record_files, state_proofs
@@ -286,7 +287,7 @@ PARSERS: Final = {
         Parser("tss-signature", _run_tss_signature, _signatures, 3_500),
         Parser("wraps-proof", _run_wraps_proof, _wraps_proofs, 720),
         Parser("wraps-key", _run_wraps_key, _wraps_keys, 1_800),
-        *(Parser(*target) for target in STREAM_TARGETS),
+        *(Parser(*target) for target in (*STREAM_TARGETS, *FILE_TARGETS)),
     )
 }
 """All of them by name."""

@@ -118,6 +118,16 @@ def test_what_is_no_archive() -> None:
     )
 
 
+def test_a_member_without_a_name_is_no_block() -> None:
+    data = a_zip({"1.blk": b"x"})
+    at = data.index(b"PK\x01\x02")
+    nameless = bytearray(data[: at + 46] + data[at + 51 :])  # in the list at the end
+    nameless[at + 28] = 0
+    end = nameless.index(b"PK\x05\x06")
+    nameless[end + 12] -= 5
+    assert list(opened(bytes(nameless)).members()) == []
+
+
 def test_empty_archives_have_no_blocks() -> None:
     assert list(opened(a_zip({})).members()) == []
     assert list(opened(a_tar({})).members()) == []

@@ -117,6 +117,19 @@ def test_the_same_blocks_give_the_same_zip(tmp_path: Path, tens: None) -> None:
     assert one == two
 
 
+def test_members_are_named_as_a_block_node_names_them_however_they_were_staged(
+    tmp_path: Path, tens: None
+) -> None:
+    (tmp_path / "staging").mkdir()
+    for block in BLOCKS[:9]:
+        (tmp_path / "staging" / f"{block.number}.blk").write_bytes(block.to_bytes())
+    BlockWriter(tmp_path, "historic").write(BLOCKS[9])
+    (path,) = tmp_path.rglob("*.zip")
+    with zipfile.ZipFile(path) as archive:
+        assert archive.namelist() == [f"{n:019}.blk" for n in range(9)] + [f"{9:019}.blk.zstd"]
+    assert list(read_chain(tmp_path)) == BLOCKS[:10]
+
+
 def test_a_run_goes_on_with_what_another_has_staged(tmp_path: Path, tens: None) -> None:
     for blocks in (BLOCKS[:7], BLOCKS[5:12]):
         writer = BlockWriter(tmp_path, "historic")
