@@ -184,7 +184,7 @@ class Metrics:
         )
 
     def _make_reading_metrics(self) -> None:
-        """Make those of subscribers, and of the peers that this node subscribes to."""
+        """Make those of readers, and of the peers that this node subscribes to."""
         registry = self.registry
         self.tcp_clients = Gauge("sluice_tcp_clients", "Data-streamer clients connected.", registry=registry)
         self.tcp_sent_bytes = Counter(
