@@ -273,6 +273,14 @@ class Settings:
         "Longest message, either way; publishers send up to 6 MB and 1 KB.",
         unit="bytes",
     )
+    grpc_max_receiving_bytes: int = row(
+        "grpc.max_receiving_bytes",
+        Size(MIB, 1024 * GIB),
+        512 * MIB,
+        "Most bytes of messages above 1 MiB that are received at once, over all connections; further ones "
+        "wait, in fair shares by address and connection. One of grpc.max_message_bytes is always possible.",
+        unit="bytes",
+    )
     grpc_reflection: bool = row(
         "grpc.reflection",
         Switch(),
