@@ -39,7 +39,7 @@ from gateway.ledger import Ledger
 from gateway.ledger_files import given_address_book, given_ledger, keep_ledger, ledger_to_start_with
 from gateway.ledger_keys import LedgerKeys
 from gateway.level_service import LevelService
-from gateway.limits import HARD_MESSAGE_FACTOR, HASH_PROCESSES
+from gateway.limits import HASH_PROCESSES, MESSAGE_BYTES_DEFAULT
 from gateway.logs import fields
 from gateway.loop_watch import LoopWatch
 from gateway.metrics import Metrics
@@ -247,7 +247,8 @@ class Node:
             self.metrics,
             rules=catch_up_rules(settings),
             stall_seconds=settings.catchup_stall_seconds,
-            message_bytes_max=settings.grpc_max_message_bytes * HARD_MESSAGE_FACTOR,
+            # Blocks that peers stored are not to be out of reach because publishers may send less by now.
+            message_bytes_max=max(settings.grpc_max_message_bytes, MESSAGE_BYTES_DEFAULT),
             tls=peer_tls(settings),
             instance=self._instance,
         )
@@ -354,9 +355,7 @@ class Node:
         """Listen for those who read and for publishers; from then on the node has started."""
         settings, servers = self.settings, self._servers
         status = BlockNodeService(self.ledger, first_number(settings), self.account.facts)
-        publishing = PublishService(
-            self.conductor, settings.grpc_max_message_bytes, Admission(admission_limits(settings))
-        )
+        publishing = PublishService(self.conductor, Admission(admission_limits(settings)))
         self.block_access = BlockAccessService(self.ledger)
         self._level_service = LevelService(self.ledger, self._instance)
         reading = (self.block_access, self.subscribe_service, self._level_service)

@@ -26,7 +26,7 @@ from gateway.grpc_server import ServerPlan, start_server
 from gateway.health_service import SERVICE_NAME as HEALTH_NAME
 from gateway.health_service import HealthService
 from gateway.level_service import SERVICE_NAME as LEVEL_SERVICE_NAME
-from gateway.limits import HARD_MESSAGE_FACTOR, REQUEST_BYTES_MAX
+from gateway.limits import REQUEST_BYTES_MAX
 from gateway.logs import fields
 from gateway.node_service import BlockNodeService
 from gateway.settings import Settings
@@ -97,8 +97,8 @@ class NodeServers:
             for service in here:
                 service.add_to(server)
 
-        bytes_max = self._settings.grpc_max_message_bytes * HARD_MESSAGE_FACTOR
-        return await self._serve("grpc", self._settings.grpc_address, bytes_max, add_services)
+        settings = self._settings
+        return await self._serve("grpc", settings.grpc_address, settings.grpc_max_message_bytes, add_services)
 
     async def start_control(self, control: ControlService) -> Address:
         """Start the server for those who operate the node; give its address."""

@@ -7,8 +7,7 @@ loops, one that reads and one that writes.
     block_items                     inspected for its form, then `header` or `items`
     end_of_block                    `block_end`
     end_stream                      `end_stream`
-    none of these, does not parse,
-    longer than the limit           `bad_request`
+    none of these, does not parse   `bad_request`
     the publisher closes its side   `half_closed`
     cancelled, connection lost      `left`
 
@@ -91,19 +90,16 @@ class PublishService:
 
     Args:
         conductor: takes the events.
-        message_bytes_max: a longer message ends its stream with INVALID_REQUEST.
         admission: who may open a stream.
     """
 
     def __init__(
         self,
         conductor: Conductor,
-        message_bytes_max: int,
         admission: Admission | None = None,
     ) -> None:
         self._conductor = conductor
         self._looking = Looking(conductor.turns)
-        self._message_bytes_max = message_bytes_max
         self._admission = admission or Admission(AdmissionLimits())
 
     def add_to(self, server: aio.Server) -> None:
@@ -118,10 +114,6 @@ class PublishService:
         )
 
     def _parse(self, message: bytes) -> _Message | bytes:
-        if len(message) > self._message_bytes_max:
-            return BadMessage(
-                f"message: got {len(message)} bytes, expected at most {self._message_bytes_max} bytes"
-            )
         if len(message) <= _SHORT_BYTES_MAX:
             return _short_one(message)
         return message if self._looking.is_crowd(message) else _parsed(message)
@@ -320,7 +312,7 @@ class PublishService:
 
 
 def _parsed(message: bytes) -> _Request | BadMessage:
-    """Parse a message that is not too long."""
+    """Parse a message."""
     try:
         return _Request.FromString(message)
     except DecodeError as error:

@@ -28,7 +28,6 @@ from grpc import aio
 from datastream.errors import DatastreamError
 from gateway.admission import address_of
 from gateway.api import subscribe_pb2
-from gateway.block_messages import longest_item
 from gateway.block_reader import BlockReader, Position
 from gateway.connections import cut_off
 from gateway.errors import StoredDataError
@@ -65,8 +64,6 @@ class SubscribeLimits:
     """A subscriber may take nothing for so long; 0: for ever."""
     item_set_bytes: int = 1 << 20
     """Bytes of items after which an item set is full."""
-    message_bytes_max: int = 8 << 20
-    """The longest message; an item that does not fit into one ends its stream with ERROR."""
 
 
 @dataclass(eq=False, slots=True)
@@ -100,9 +97,7 @@ class SubscribeService:
         self._first_number = first_number
         self._metrics = metrics
         self._limits = limits
-        self._reader = BlockReader(
-            ledger.streamer, limits.item_set_bytes, longest_item(limits.message_bytes_max)
-        )
+        self._reader = BlockReader(ledger.streamer, limits.item_set_bytes)
         self._streams: set[_Stream] = set()
         self._by_address: Counter[str] = Counter()
         self._watching: asyncio.Task[None] | None = None

@@ -12,7 +12,7 @@ from gateway import publish_service
 from gateway.api import publish_pb2
 from gateway.item_set import ItemSet
 from gateway.items import ItemKind, field_item
-from gateway.limits import HARD_MESSAGE_FACTOR
+from gateway.message_size import too_long
 from gateway.publish_service import METHOD_NAME, SERVICE_NAME
 from gateway.race_tables import BlockState
 from tests.gateway.test_publish_service import with_node
@@ -20,27 +20,10 @@ from tests.gateway.test_subscribe_service import until
 from tests.nodes import Publisher, Wire, make_blocks
 
 
-def test_a_message_far_above_the_limit_ends_the_call_and_not_the_node(tmp_path: Path) -> None:
-    async def scenario(wire: Wire) -> None:
-        alice = await wire.publisher()
-
-        async def send_and_listen() -> None:
-            await alice.items(field_item(ItemKind.SIGNED_TRANSACTION, bytes(40 << 20)))
-            await alice.answer()
-
-        with pytest.raises(aio.AioRpcError) as caught:
-            await send_and_listen()
-        assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-        bob = await wire.publisher()
-        await bob.block(*make_blocks(1))
-        await bob.expect("ack 0")
-
-    with_node(tmp_path, scenario)
-
-
-def test_a_message_that_is_just_so_long_is_answered_and_one_byte_more_ends_the_call(tmp_path: Path) -> None:
-    limit_bytes = 64 * 1024
-    most_bytes = HARD_MESSAGE_FACTOR * limit_bytes
+def test_a_message_of_the_limit_is_taken_and_one_byte_more_ends_the_call_and_not_the_node(
+    tmp_path: Path,
+) -> None:
+    most_bytes = 64 * 1024
 
     async def scenario(wire: Wire) -> None:
         for size_bytes in (most_bytes, most_bytes + 1):
@@ -57,8 +40,12 @@ def test_a_message_that_is_just_so_long_is_answered_and_one_byte_more_ends_the_c
             with pytest.raises(aio.AioRpcError) as caught:
                 await Publisher(call).answer()
             assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+            assert too_long(caught.value.details()) == (size_bytes, most_bytes)
+        bob = await wire.publisher()
+        await bob.block(*make_blocks(1))
+        await bob.expect("ack 0")
 
-    with_node(tmp_path, scenario, grpc_max_message_bytes=limit_bytes)
+    with_node(tmp_path, scenario, grpc_max_message_bytes=most_bytes)
 
 
 def test_a_header_that_all_offer_is_parsed_once_and_each_is_answered(

@@ -186,24 +186,6 @@ def test_long_items_come_whole_and_sets_are_of_bounded_size(tmp_path: Path) -> N
     asyncio.run(scenario())
 
 
-def test_an_item_that_no_message_can_hold_is_an_error_and_later_blocks_can_still_be_had(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    async def scenario() -> None:
-        async with serving(tmp_path, message_bytes_max=2 * MIB) as node:
-            await node.commit(big_block(0, 5), big_block(1, 3 * MIB), big_block(2, 5))
-            reader = await node.subscribe(0)
-            assert await reader.numbers() == [0, "ERROR"]
-            assert await (await node.subscribe(0, 0)).numbers() == [0, "SUCCESS"]
-            assert await (await node.subscribe(2, 2)).numbers() == [2, "SUCCESS"]
-
-    caplog.set_level(logging.ERROR)
-    asyncio.run(scenario())
-    expected = "expected at most 2097144, for a message of grpc.max_message_bytes"
-    got = f"block 1: an item: got {3 * DATA_SIZE_MAX} bytes or more, {expected}"
-    assert logged(caplog, "blocks cannot be read")[0]["got"] == got
-
-
 def test_a_damaged_stream_is_an_error(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     damaged = len(BLOCKS[0].items) + 3 + 4  # in block 1
 
