@@ -45,6 +45,7 @@ class Kind(Enum):
     NO_BLOCKS = "no blocks"
     UNCONFIRMED = "unconfirmed"
     CERTIFICATE = "certificate"
+    MESSAGE_TOO_LONG = "message too long"
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +117,12 @@ ADVICE: Final[dict[Kind, Advice]] = {
         "A certificate ends",
         is_problem=False,
     ),
+    Kind.MESSAGE_TOO_LONG: Advice(
+        "If it is a publisher of yours: raise grpc.max_message_bytes on every node, or have it send smaller "
+        "items.",
+        "Messages are refused",
+        is_problem=False,
+    ),
 }
 
 
@@ -164,6 +171,8 @@ class Facts:
     """Of the nodes that acknowledgements wait for; None: they wait for none."""
     is_starting: bool = False
     """It does not listen for gRPC yet."""
+    refused_message: str | None = None
+    """What message was refused for its length, if one was of late."""
 
 
 Seen = tuple[Kind, str]
@@ -228,6 +237,8 @@ def _notes(facts: Facts) -> list[Seen]:
         seen.append((Kind.UNCONFIRMED, text))
     if facts.certificates:
         seen.append((Kind.CERTIFICATE, "; ".join(facts.certificates)))
+    if facts.refused_message is not None:
+        seen.append((Kind.MESSAGE_TOO_LONG, facts.refused_message))
     return seen
 
 

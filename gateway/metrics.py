@@ -10,6 +10,7 @@
                                              sent_back, restarted, stream_ended, node, or beginning (it was
                                              skipped for a first block of the chain that failed)
     sluice_blocks_refused_total{reason}      blocks refused
+    sluice_messages_refused_total{reason}    messages that gRPC refused: size (too long)
     sluice_blocks_won_total{publisher}       blocks acknowledged, by who sent them
     sluice_acknowledgement_latency_seconds   from a block's header to its acknowledgement
     sluice_flush_seconds                     one commit: both flushes
@@ -150,6 +151,7 @@ class Metrics:
         )
         self._make_standby_metrics()
         self._make_reading_metrics()
+        self._make_message_metrics()
         self.ready = Gauge("sluice_ready", "1 when the node is ready.", registry=registry)
         Info("sluice_verification_mode", "What is checked of a block.", registry=registry).info(
             {"mode": verification_mode}
@@ -178,6 +180,11 @@ class Metrics:
             buckets=_LATENCY_BUCKETS_SECONDS,
             registry=registry,
         )
+
+    def _make_message_metrics(self) -> None:
+        """Make those of messages that never come to a service."""
+        text = "Messages that gRPC refused, by reason."
+        self.messages_refused = Counter("sluice_messages_refused", text, ["reason"], registry=self.registry)
 
     def _make_reading_metrics(self) -> None:
         """Make those of subscribers, and of the peers that this node subscribes to."""

@@ -61,6 +61,7 @@ from gateway.proof_checks import ProofChecks
 from gateway.proofs import ProofVerifier
 from gateway.publish_service import PublishService
 from gateway.race import Arbiter
+from gateway.refused_messages import RefusedMessages
 from gateway.role_keeper import RoleKeeper
 from gateway.roles import Phase, RoleRecord
 from gateway.settings import Settings
@@ -90,6 +91,7 @@ class Node:
         """
         self.settings = settings
         self.metrics = Metrics(verification_mode=settings.verification_mode)
+        self.refused_messages = RefusedMessages(self.metrics)
         self._keys = LedgerKeys.parse(settings.ledger_keys)
         mode = settings.verification_mode
         self._given_ledger = given_ledger(self._keys, mode)
@@ -335,6 +337,7 @@ class Node:
             tcp_server=self._tcp_server,
             subscribers=self.subscribe_service,
             certificates=self._servers.certificates,
+            refused_messages=self.refused_messages,
         )
 
     async def _start_http(self) -> Address:

@@ -26,6 +26,7 @@ from gateway.limits import HEALTH_CHECK_SECONDS
 from gateway.metrics import Metrics
 from gateway.node_service import INSTANCE_KEY
 from gateway.page_facts import gather_status, standby_facts
+from gateway.refused_messages import RefusedMessages
 from gateway.role_keeper import RoleKeeper
 from gateway.settings import Settings
 from gateway.status_page import Status
@@ -43,6 +44,7 @@ class NodeAccount:
         settings, metrics, instance: of the node.
         conductor, ledger, following, keeper, tcp_server, subscribers: the rooms that are asked.
         certificates: those of the node's servers, as they come.
+        refused_messages: those that gRPC refused.
     """
 
     def __init__(
@@ -58,6 +60,7 @@ class NodeAccount:
         tcp_server: StreamServer,
         subscribers: SubscribeService,
         certificates: Sequence[ServerTls],
+        refused_messages: RefusedMessages,
     ) -> None:
         self.metrics = metrics
         self.is_stopping = False
@@ -70,6 +73,7 @@ class NodeAccount:
         self._tcp_server = tcp_server
         self._subscribers = subscribers
         self._certificates = certificates
+        self._refused_messages = refused_messages
         self._addresses: tuple[tuple[str, str], ...] | None = None
         self._grpc_address = settings.grpc_address
         self._subscriber_address = settings.subscriber_address or settings.grpc_address
@@ -173,4 +177,5 @@ class NodeAccount:
             certificates=certificate_notes(self._certificates),
             standbys=standby_facts(acknowledging),
             is_starting=self._addresses is None,
+            refused_message=self._refused_messages.recent,
         )
