@@ -116,6 +116,7 @@ class Node:
         self.following: Following
         self.keeper: RoleKeeper
         self.subscribe_service: SubscribeService
+        self.publish_service: PublishService
         self._tcp_server: StreamServer
         self.account: NodeAccount
         self.block_access: BlockAccessService
@@ -358,7 +359,9 @@ class Node:
         """Listen for those who read and for publishers; from then on the node has started."""
         settings, servers = self.settings, self._servers
         status = BlockNodeService(self.ledger, first_number(settings), self.account.facts)
-        publishing = PublishService(self.conductor, Admission(admission_limits(settings)))
+        publishing = self.publish_service = PublishService(
+            self.conductor, Admission(admission_limits(settings))
+        )
         self.block_access = BlockAccessService(self.ledger)
         self._level_service = LevelService(self.ledger, self._instance)
         reading = (self.block_access, self.subscribe_service, self._level_service)
