@@ -65,6 +65,7 @@ what the client's own threads need."""
 
 SECOND_NS: Final = 1_000_000_000
 
+_Connection = tuple[str, int | str]
 _Key = TypeVar("_Key")
 
 
@@ -73,8 +74,8 @@ class StreamKey(NamedTuple):
 
     address: str
     """The network address that shares are counted by."""
-    connection: int
-    """A number of the connection, unique in the process."""
+    connection: int | str
+    """A name of the connection, unique in the process."""
     stream: int
     """The number of the stream in its connection."""
 
@@ -127,11 +128,11 @@ class MessageShares:
         self._grace_ns = grace_ns
         self._room_bytes = min(message_bytes_max, self.budget_bytes // 4)
         self._held: dict[StreamKey, _Held] = {}
-        self._held_by_connection: dict[tuple[str, int], int] = {}
+        self._held_by_connection: dict[_Connection, int] = {}
         self._held_by_address: dict[str, int] = {}
         self._urgent: StreamKey | None = None
         # Whose turn it is stands first: addresses, their connections, and the messages of each.
-        self._waiting: OrderedDict[str, OrderedDict[int, _Queue]] = OrderedDict()
+        self._waiting: OrderedDict[str, OrderedDict[int | str, _Queue]] = OrderedDict()
         self.waiting_count = 0
         """How many streams wait for a grant."""
         self._waiting_since_ns = 0  # while there are any
@@ -213,7 +214,7 @@ class MessageShares:
         before_ns, self._ticked_at_ns = self._ticked_at_ns, now_ns
         if not self.waiting_count:
             return []
-        counts: dict[tuple[str, int], int] = {}
+        counts: dict[_Connection, int] = {}
         for key in self._held:
             _add(counts, key[:2], 1)
         slow = []

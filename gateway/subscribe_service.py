@@ -7,8 +7,9 @@ A shell around `gateway.subscriber` and `gateway.block_reader`. For each stream:
     step End      write the status, close
 
 History and live are one path: everything is read from the stream file, committed entries only. A write waits
-until gRPC has taken the message, so a slow subscriber holds one batch, and its own place in the file. It
-holds up nobody. One that takes nothing at all for `subscriber.write_timeout_seconds` has its connection cut,
+until gRPC has taken the message, so a slow subscriber holds one batch, and its own place in the file. A batch
+has 1 MiB or so, or one longer item; those that are longer share a budget of bytes, and who has to wait for it
+holds nothing. One that takes nothing at all for `subscriber.write_timeout_seconds` has its connection cut,
 since gRPC could end its stream only behind what it does not read.
 Source: wire.md section 6.
 """
@@ -19,7 +20,7 @@ import asyncio
 import logging
 from collections import Counter
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import grpc
 from google.protobuf.message import DecodeError
@@ -34,6 +35,7 @@ from gateway.errors import StoredDataError
 from gateway.ledger import Ledger
 from gateway.limits import SUBSCRIBE_REQUEST_BYTES_MAX
 from gateway.logs import fields
+from gateway.message_shares import MessageShares, StreamKey
 from gateway.metrics import Metrics
 from gateway.subscriber import READ, WAIT, End, Held, Subscriber
 from gateway.subscription import U64_MAX, status_name
@@ -44,6 +46,10 @@ log = logging.getLogger(__name__)
 
 SERVICE_NAME = "org.hiero.block.api.BlockStreamSubscribeService"
 METHOD_NAME = "subscribeBlockStream"
+
+SENDING_BYTES_MAX: Final = 512 * 1024 * 1024
+"""Bytes of batches with a long item that are on their way to all subscribers: each is in memory, here and in
+gRPC, until its subscriber has it. It is above any block, so one item is always possible."""
 
 _Request = subscribe_pb2.SubscribeStreamRequest
 _Response = subscribe_pb2.SubscribeStreamResponse
@@ -76,8 +82,15 @@ class _Stream:
     writing_since: float | None = None
     """Since when a message waits for it to be taken, on the event loop's clock; None: none waits."""
     is_cut_off: bool = False
+    number: int = 0
+    """Unique in the service."""
     refusal: End | None = None
     """What it is told in place of everything else."""
+
+    @property
+    def key(self) -> StreamKey:
+        """What it is called where the bytes that are sent are shared out."""
+        return StreamKey(address_of(self.name), self.name, self.number)
 
 
 class SubscribeService:
@@ -98,6 +111,13 @@ class SubscribeService:
         self._metrics = metrics
         self._limits = limits
         self._reader = BlockReader(ledger.streamer, limits.item_set_bytes)
+        # Sending has no pace that could be seen here: who takes nothing is cut off.
+        self._shares = MessageShares(
+            *(SENDING_BYTES_MAX, SENDING_BYTES_MAX),
+            small_bytes=2 * limits.item_set_bytes,  # with the tags and lengths of its items
+        )
+        self._waiting: dict[StreamKey, asyncio.Event] = {}
+        self._stream_number = 0
         self._streams: set[_Stream] = set()
         self._by_address: Counter[str] = Counter()
         self._watching: asyncio.Task[None] | None = None
@@ -179,7 +199,9 @@ class SubscribeService:
             log.warning("subscriber refused", extra=fields(subscriber=context.peer(), reason=too_many))
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, too_many)
         start, end = (0, 0) if request is None else (request.start_block_number, request.end_block_number)
-        stream = _Stream(Subscriber(start, end, self._limits.future_blocks_max), context.peer())
+        self._stream_number += 1
+        subscriber = Subscriber(start, end, self._limits.future_blocks_max)
+        stream = _Stream(subscriber, context.peer(), number=self._stream_number)
         if request is None:
             stream.refusal = End(_Code.INVALID_REQUEST, "a request that does not parse")
         if self._closing:
@@ -288,15 +310,31 @@ class SubscribeService:
             assert subscriber.next_number is not None
             position = await self._reader.find(subscriber.next_number)
         batch = await self._reader.read(position, subscriber.last_wanted)
-        for message in batch.messages:
-            await _write(stream, context, message.data)
-            self._metrics.subscriber_sent_bytes.inc(len(message.data))
-            if message.ended is not None:
-                stream.blocks_sent += 1
-                self._metrics.subscriber_blocks_sent.inc()
-            if not subscriber.wrote(message.ended):
-                break  # the subscriber was ended: the rest, and where it ends, is of no use
-        return batch.following
+        try:
+            if not self._shares.ask(stream.key, batch.size_bytes, 0):
+                del batch  # not to be held while others are sent theirs
+                await self._granted(stream.key)
+                batch = await self._reader.read(position, subscriber.last_wanted)
+            for message in batch.messages:
+                await _write(stream, context, message.data)
+                self._metrics.subscriber_sent_bytes.inc(len(message.data))
+                if message.ended is not None:
+                    stream.blocks_sent += 1
+                    self._metrics.subscriber_blocks_sent.inc()
+                if not subscriber.wrote(message.ended):
+                    break  # the subscriber was ended: the rest, and where it ends, is of no use
+            return batch.following
+        finally:
+            for key in self._shares.done(stream.key, 0):
+                self._waiting[key].set()
+
+    async def _granted(self, key: StreamKey) -> None:
+        """Wait until a batch of this stream may be sent."""
+        granted = self._waiting[key] = asyncio.Event()
+        try:
+            await granted.wait()
+        finally:
+            del self._waiting[key]
 
 
 async def _write(stream: _Stream, context: aio.ServicerContext[Any, Any], message: bytes) -> None:

@@ -59,7 +59,7 @@ _READ_BY_PYSPARK: Final = ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON")
 _LOOPBACK: Final = "127.0.0.1"
 _LOCAL_HEAP: Final = "4g"
 """The most that Java's heap may have. Each task there has the blocks of an Arrow batch several times, and one
-block may have 125 MB: with Spark's 1 GB, two tasks that have one end the JVM. It takes what it needs only."""
+block may have 125 MB: with Spark's 1 GB, two tasks that have one end the JVM. It takes what it needs."""
 # A local job's time is mostly Java compiling Spark: with the quick compiler alone, a session and two small
 # jobs take 14 s of processor time instead of 23 s. The JVM only passes Arrow batches on, so nothing is lost.
 _LOCAL_JAVA_OPTIONS: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"

@@ -351,7 +351,7 @@ def test_thousands_that_wait_cost_little_to_look_through() -> None:
         shares.ask(key(ALICE, number), MOST, 0)
     looked_at = 0
 
-    class Counting(dict[tuple[str, int], int]):
+    class Counting(dict[tuple[str, int | str], int]):
         def __contains__(self, one: object) -> bool:
             nonlocal looked_at
             looked_at += 1

@@ -186,6 +186,31 @@ def test_long_items_come_whole_and_sets_are_of_bounded_size(tmp_path: Path) -> N
     asyncio.run(scenario())
 
 
+def test_long_items_share_a_budget_and_who_waits_for_it_holds_nothing_and_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gateway.subscribe_service.SENDING_BYTES_MAX", 8 * MIB)
+    blocks = [big_block(number, 6 * MIB) for number in range(3)]
+
+    async def scenario() -> None:
+        async with serving(tmp_path) as node:
+            await node.commit(*blocks, big_block(3, 5))
+            shares = node.service._shares
+            slow = await node.subscribe(0, 0)
+            await until(lambda: shares.held_bytes > 6 * MIB)
+            waiting, gone = await node.subscribe(1, 1), await node.subscribe(2, 2)
+            await until(lambda: shares.waiting_count == 2)
+            assert await (await node.subscribe(3, 3)).numbers() == [3, "SUCCESS"], "short ones are not kept"
+            gone.call.cancel()
+            await until(lambda: shares.waiting_count == 1)
+            assert await slow.rest() == [blocks[0], "SUCCESS"]
+            assert await waiting.rest() == [blocks[1], "SUCCESS"]
+            await until(lambda: (shares.held_bytes, shares.waiting_count) == (0, 0))
+            assert node.service._waiting == {}
+
+    asyncio.run(scenario())
+
+
 def test_a_damaged_stream_is_an_error(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     damaged = len(BLOCKS[0].items) + 3 + 4  # in block 1
 
