@@ -56,6 +56,7 @@ class Kind(Enum):
     DOUBT = "doubt"
     CERTIFICATE = "certificate"
     CONNECTIONS = "connections"
+    MESSAGE_TOO_LONG = "message too long"
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +152,12 @@ ADVICE: Final[dict[Kind, Advice]] = {
         "Connections are refused or ended",
         is_problem=False,
     ),
+    Kind.MESSAGE_TOO_LONG: Advice(
+        "If it is a publisher of yours: raise grpc.max_message_bytes on every node, or have it send smaller "
+        "items.",
+        "Messages are refused",
+        is_problem=False,
+    ),
 }
 
 
@@ -196,7 +203,7 @@ class Facts:
     certificates: tuple[str, ...] = ()
     """What is wrong with certificates, or soon will be."""
     door: tuple[str, ...] = ()
-    """Connections and messages that were refused or ended lately, in words."""
+    """Connections that were refused or ended lately, in words."""
     standbys: StandbyFacts | None = None
     """Of the nodes that acknowledgements wait for; None: they wait for none."""
     is_starting: bool = False
@@ -207,6 +214,8 @@ class Facts:
     """Why the block that comes next could not be checked here."""
     stored_seconds: float | None = None
     """Since a block was acknowledged; None: none was, since the node started."""
+    refused_message: str | None = None
+    """What message was refused for its length, if one was of late."""
 
 
 Seen = tuple[Kind, str]
@@ -287,6 +296,8 @@ def _notes(facts: Facts) -> list[Seen]:
         seen.append((Kind.CERTIFICATE, "; ".join(facts.certificates)))
     if facts.door:
         seen.append((Kind.CONNECTIONS, "; ".join(facts.door)))
+    if facts.refused_message is not None:
+        seen.append((Kind.MESSAGE_TOO_LONG, facts.refused_message))
     return seen
 
 

@@ -31,12 +31,14 @@ from gateway.errors import GatewayError, PeerError
 from gateway.limits import (
     FOLLOW_SETTLE_SECONDS,
     KEEPALIVE_PEER_SECONDS,
+    MESSAGE_BYTES_DEFAULT,
     PEER_BLOCK_DOUBLINGS_MAX,
     PEER_BLOCK_STALLS,
     PEER_POLL_SECONDS,
     PEER_STATUS_SECONDS_MAX,
 )
 from gateway.logs import fields
+from gateway.message_size import why_too_long
 from gateway.metrics import Metrics
 from gateway.node_service import INSTANCE_KEY, ask_status, held_of
 from gateway.peer_stream import PeerStream
@@ -68,7 +70,7 @@ class Following:
         *,
         rules: CatchUpRules | None = None,
         stall_seconds: float = 10.0,
-        message_bytes_max: int = 32 << 20,
+        message_bytes_max: int = MESSAGE_BYTES_DEFAULT,
         tls: ClientTls | None = None,
         instance: str = "",
     ) -> None:
@@ -259,6 +261,8 @@ class Following:
             outcome, reason = await relayed_if_refused(address, lambda: self._attempt(machine, address))
         except aio.AioRpcError as error:
             outcome, reason = Outcome.UNREACHABLE, f"{error.code().name}: {error.details()}"
+            if why := why_too_long(reason, "grpc.max_message_bytes of this node"):
+                outcome, reason = Outcome.NODE, f"a block of {address}: {why}"
         except PeerError as error:
             outcome, reason = Outcome.LIED, str(error)
         except GatewayError as error:  # a certificate that cannot be read

@@ -41,7 +41,6 @@ __all__ = [
     "GC_OBJECTS_MIN",
     "HALF_CLOSE_SECONDS",
     "HANDSHAKE_SECONDS_MAX",
-    "HARD_MESSAGE_FACTOR",
     "HASH_BACKLOG_ITEMS",
     "HASH_BATCH_BYTES",
     "HASH_BATCH_ITEMS",
@@ -72,6 +71,7 @@ __all__ = [
     "LEVEL_LOOK_SECONDS",
     "LISTENING_SECONDS",
     "LOOP_WATCH_SECONDS",
+    "MESSAGE_BYTES_DEFAULT",
     "MESSAGE_PACES_KEPT",
     "METRIC_PUBLISHERS_MAX",
     "OWN_MAPPING_BYTES_MIN",
@@ -275,7 +275,7 @@ empty items would cost far more than `publish.max_block_bytes` says. Real blocks
 
 SET_ITEMS_MAX: Final = 500_000
 """Items in one message of a publisher. To look at one and to hash it takes a microsecond, however short it
-is, so this is half a second, and some 15 ms of the event loop. 8 MiB of items of 110 bytes are 75,000."""
+is, so this is half a second, and some 15 ms of the event loop. Of a message of 125 MB they have 260 bytes."""
 
 ITEM_OVERHEAD_BYTES: Final = 64
 """Counted for each item in flight beside its own bytes: the 33 of a `bytes` object, rounded up to 16, and its
@@ -388,9 +388,9 @@ HALF_CLOSE_SECONDS: Final = 0.02
 """How long after the end of a publisher's messages the stream has to live to count as closed in order. gRPC
 reports the end of a broken stream in the same way, and says that it is broken some 0.1 ms later."""
 
-HARD_MESSAGE_FACTOR: Final = 2
-"""A message up to this many times `grpc.max_message_bytes` is received, so that it can be answered with
-INVALID_REQUEST; a longer one is ended by gRPC itself, with RESOURCE_EXHAUSTED."""
+MESSAGE_BYTES_DEFAULT: Final = 131_072_000
+"""Bytes of the longest message that any of us receives, unless it is told otherwise: nodes, publishers,
+subscribers. It is the default of block nodes; consensus nodes send 37,748,736 at most."""
 
 PUBLISHER_NAME_CHARACTERS_MAX: Final = 256
 """Characters of a publisher's name that count: it stands in logs, metrics and memory."""

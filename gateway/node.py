@@ -39,7 +39,7 @@ from gateway.ledger import Ledger
 from gateway.ledger_files import given_address_book, given_ledger, keep_ledger, ledger_to_start_with
 from gateway.ledger_keys import LedgerKeys
 from gateway.level_service import LevelService
-from gateway.limits import HARD_MESSAGE_FACTOR, HASH_PROCESSES
+from gateway.limits import HASH_PROCESSES, MESSAGE_BYTES_DEFAULT
 from gateway.logs import fields
 from gateway.loop_watch import LoopWatch
 from gateway.metrics import Metrics
@@ -62,6 +62,7 @@ from gateway.proof_checks import ProofChecks
 from gateway.proofs import ProofVerifier
 from gateway.publish_service import PublishService
 from gateway.race import Arbiter
+from gateway.refused_messages import RefusedMessages
 from gateway.role_keeper import RoleKeeper
 from gateway.roles import Phase, RoleRecord
 from gateway.settings import Settings
@@ -92,6 +93,7 @@ class Node:
         """
         self.settings = settings
         self.metrics = Metrics(verification_mode=settings.verification_mode)
+        self.refused_messages = RefusedMessages(self.metrics)
         self._keys = LedgerKeys.parse(settings.ledger_keys)
         mode = settings.verification_mode
         self._given_ledger = given_ledger(self._keys, mode)
@@ -105,7 +107,9 @@ class Node:
         self._cut_off_at = 0.0
         self._is_abandoned = threading.Event()
         self._cleanup = AsyncExitStack()
-        self._servers = NodeServers(settings, self.metrics, self._cleanup, self._stop_server)
+        self._servers = NodeServers(
+            settings, self.metrics, self.refused_messages, self._cleanup, self._stop_server
+        )
         self.grpc_address, self.control_address = settings.grpc_address, settings.control_address
         self.subscriber_address = settings.subscriber_address or settings.grpc_address
         self.tcp_address, self.http_address = settings.tcp_address, settings.http_address
@@ -118,6 +122,7 @@ class Node:
         self.following: Following
         self.keeper: RoleKeeper
         self.subscribe_service: SubscribeService
+        self.publish_service: PublishService
         self._tcp_server: StreamServer
         self.account: NodeAccount
         self.block_access: BlockAccessService
@@ -258,7 +263,8 @@ class Node:
             self.metrics,
             rules=catch_up_rules(settings),
             stall_seconds=settings.catchup_stall_seconds,
-            message_bytes_max=settings.grpc_max_message_bytes * HARD_MESSAGE_FACTOR,
+            # Blocks that peers stored are not to be out of reach because publishers may send less by now.
+            message_bytes_max=max(settings.grpc_max_message_bytes, MESSAGE_BYTES_DEFAULT),
             tls=peer_tls(settings),
             instance=self._instance,
         )
@@ -353,6 +359,7 @@ class Node:
             subscribers=self.subscribe_service,
             certificates=self._servers.certificates,
             door_notes=self._servers.door_notes,
+            refused_messages=self.refused_messages,
         )
 
     async def _start_http(self) -> Address:
@@ -374,8 +381,8 @@ class Node:
         settings, servers = self.settings, self._servers
         detail = StatusDetail(abilities(settings, self._keys), self._rsa_book, lambda: self._checks.ledger)
         status = BlockNodeService(self.ledger, first_number(settings), self.account.facts, detail.answer)
-        publishing = PublishService(
-            self.conductor, settings.grpc_max_message_bytes, Admission(admission_limits(settings))
+        publishing = self.publish_service = PublishService(
+            self.conductor, Admission(admission_limits(settings))
         )
         self.block_access = BlockAccessService(self.ledger)
         self._level_service = LevelService(self.ledger, self._instance)

@@ -108,7 +108,6 @@ def subscribe_limits(settings: Settings) -> SubscribeLimits:
         streams_per_address_max=settings.subscriber_max_streams_per_address,
         write_timeout_seconds=settings.subscriber_write_timeout_seconds,
         item_set_bytes=settings.subscriber_item_set_bytes,
-        message_bytes_max=settings.grpc_max_message_bytes,
     )
 
 

@@ -7,8 +7,7 @@ loops, one that reads and one that writes.
     block_items                     inspected for its form, then `header` or `items`
     end_of_block                    `block_end`
     end_stream                      `end_stream`
-    none of these, does not parse,
-    longer than the limit           `bad_request`
+    none of these, does not parse   `bad_request`
     the publisher closes its side   `half_closed`
     cancelled, connection lost      `left`
 
@@ -49,12 +48,22 @@ from gateway.limits import (
 )
 from gateway.logs import fields
 from gateway.looking import Looking
+from gateway.message_shares import SMALL_BYTES, StreamKey
 from gateway.outbox import Outbox
-from gateway.race_actions import Acknowledgement, Action, Behind, EndOfStream, Resend, Response, Skip
+from gateway.race_actions import (
+    Acknowledgement,
+    Action,
+    Behind,
+    EndOfStream,
+    PublisherId,
+    Resend,
+    Response,
+    Skip,
+)
 from gateway.race_tables import EndStatus
 from gateway.transport.callers import Caller, caller_of
 
-__all__ = ["BadMessage", "PublishService", "to_wire"]
+__all__ = ["BadMessage", "PublishService", "Receiving", "to_wire"]
 
 log = logging.getLogger(__name__)
 
@@ -92,25 +101,38 @@ _DENIAL_STATUS = {
 _STATUS = {status: _Wire.EndOfStream.Code.Value(status.name) for status in EndStatus}
 
 
+class Receiving:
+    """Who is told of long messages of publishers; this one counts none of them."""
+
+    def key_of(self, context: aio.ServicerContext[Any, Any]) -> StreamKey | None:
+        """Give the name of a stream in `MessageShares`; None: it has none."""
+        return None
+
+    def taken(self, key: StreamKey) -> None:
+        """Take note that a message above `SMALL_BYTES`, or a crowd, is counted in flight, or dropped."""
+
+
 class PublishService:
     """Serves publishers.
 
     Args:
         conductor: takes the events.
-        message_bytes_max: a longer message ends its stream with INVALID_REQUEST.
         admission: who may open a stream.
+        receiving: is told which long messages were taken over.
     """
 
     def __init__(
         self,
         conductor: Conductor,
-        message_bytes_max: int,
         admission: Admission | None = None,
+        receiving: Receiving | None = None,
     ) -> None:
         self._conductor = conductor
         self._looking = Looking(conductor.turns)
-        self._message_bytes_max = message_bytes_max
         self._admission = admission or Admission(AdmissionLimits())
+        self._receiving = receiving or Receiving()
+        self._keys: dict[PublisherId, StreamKey] = {}
+        self._publisher_ids: dict[StreamKey, PublisherId] = {}
 
     def add_to(self, server: aio.Server) -> None:
         """Register the service; by hand, since a message that does not parse must reach `bad_request`."""
@@ -124,13 +146,11 @@ class PublishService:
         )
 
     def _parse(self, message: bytes) -> _Message | bytes:
-        if len(message) > self._message_bytes_max:
-            return BadMessage(
-                f"message: got {len(message)} bytes, expected at most {self._message_bytes_max} bytes"
-            )
         if len(message) <= _SHORT_BYTES_MAX:
             return _short_one(message)
-        return message if self._looking.is_crowd(message) else _parsed(message)
+        if len(message) > SMALL_BYTES or self._looking.is_crowd(message):
+            return message
+        return _parsed(message)
 
     async def _publish(self, _: object, context: aio.ServicerContext[Any, Any]) -> None:
         """Serve one stream, if it is admitted."""
@@ -152,6 +172,9 @@ class PublishService:
     async def _serve(self, name: str, caller: Caller, context: aio.ServicerContext[Any, Any]) -> None:
         """Start both loops and end when both directions are over."""
         outbox = self._conductor.connect(name, address=caller.address, has_certificate=bool(caller.subjects))
+        if (key := self._receiving.key_of(context)) is not None:
+            self._keys[outbox.publisher_id] = key
+            self._publisher_ids[key] = outbox.publisher_id
         reader = asyncio.ensure_future(self._read(outbox, caller.address, context))
         reader.add_done_callback(lambda reading: self._on_read(outbox, reading))
         writer = asyncio.ensure_future(self._write(outbox, context))
@@ -172,6 +195,13 @@ class PublishService:
             for task in (reader, writer, over):
                 task.cancel()
             self._conductor.disconnect(outbox, reason)
+            if (key := self._keys.pop(outbox.publisher_id, None)) is not None:
+                del self._publisher_ids[key]
+
+    def is_urgent(self, key: StreamKey) -> bool:
+        """Whether a stream may bring the block that is to be committed next (`MessageShares.hurry`)."""
+        publisher_id = self._publisher_ids.get(key)
+        return publisher_id is not None and self._conductor.arbiter.is_awaited(publisher_id)
 
     async def _break_off(
         self, outbox: Outbox, caller: Caller, context: aio.ServicerContext[Any, Any], reason: str
@@ -213,6 +243,7 @@ class PublishService:
         A broken connection ends reading in the same way, and then cancels this task.
         """
         conductor, admission = self._conductor, self._admission
+        key = self._keys.get(outbox.publisher_id)
         reading = Begun(context.read())
         try:
             while (request := await reading) is not aio.EOF:
@@ -222,6 +253,17 @@ class PublishService:
                             await asyncio.sleep(wait_ns / 1e9)
                     if not conductor.arbiter.may_read(outbox.publisher_id):
                         await conductor.room_for(outbox)
+                if type(request) is bytes:
+                    # Parsed, it takes three times as much. The next one is received when this one is counted
+                    # in flight, and there is room.
+                    await self._handle_any(outbox, request)
+                    request = None
+                    if key is not None:
+                        self._receiving.taken(key)
+                    if not outbox.closed:
+                        await conductor.room_for(outbox)
+                    reading = Begun(context.read())
+                    continue
                 # gRPC receives the next message, in a thread of its own, while this one is hashed.
                 reading = Begun(context.read())
                 if outbox.closed:
@@ -230,6 +272,7 @@ class PublishService:
                     self._handle_one(outbox, request)
                 else:
                     await self._handle_any(outbox, request)
+                request = None  # not to be held until the next one comes
         finally:
             reading.close()
         await asyncio.sleep(HALF_CLOSE_SECONDS)
@@ -238,7 +281,10 @@ class PublishService:
 
     async def _handle_any(self, outbox: Outbox, message: _Message | bytes) -> None:
         """Handle a message; whatever goes wrong on our side ends this stream alone."""
-        if isinstance(message, bytes):  # a crowd
+        if isinstance(message, bytes):  # a crowd, or long
+            if outbox.closed:
+                outbox.dropped_count += 1
+                return
             with self._conductor.delaying(outbox):
                 await self._looking.one_crowd.acquire()
             try:
@@ -332,7 +378,7 @@ class PublishService:
 
 
 def _parsed(message: bytes) -> _Request | BadMessage:
-    """Parse a message that is not too long."""
+    """Parse a message."""
     try:
         return _Request.FromString(message)
     except DecodeError as error:

@@ -251,9 +251,13 @@ class RaceFacts:
         stream = self.streams.get(publisher_id)
         if stream is None or stream.state in GONE or not self.is_full_for(stream):
             return True
-        block = self.blocks.get(self.next_number)
-        if block is None:
-            return True
+        return self.next_number not in self.blocks or self.is_awaited(publisher_id)
+
+    def is_awaited(self, publisher_id: PublisherId) -> bool:
+        """Whether block L + 1 is there, and this publisher sends it, or may send it while nobody does."""
+        block, stream = self.blocks.get(self.next_number), self.streams.get(publisher_id)
+        if block is None or stream is None:
+            return False
         if block.state is BlockState.OPEN:
             return self.may_send(stream.name, block)
         return block.state is BlockState.STREAMING and stream.block is block

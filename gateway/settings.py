@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Literal
 
 from gateway.addresses import Address
-from gateway.limits import ADDRESS_BOOK_NODES_MAX
+from gateway.limits import ADDRESS_BOOK_NODES_MAX, MESSAGE_BYTES_DEFAULT
 from gateway.setting_kinds import (
     GIB,
     KIB,
@@ -279,8 +279,9 @@ class Settings:
     grpc_max_message_bytes: int = row(
         "grpc.max_message_bytes",
         Size(64 * KIB, GIB),
-        8 * MIB,
-        "Longest message, either way; publishers send up to 6 MB and 1 KB.",
+        MESSAGE_BYTES_DEFAULT,
+        "Longest message that is received; a call with a longer one ends with RESOURCE_EXHAUSTED. From peers "
+        "at least the default is received. What is sent has no limit.",
         unit="bytes",
     )
     grpc_max_receiving_bytes: int = row(

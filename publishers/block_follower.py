@@ -24,6 +24,7 @@ from gateway.block_numbers import to_wire
 from gateway.catch_up import CatchUp, CatchUpRules, Outcome, Try
 from gateway.channels import ClientTls, keepalive, open_channel, refused_headers
 from gateway.errors import SubscriptionError, TlsError
+from gateway.message_size import why_too_long
 from gateway.node_service import begins_with, held_of
 from gateway.subscription import BlockAssembler, status_name
 from publishers import limits
@@ -47,7 +48,6 @@ _REFUSALS: Final = frozenset(
 )
 _RULES: Final = CatchUpRules(rest_ns=250_000_000, rest_max_ns=5_000_000_000)
 _CHANNEL_OPTIONS: Final = (
-    ("grpc.max_receive_message_length", limits.ANSWER_BYTES_MAX),
     *keepalive(10, 10),
     ("grpc.use_local_subchannel_pool", 1),
 )
@@ -72,6 +72,7 @@ class BlockFollower:
         patience_seconds: give up when no gateway could be subscribed to for so long; 0: never. How long a
             subscription was quiet before it was lost does not count.
         on_trouble: is told in one line why a gateway was left.
+        message_bytes_max: the longest message that is taken; an item may be as long.
     """
 
     def __init__(
@@ -83,6 +84,7 @@ class BlockFollower:
         tls: ClientTls | None = None,
         patience_seconds: float = 30.0,
         on_trouble: Callable[[str], None] = lambda line: None,
+        message_bytes_max: int = limits.MESSAGE_BYTES_MAX,
     ) -> None:
         self.next_number = start if isinstance(start, int) else None
         """The block that comes next; None before it is known."""
@@ -91,6 +93,10 @@ class BlockFollower:
         self._tls = tls
         self._patience_seconds = patience_seconds
         self._on_trouble = on_trouble
+        self._channel_options = (
+            *_CHANNEL_OPTIONS,
+            ("grpc.max_receive_message_length", message_bytes_max),
+        )
         self._machine = CatchUp(tuple(addresses), _RULES, live=True)
         self._refusals: dict[str, str] = {}
         self._has_begun = False
@@ -106,7 +112,8 @@ class BlockFollower:
         """Give the blocks in order, up to the last one wanted.
 
         Raises:
-            SourceRefused: every gateway says that it cannot serve what is asked for.
+            SourceRefused: every gateway says that it cannot serve what is asked for, or the next block has an
+                item that is longer than `message_bytes_max`.
             SourceUnreachable: no gateway could be subscribed to for `patience_seconds`.
             TlsError: a file of `tls` cannot be read; later than at the first connection it is tried again.
         """
@@ -132,6 +139,9 @@ class BlockFollower:
                 if refused_headers(step.address, error):
                     continue
                 reason = f"{error.code().name}: {error.details() or 'no details'}"
+                if why := why_too_long(reason, "--max-message-bytes here"):
+                    # Another gateway would send the same item.
+                    raise SourceRefused(self._what(), f"{step.address}: {why}") from error
             except _Ended as ended:
                 outcome, reason = Outcome.BROKE_OFF, str(ended)
             except TlsError as error:  # when they were good before, somebody is renewing the files
@@ -156,7 +166,7 @@ class BlockFollower:
 
     async def _subscribe(self, address: str) -> AsyncIterator[Received]:
         """Give the blocks of one subscription; it returns after the last one wanted."""
-        channel = open_channel(address, self._tls, _CHANNEL_OPTIONS)
+        channel = open_channel(address, self._tls, self._channel_options)
         self._has_read_tls = True
         try:
             if self.next_number is None:

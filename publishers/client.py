@@ -32,6 +32,7 @@ from gateway.api import node_pb2, node_pb2_grpc, publish_pb2, publish_pb2_grpc
 from gateway.block import Block
 from gateway.channels import ClientTls, open_channel, refused_headers
 from gateway.errors import TlsError
+from gateway.message_size import why_too_long
 from gateway.node_service import begins_with
 from publishers import limits
 from publishers.errors import OptionError, PublishFailed, SourceCancelled
@@ -83,8 +84,7 @@ _STATUS_LOST: Final = "Internal error from Core"
 _STATUS_LOST_REASON: Final = "ended while it was written to; gRPC does not say why"
 
 _CHANNEL_OPTIONS: Final = (
-    ("grpc.max_send_message_length", limits.MESSAGE_BYTES_MAX),
-    ("grpc.max_receive_message_length", limits.MESSAGE_BYTES_MAX),
+    ("grpc.max_send_message_length", -1),  # what `message_bytes_max` says is looked at before
     # A connection of one's own for each publisher, and no waits of the library under those of the machine.
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.min_reconnect_backoff_ms", 100),
@@ -112,6 +112,8 @@ class ClientOptions:
     """Window, cache, timeouts, deadline."""
     set_bytes_max: int = limits.ITEM_SET_BYTES_DEFAULT
     """Size of an item set; a larger item goes alone."""
+    message_bytes_max: int = limits.MESSAGE_BYTES_MAX
+    """The longest message that the gateways take; a block with an item that needs a longer one is refused."""
     connect_timeout_seconds: float = limits.CONNECT_TIMEOUT_SECONDS
     """For a gateway to accept the connection."""
     wait: wait_base = field(default_factory=retry_wait)
@@ -273,7 +275,10 @@ class PublishClient:
                 except StopAsyncIteration:
                     self._hear(SourceEnded())
                     return
-                sets = split_items(block.number, block.items, self._options.set_bytes_max)
+                sets = split_items(
+                    *(block.number, block.items, self._options.set_bytes_max),
+                    item_bytes_max=self._options.message_bytes_max - limits.MESSAGE_MARGIN_BYTES,
+                )
                 self._hear(BlockReady(block.number, sets, block.size_bytes))
         except asyncio.CancelledError:
             if _is_being_cancelled():
@@ -349,7 +354,9 @@ class PublishClient:
             raise error
         if reason is not None:
             await self._drop_channel(connect.gateway)
-        self._hear(Disconnected(f"{address}: {reason or 'the gateway ended the stream'}"))
+        too_long = why_too_long(reason, "grpc.max_message_bytes of the gateway")
+        text = f"{address}: {too_long or reason or 'the gateway ended the stream'}"
+        self._hear(Disconnected(text, is_too_long=too_long is not None))
 
     async def _first_of(self, channel: grpc.aio.Channel) -> int | None:
         """Ask a gateway which block is the first that it stores; None: it does not say, or does not know."""

@@ -292,7 +292,10 @@ class PublisherMachine:
 
     def _retry_lost(self, event: Event) -> list[Action]:
         assert isinstance(event, Disconnected)
-        return self._go_on(_Departure(event.reason, Gateway.NEXT, Pace.BACKOFF))
+        departure = _Departure(event.reason, Gateway.NEXT, Pace.BACKOFF)
+        if event.is_too_long and self._refusals.too_long():
+            departure = replace(departure, outcome=Outcome.FAILED)
+        return self._go_on(departure)
 
     def _go_on(self, departure: _Departure) -> list[Action]:
         """Do what follows a stream: finish, rest, or ask for another one."""

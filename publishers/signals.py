@@ -133,6 +133,8 @@ class Disconnected:
 
     kind: ClassVar = EventKind.DISCONNECTED
     reason: str
+    is_too_long: bool = False
+    """The gateway refused a message for its length."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from typing import Final
 import hpack
 
 from gateway.addresses import parse_address
-from gateway.transport.frames import CLIENT_PREFACE, Flag, Kind, frame, window_update
+from gateway.transport.frames import CLIENT_PREFACE, Kind, frame, window_update
 from gateway.transport.header_blocks import header_frames
 
 __all__ = ["ATTACKS", "attacking", "ended_within"]

@@ -32,6 +32,7 @@ from publishers.block_layouts import BlockFormat, BlockLayout
 from publishers.block_summary import size_text, summarize
 from publishers.block_writer import BlockWriter
 from publishers.commands.layout_options import layout_options
+from publishers.limits import MESSAGE_BYTES_MAX, MESSAGE_OPTION_MAX, MESSAGE_OPTION_MIN
 from publishers.number_range import number_of
 
 __all__ = ["command"]
@@ -101,6 +102,15 @@ def _start(context: click.Context, parameter: click.Parameter, text: str) -> Sta
     metavar="SECONDS",
     help="Give up when no node could be reached for so long; 0: never.",
 )
+@click.option(
+    "--max-message-bytes",
+    "message_bytes_max",
+    type=click.IntRange(MESSAGE_OPTION_MIN, MESSAGE_OPTION_MAX),
+    default=MESSAGE_BYTES_MAX,
+    show_default=True,
+    metavar="BYTES",
+    help="The longest message that is taken; an item of a block may be as long.",
+)
 @tls_options
 def command(
     addresses: tuple[str, ...],
@@ -111,6 +121,7 @@ def command(
     block_format: BlockFormat,
     as_json: bool,
     patience_seconds: float,
+    message_bytes_max: int,
     tls: ClientTls | None,
 ) -> None:
     """Follow a chain: every committed block once, in order, over reconnects and from node to node.
@@ -137,7 +148,11 @@ def command(
         view.show(received)
 
     follower = BlockFollower(
-        addresses, start, end, tls=tls, patience_seconds=patience_seconds, on_trouble=view.trouble
+        *(addresses, start, end),
+        tls=tls,
+        patience_seconds=patience_seconds,
+        on_trouble=view.trouble,
+        message_bytes_max=message_bytes_max,
     )
     try:
         with writer or nullcontext(), view:

@@ -72,6 +72,7 @@ def test_nothing_is_wrong_with_a_node_that_is_fine() -> None:
             Kind.UNCONFIRMED,
             "publishers told of block 99, and no peer has it or one before it",
         ),
+        (replace(FINE, refused_message="too long"), Kind.MESSAGE_TOO_LONG, "too long"),
         (
             replace(FINE, standbys=replace(STANDBYS, awaiting_seconds=3.0)),
             Kind.STANDBYS,

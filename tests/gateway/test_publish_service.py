@@ -287,10 +287,6 @@ async def _end_of_another_block(publisher: Publisher, block: Block) -> None:
     await publisher.end(block.number + 1)
 
 
-async def _message_above_the_limit(publisher: Publisher, block: Block) -> None:
-    await publisher.items(block.items[0], field_item(ItemKind.SIGNED_TRANSACTION, bytes(9 << 20)))
-
-
 async def _items_after_the_end(publisher: Publisher, block: Block) -> None:
     await publisher.items(block.items[0])
     await publisher.items(*block.items[1:])
@@ -313,7 +309,6 @@ BAD_REQUESTS = [
     (_items_after_a_proof, NO_BLOCK, "after a proof, expected only proofs after a proof"),
     (_no_kind_of_message, NO_BLOCK, "got none of its kinds"),
     (_end_of_another_block, IN_BLOCK, "got end_of_block(3), expected end_of_block(2)"),
-    (_message_above_the_limit, NO_BLOCK, "expected at most 8388608 bytes"),
     (_items_after_the_end, IN_BLOCK, "got 1 items after the block's proof, expected a block header"),
 ]
 

@@ -132,7 +132,7 @@ class SimService(PublishService):
 
     def __init__(self, node: SimNode, conductor: Conductor, options: Options) -> None:
         limits = AdmissionLimits(messages_per_second=options.messages_per_second)
-        super().__init__(conductor, options.message_bytes_max, Admission(limits))
+        super().__init__(conductor, Admission(limits))
         self._node = node
 
     def _handle(self, outbox: Outbox, request: Any) -> None:

@@ -44,7 +44,6 @@ class Options:
     """Proofs are checked as in a process of their own."""
     first_block: int | str | None = None
     block_bytes_max: int = 64 * 1024
-    message_bytes_max: int = 32 * 1024
     block_timeout_ns: int = 6 * SECOND_NS
     stall_blocks: int = 3
     idle_timeout_ns: int = 30 * SECOND_NS

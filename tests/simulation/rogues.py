@@ -250,7 +250,6 @@ class Rogue:
                 b"",
                 b"\x0a\xff\xff\xff\xff",
                 b"\x9a\x01\x00",
-                bytes(self.options.message_bytes_max + 1),
             ]
         )
         self._malformed.add(message)
