@@ -1,6 +1,6 @@
 """Strangers at a node's front door: each does one thing that gRPC core bears badly, beside honest publishers.
 
-    python -m tests.attacks                           each in turn beside a publisher: what it costs, what is seen
+    python -m tests.attacks                           each in turn beside a publisher, and what it costs
     python -m tests.attacks NAME HOST:PORT SECONDS    one of them, against a node of yours on this machine
 
 Byte-level HTTP/2, since no library sends such things. Every attack ends by itself after its time.
@@ -19,6 +19,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
+import click
 import hpack
 
 from gateway.addresses import parse_address
@@ -29,7 +30,8 @@ __all__ = ["ATTACKS", "attacking", "ended_within"]
 
 HELLO: Final = CLIENT_PREFACE + frame(Kind.SETTINGS, 0, 0)
 PUBLISH: Final = "/org.hiero.block.api.BlockStreamPublishService/publishBlockStream"
-HOST: Final = "127.0.0.1"
+STRANGERS: Final = "127.0.0.2"
+"""Where they come from: an address of their own, on this machine."""
 
 
 def request(path: str = PUBLISH) -> bytes:
@@ -50,7 +52,7 @@ class Stranger:
     """One connection; what it cannot send any more, and why, is not its concern."""
 
     def __init__(self, address: tuple[str, int], hello: bytes = HELLO) -> None:
-        self.socket = socket.create_connection(address, 10)
+        self.socket = socket.create_connection(address, 10, (STRANGERS, 0))
         self.is_open = True
         self.send(hello)
 
@@ -143,7 +145,7 @@ def coming_and_going(address: tuple[str, int], until: float) -> None:
 
 
 def large_messages_that_do_not_come(address: tuple[str, int], until: float) -> None:
-    """Sixteen connections that begin a message of 125 MB on each of many streams, and send none of the rest."""
+    """Connections that begin a message of 125 MB on each of many streams, and send none of the rest."""
     prefix = b"\0" + (125_000_000).to_bytes(4, "big") + b"x" * 100
     strangers = []
     for _ in range(16):
@@ -166,7 +168,7 @@ def answers_that_nobody_reads(address: tuple[str, int], until: float) -> None:
     strangers = []
     ping = frame(Kind.PING, 0, 0, b"12345678") * 500
     for _ in range(20):
-        sock = socket.create_connection(address, 10)
+        sock = socket.create_connection(address, 10, (STRANGERS, 0))
         sock.settimeout(0.5)
         sock.sendall(HELLO)
         strangers.append(sock)
@@ -255,9 +257,8 @@ def _measure() -> None:
                     for key, value in metrics.items()
                     if "connections_" in key and value and "created" not in key
                 }
-                print(
-                    f"{name:32} {len(chain.messages) / seconds:5.1f} blocks/s  +{grown:4.0f} MiB  {seen}",
-                    flush=True,
+                click.echo(
+                    f"{name:32} {len(chain.messages) / seconds:5.1f} blocks/s  +{grown:4.0f} MiB  {seen}"
                 )
 
 

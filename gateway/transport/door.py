@@ -35,7 +35,7 @@ from gateway.transport.door_notes import DoorNotes
 from gateway.transport.doorkeeper import Doorkeeper, DoorLimits, Visit
 from gateway.transport.frames import ConnectionBreach
 from gateway.transport.pump import LINGER_SECONDS, READ_BYTES, Pump
-from gateway.transport.relay import ServerRelay
+from gateway.transport.server_relay import ServerRelay
 
 __all__ = ["Door", "DoorPlan"]
 

@@ -16,7 +16,7 @@ from gateway.logs import fields
 from gateway.metrics import Metrics
 from gateway.refused_messages import RefusedMessages
 from gateway.transport.frames import ConnectionBreach
-from gateway.transport.relay import RefusedMessage
+from gateway.transport.server_relay import RefusedMessage
 
 __all__ = ["DoorNotes"]
 

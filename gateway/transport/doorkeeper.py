@@ -26,9 +26,9 @@ from gateway.transport.frames import ConnectionBreach, ErrorCode
 __all__ = ["DoorLimits", "Doorkeeper", "Visit"]
 
 SECOND_NS: Final = 1_000_000_000
-CONTROL_BYTES_PER_SECOND: Final = 256 * 1024
-"""Bytes of frames without data that a connection may send in a second, and bytes that it may save up, four
-times as many. A ping has 17; gRPC core takes some 10 microseconds for one."""
+CONTROL_BYTES_PER_SECOND: Final = 64 * 1024
+"""Bytes of frames without data that a connection may send in a second; it may save up four times as many. A
+client of Helidon sends 26 for each answer, and the answers themselves allow some more."""
 CONTROL_BYTES_SAVED: Final = 4 * CONTROL_BYTES_PER_SECOND
 ADDRESS_SHARE: Final = 4
 """How many connections' budgets an address has."""

@@ -25,8 +25,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from gateway.addresses import parse_address
+from gateway.transport.client_relay import ClientRelay
 from gateway.transport.pump import READ_BYTES, Pump
-from gateway.transport.relay import ClientRelay
 
 if TYPE_CHECKING:
     from gateway.channels import ClientTls

@@ -19,8 +19,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final, Generic, TypeVar
 
+from gateway.transport.client_relay import ClientRelay
 from gateway.transport.frames import Buffer, ConnectionBreach
-from gateway.transport.relay import ClientRelay, ServerRelay
+from gateway.transport.server_relay import ServerRelay
 
 __all__ = ["LINGER_SECONDS", "READ_BYTES", "End", "Pump"]
 

@@ -29,10 +29,9 @@ Source: RFC 9113 sections 5.2, 6.9 and 8.2.2; the gRPC protocol over HTTP/2, "Re
 
 from __future__ import annotations
 
-import re
 from collections import deque
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Final
 
 from gateway.transport.frames import (
     CLIENT_PREFACE,
@@ -52,48 +51,20 @@ from gateway.transport.frames import (
     settings_in,
     window_update,
 )
-from gateway.transport.header_blocks import HeaderBlock, HeaderReader, HeaderWriter, append_te, header_frames
+from gateway.transport.header_blocks import HeaderBlock
 
-__all__ = ["ClientRelay", "MessageGate", "RefusedMessage", "ServerRelay"]
+__all__ = ["Relay", "Stream"]
 
 _NEARLY_USED_UP: Final = 1 << 16
 """A client that waits for a window for a whole message may stop so many bytes before the end of it."""
-_PREFIX_BYTES: Final = 5
-"""In front of each gRPC message: a byte for compression, then u32 its length."""
+_ANSWER_COST: Final = 64
+"""What a PING or SETTINGS counts as beside its bytes: gRPC core answers each."""
 _RESET_COST: Final = 1_000
 """What a client's RST_STREAM counts as, in bytes: a call was begun for it, in vain."""
-_TOO_LARGE = re.compile(rb"received message larger than max \((\d+) vs\. (\d+)\)", re.IGNORECASE)
-"""How gRPC core says that it refuses a message for its size."""
-
-
-class MessageGate(Protocol):
-    """Who says which large messages may be received now."""
-
-    small_bytes: int
-    """A message up to this length needs no grant."""
-
-    def ask(self, stream_id: int, size: int) -> bool:
-        """A message of `size` bytes begins; False: hold it until `ServerRelay.grant` is called."""
-
-    def progressed(self, stream_id: int, size: int) -> None:
-        """`size` bytes of the message that was granted have come."""
-
-    def done(self, stream_id: int) -> None:
-        """The message has come whole, or its stream has ended."""
-
-
-@dataclass(frozen=True, slots=True)
-class RefusedMessage:
-    """gRPC core refused a message for its size."""
-
-    size: int
-    """The bytes of the message."""
-    limit: int
-    """The most that gRPC core takes."""
 
 
 @dataclass(slots=True)
-class _Stream:
+class Stream:
     """One stream that is open."""
 
     stream_id: int
@@ -118,7 +89,7 @@ class _Stream:
     is_held: bool = False
 
 
-class _Relay:
+class Relay:
     """What both sides share. Streams are mended in the direction from outside to gRPC core."""
 
     large_window = 1 << 30
@@ -139,8 +110,8 @@ class _Relay:
         """Bytes from outside that carry no data; the caller takes them off."""
         self.data_bytes = 0
         """Bytes of data, both ways; the caller takes them off."""
-        self._streams: dict[int, _Stream] = {}
-        self._current: _Stream | None = None
+        self._streams: dict[int, Stream] = {}
+        self._current: Stream | None = None
         self._block: HeaderBlock | None = None  # from outside
         self._grpc_block: HeaderBlock | None = None
         self._window_sent = self._window_in_force = WINDOW_BYTES_DEFAULT  # of gRPC's SETTINGS
@@ -267,6 +238,8 @@ class _Relay:
             raise ConnectionBreach(
                 "header block", got="CONTINUATION without HEADERS", expected="HEADERS in front of it"
             )
+        if kind in (Kind.PING, Kind.SETTINGS) and not flags & Flag.ACK:
+            self.cost += _ANSWER_COST
         if kind == Kind.RST_STREAM:
             stream = self._streams.get(stream_id)
             if stream is not None:
@@ -319,7 +292,7 @@ class _Relay:
         stream.queued_end |= ends
         return self._drain(stream)
 
-    def _drain(self, stream: _Stream) -> bytes:
+    def _drain(self, stream: Stream) -> bytes:
         """Give the frames of what waits, as far as gRPC's window goes."""
         frames, queue, most = [], stream.queue, self._outside.frame_bytes_max
         while queue and stream.window > 0:
@@ -345,17 +318,17 @@ class _Relay:
 
     # --- the window of a mended stream ----------------------------------------------------------------------
 
-    def _mend(self, stream: _Stream) -> bytes:
+    def _mend(self, stream: Stream) -> bytes:
         """Have gRPC's window of a stream kept here from now on; give the grant that goes outside instead."""
         stream.is_mended = True
         stream.window = self._window_in_force
         stream.granted = self.large_window - self._window_sent
         return window_update(stream.stream_id, stream.granted)
 
-    def _left_by_right_count(self, stream: _Stream) -> int:
+    def _left_by_right_count(self, stream: Stream) -> int:
         return self._window_sent + stream.granted - stream.used
 
-    def _watch_count(self, stream: _Stream) -> None:
+    def _watch_count(self, stream: Stream) -> None:
         """See how the outside counts, and grant it more before it has to wait, or overflows."""
         left = self._left_by_right_count(stream)
         if stream.counts_twice is None:
@@ -367,7 +340,7 @@ class _Relay:
         if left <= self.large_window // 2:
             self._grant_outside(stream)
 
-    def _grant_outside(self, stream: _Stream) -> None:
+    def _grant_outside(self, stream: Stream) -> None:
         size = self.large_window // (4 if stream.counts_twice else 2)
         stream.granted += size
         self._grpc.insert(window_update(stream.stream_id, size))
@@ -415,7 +388,7 @@ class _Relay:
             self._on_grpc_settings(dict(settings_in(payload)))
         return None
 
-    def _on_grpc_window(self, stream: _Stream, size: int) -> bytes | None:
+    def _on_grpc_window(self, stream: Stream, size: int) -> bytes | None:
         """gRPC core lets a stream send more."""
         if stream.is_held:
             stream.held += size
@@ -462,27 +435,27 @@ class _Relay:
         """Handle the block of gRPC core as far as it has come; bytes stand in place of the last frame."""
         raise NotImplementedError
 
-    def _release(self, stream: _Stream) -> None:
+    def _release(self, stream: Stream) -> None:
         """A stream has ended: what depends on it goes on."""
 
     # --- the life of a stream -------------------------------------------------------------------------------
 
-    def _begin(self, stream_id: int) -> _Stream:
-        stream = self._streams[stream_id] = _Stream(stream_id)
+    def _begin(self, stream_id: int) -> Stream:
+        stream = self._streams[stream_id] = Stream(stream_id)
         self.streams_begun += 1
         return stream
 
-    def _outside_ends(self, stream: _Stream) -> None:
+    def _outside_ends(self, stream: Stream) -> None:
         stream.outside_done = True
         if stream.grpc_done:
             self._forget(stream)
 
-    def _grpc_ends(self, stream: _Stream) -> None:
+    def _grpc_ends(self, stream: Stream) -> None:
         stream.grpc_done = True
         if stream.outside_done:
             self._forget(stream)
 
-    def _forget(self, stream: _Stream) -> None:
+    def _forget(self, stream: Stream) -> None:
         """A stream is over, in whatever way."""
         self._streams.pop(stream.stream_id, None)
         if self._current is stream:
@@ -491,198 +464,3 @@ class _Relay:
         if stream.queue:
             self._credit(sum(map(len, stream.queue)))
             stream.queue.clear()
-
-
-class ServerRelay(_Relay):
-    """The relay in front of a server: the outside is a client.
-
-    Args:
-        gate: says which large messages may be received now; None: all.
-    """
-
-    def __init__(self, gate: MessageGate | None = None) -> None:
-        super().__init__(outside_is_client=True)
-        self.refused: list[RefusedMessage] = []
-        """Messages that gRPC core has refused for their size; the caller empties it."""
-        self._gate = gate
-        self._connection_held = 0
-        self._requests, self._answers = HeaderReader(), HeaderReader()
-
-    def grant(self, stream_id: int) -> None:
-        """The gate lets the large message of a stream be received now."""
-        stream = self._streams.get(stream_id)
-        if stream is None or not stream.is_held:
-            return
-        stream.is_held = False
-        self._hand_on_held(stream)
-
-    def _follow(self, piece: memoryview) -> None:
-        """Follow the gRPC messages in a stream's data."""
-        stream = self._current
-        if stream is None:
-            return
-        if len(piece) < stream.left:
-            stream.left -= len(piece)
-            if stream.has_asked:
-                assert self._gate is not None
-                self._gate.progressed(stream.stream_id, len(piece))
-            return
-        while len(piece) >= stream.left:  # the message ends in this piece, and more may begin in it
-            piece, stream.left = piece[stream.left :], 0
-            if stream.large:
-                self._release(stream)
-            missing = _PREFIX_BYTES - len(stream.prefix)
-            stream.prefix += piece[:missing]
-            piece = piece[missing:]
-            if len(stream.prefix) < _PREFIX_BYTES:
-                return
-            stream.left = int.from_bytes(stream.prefix[1:], "big")
-            stream.prefix.clear()
-            if self._gate is not None and stream.left > self._gate.small_bytes:
-                stream.large = stream.left
-        stream.left -= len(piece)
-
-    def _on_grpc_connection_window(self, size: int) -> bytes | None:
-        if self._keeps_connection_window:
-            self._connection_held += size
-            return b""
-        return super()._on_grpc_connection_window(size)
-
-    @property
-    def _keeps_connection_window(self) -> bool:
-        """Whether a mended stream waits for the gate: nothing else keeps its client from sending.
-
-        Not while another message of the connection is being received, which would never end.
-        """
-        asked = [stream for stream in self._streams.values() if stream.has_asked]
-        return any(stream.is_mended for stream in asked) and all(stream.is_held for stream in asked)
-
-    def _release(self, stream: _Stream) -> None:
-        """The large message of a stream has come whole, or the stream has ended."""
-        stream.large, stream.is_held = 0, False
-        if stream.has_asked:
-            stream.has_asked = False
-            assert self._gate is not None
-            self._gate.done(stream.stream_id)
-        self._hand_on_held(stream)
-
-    def _hand_on_held(self, stream: _Stream) -> None:
-        """Hand on the windows that were held back."""
-        held, stream.held = stream.held, 0
-        if held and stream.stream_id in self._streams and super()._on_grpc_window(stream, held) is None:
-            self._grpc.insert(window_update(stream.stream_id, held))
-        if self._connection_held and not self._keeps_connection_window:
-            held, self._connection_held = self._connection_held, 0
-            self._credit(held)
-
-    def _on_grpc_window(self, stream: _Stream, size: int) -> bytes | None:
-        if stream.large and not stream.has_asked:  # gRPC core reads, and opens the window for the message
-            assert self._gate is not None
-            stream.has_asked = True
-            stream.is_held = not self._gate.ask(stream.stream_id, stream.large)
-        return super()._on_grpc_window(stream, size)
-
-    def _outside_table_size(self, size: int) -> None:
-        self._answers.allow_table(size)
-
-    def _grpc_table_size(self, size: int) -> None:
-        self._requests.allow_table(size)
-
-    def _on_outside_block(self) -> bytes:
-        block = self._block
-        assert block is not None
-        if not block.is_whole:
-            return b""
-        self._block = None
-        fields = self._requests.read(block.fragment)
-        stream_id, fragment = block.stream_id, bytes(block.fragment)
-        stream = self._streams.get(stream_id)
-        if stream is not None:  # trailers
-            if stream.queue:
-                raise ConnectionBreach(
-                    "trailers", got="trailers behind data that waits", expected="the end of the data"
-                )
-            if block.ends_stream:
-                self._outside_ends(stream)
-        elif stream_id > self.last_stream_id:
-            self.last_stream_id = stream_id
-            stream = self._begin(stream_id)
-            if not any(name == b"te" for name, _ in fields):
-                fragment = append_te(fragment)
-                self._grpc.insert(self._mend(stream))
-            if block.ends_stream:
-                self._outside_ends(stream)
-        return header_frames(
-            stream_id,
-            fragment,
-            ends_stream=block.ends_stream,
-            priority=block.priority,
-            frame_bytes_max=self._outside.frame_bytes_max,
-        )
-
-    def _on_grpc_block(self, block: HeaderBlock) -> bytes | None:
-        if not block.is_whole:
-            return None
-        fields = dict(self._answers.read(block.fragment))
-        if block.ends_stream:
-            if fields.get(b"grpc-status") == b"8" and (
-                found := _TOO_LARGE.search(fields.get(b"grpc-message", b""))
-            ):
-                self.refused.append(RefusedMessage(int(found[1]), int(found[2])))
-            stream = self._streams.get(block.stream_id)
-            if stream is not None:
-                self._grpc_ends(stream)
-        return None
-
-
-class ClientRelay(_Relay):
-    """The relay in front of a client: the outside is a server that wants indexed pseudo-headers.
-
-    Blocks of both directions are written anew without the dynamic table, so the trailers of an answer can
-    wait behind its data.
-    """
-
-    def __init__(self) -> None:
-        super().__init__(outside_is_client=False)
-        self._requests, self._answers = HeaderReader(), HeaderReader()
-        self._writer = HeaderWriter()
-
-    def _outside_table_size(self, size: int) -> None:
-        self._requests.allow_table(size)
-
-    def _grpc_table_size(self, size: int) -> None:
-        self._answers.allow_table(size)
-
-    def _on_grpc_block(self, block: HeaderBlock) -> bytes:
-        if not block.is_whole:
-            return b""
-        written = self._rewritten(block, self._requests)
-        stream = self._streams.get(block.stream_id)
-        if stream is None:
-            stream = self._begin(block.stream_id)
-            written += self._mend(stream)
-            stream.counts_twice = False  # servers count right
-        if block.ends_stream:
-            self._grpc_ends(stream)
-        return written
-
-    def _on_outside_block(self) -> bytes:
-        block = self._block
-        assert block is not None
-        if not block.is_whole:
-            return b""
-        self._block = None
-        written = self._rewritten(block, self._answers)
-        stream = self._streams.get(block.stream_id)
-        if stream is None:
-            return written
-        if stream.queue:
-            stream.trailers, stream.queued_end = written, True
-            return b""
-        if block.ends_stream:
-            self._outside_ends(stream)
-        return written
-
-    def _rewritten(self, block: HeaderBlock, reader: HeaderReader) -> bytes:
-        fragment = self._writer.write(reader.read(block.fragment))
-        return header_frames(block.stream_id, fragment, ends_stream=block.ends_stream)

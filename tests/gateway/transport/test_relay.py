@@ -14,9 +14,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gateway.transport.client_relay import ClientRelay
 from gateway.transport.frames import CLIENT_PREFACE, ConnectionBreach, Flag, Kind, frame, window_update
 from gateway.transport.header_blocks import header_frames
-from gateway.transport.relay import ClientRelay, RefusedMessage, ServerRelay
+from gateway.transport.server_relay import RefusedMessage, ServerRelay
 
 REQUEST = [
     (":method", "POST"),
@@ -315,7 +316,7 @@ def test_frames_without_data_cost_and_a_reset_costs_more() -> None:
     line.relay.cost = line.relay.data_bytes = 0
     line.client.ping(b"12345678")
     line.move()
-    assert line.relay.cost == 17 + 0
+    assert line.relay.cost == 17 + 64
     stream_id = line.begin(TE)
     before = line.relay.cost
     line.client.reset_stream(stream_id)
