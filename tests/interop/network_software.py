@@ -1,4 +1,4 @@
-"""The network's own transport, PBJ over Helidon, as processes: what consensus nodes and Java block nodes speak.
+"""The network's own transport, PBJ over Helidon, as processes; consensus nodes and Java block nodes speak it.
 
 `java/NetworkClient.java` and `java/NetworkServer.java` are compiled once against the jars that `java/pom.xml`
 names. Needed are a JDK of 21 or later, and the jars: in the folder SLUICE_NETWORK_JARS, or in Maven's own.
