@@ -30,6 +30,7 @@ from publishers.maker import BlockMaker, MakerOptions
 from publishers.node_process import NodeProcess, environment_without_settings
 from publishers.report import PublishReport
 from tests.certificates import Authority
+from tests.disks import small_file_system
 from tests.interop.network_software import NetworkProcess, NetworkSoftware, NetworkSoftwareMissing
 from tests.nodes import KEY, ledger_key, make_blocks
 from tests.serving import Listener, free_port
@@ -331,14 +332,10 @@ def test_a_node_without_the_networks_key_says_error(
 def test_a_node_whose_disk_is_full_says_persistence_failed(
     network: NetworkSoftware, tmp_path: Path, long_chain: Path
 ) -> None:
-    """A file of the node may not grow beyond 64 MiB, as on a disk that is full then."""
-    limit = shutil.which("prlimit")
-    if limit is None:
-        pytest.skip("prlimit (util-linux) is not there")
     entrance = Entrance(tmp_path, with_tls=False)
-    words = list(entrance.node_words)
     with (
-        NodeProcess(tmp_path / "data", tmp_path / "log", words, prefix=(limit, f"--fsize={64 << 20}")),
+        small_file_system(tmp_path / "data", 8 << 20),
+        entrance.node(),
         network.start("NetworkClient", "publish", entrance.url, long_chain) as publisher,
     ):
         end = publisher.wait_for(r"END PERSISTENCE_FAILED (\d+)")
