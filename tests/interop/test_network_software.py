@@ -40,7 +40,9 @@ READ = 100
 """Blocks of the long chain that are read again: 25 MB, so more than any window."""
 QUARTER_MEGABYTE = MakerOptions(rounds_per_block=1, transactions_per_block=90, item_bytes=5_500)
 LONG_ITEM = 36_000_000
-LONG_ITEMS = MakerOptions(rounds_per_block=1, transactions_per_block=4, item_bytes=LONG_ITEM)
+LONG_ITEMS = MakerOptions(rounds_per_block=1, transactions_per_block=1, item_bytes=LONG_ITEM)
+LONG_ITEMS_SEED = 2
+"""Of a chain whose second block, and no other, has such an item."""
 SMALL_CHAIN = 20
 COMMAND_SECONDS = 120.0
 LOOK_SECONDS = 0.05
@@ -164,13 +166,13 @@ def test_300_blocks_of_250_kb_are_published_and_read_again(
 def test_items_of_36_mb_are_published_and_read_again(
     network: NetworkSoftware, entrance: Entrance, tmp_path: Path
 ) -> None:
-    blocks = list(BlockMaker(3, KEY, LONG_ITEMS).blocks(2))
-    assert any(len(item) >= LONG_ITEM for block in blocks for item in block.items)
+    blocks = list(BlockMaker(LONG_ITEMS_SEED, KEY, LONG_ITEMS).blocks(3))
+    assert [max(map(len, block.items)) >= LONG_ITEM for block in blocks] == [False, True, False]
     chain = write_chain(tmp_path / "chain", blocks)
     with entrance.node():
         status, lines = network.run("NetworkClient", "publish", entrance.url, chain, *entrance.client_words)
-        assert (status, lines) == (0, ["CONNECT 0", "ACK 0", "ACK 1", "DONE 1"])
-        status, lines = network.run("NetworkClient", "subscribe", entrance.url, 0, 1, *entrance.client_words)
+        assert (status, lines) == (0, ["CONNECT 0", "ACK 0", "ACK 1", "ACK 2", "DONE 2"])
+        status, lines = network.run("NetworkClient", "subscribe", entrance.url, 0, 2, *entrance.client_words)
         assert (status, lines) == (0, [*item_hashes(chain), "STATUS SUCCESS", "COMPLETE"])
 
 

@@ -63,7 +63,8 @@ import org.hiero.block.api.SubscribeStreamResponse;
  *
  * <p>The client is set up as a consensus node sets up its own: one HTTP/2 connection a stream, Helidon's default
  * windows and frame sizes, no {@code te} header, metadata {@code hiero-correlation-id}, requests filled up to a soft
- * limit of 2 MiB, and TLS that trusts one certificate by the hash of its DER encoding.
+ * limit of 2 MiB, and TLS that trusts one certificate by the hash of its DER encoding. A subscriber has the windows
+ * and frames of a block node that subscribes to another.
  *
  * <p>Each answer of the server is one line on standard output. Usage:
  *
@@ -88,6 +89,7 @@ public final class NetworkClient {
     private static final String PUBLISH = "org.hiero.block.api.BlockStreamPublishService/publishBlockStream";
     private static final String SUBSCRIBE = "org.hiero.block.api.BlockStreamSubscribeService/subscribeBlockStream";
     private static final int MAX_MESSAGE_BYTES = 131_072_000;
+    private static final int BLOCK_NODE_WINDOW = 2 * 1024 * 1024; // of a block node that subscribes to another
     private static final long NONE = -1;
 
     private final String url;
@@ -131,6 +133,10 @@ public final class NetworkClient {
     // What a consensus node does to connect ------------------------------------------------------------------------
 
     private PbjGrpcClient connect() throws Exception {
+        return connect(Http2ClientProtocolConfig.builder().build());
+    }
+
+    private PbjGrpcClient connect(final Http2ClientProtocolConfig http2) throws Exception {
         final Tls tls = tls();
         final Duration timeout = Duration.ofSeconds(30);
         final PbjGrpcClientConfig config = new PbjGrpcClientConfig(
@@ -145,7 +151,7 @@ public final class NetworkClient {
         final WebClient web = WebClient.builder()
                 .baseUri(url)
                 .tls(tls)
-                .addProtocolConfig(Http2ClientProtocolConfig.builder().build())
+                .addProtocolConfig(http2)
                 .addProtocolConfig(GrpcClientProtocolConfig.builder().build())
                 .connectTimeout(timeout)
                 .build();
@@ -539,7 +545,10 @@ public final class NetworkClient {
             @Override
             public void clientEndStreamReceived() {}
         };
-        final PbjGrpcClient connection = connect();
+        final PbjGrpcClient connection = connect(Http2ClientProtocolConfig.builder()
+                .initialWindowSize(BLOCK_NODE_WINDOW)
+                .maxFrameSize(BLOCK_NODE_WINDOW)
+                .build());
         final GrpcCall<SubscribeStreamRequest, Bytes> call =
                 connection.createCall(SUBSCRIBE, SubscribeStreamRequest.PROTOBUF, new Unparsed(), reader, metadata());
         call.sendRequest(new SubscribeStreamRequest(first, last), true);
