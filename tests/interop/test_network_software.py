@@ -444,12 +444,11 @@ def test_blocks_of_250_kb_are_read_from_the_networks_server(
 
 @pytest.mark.spark
 @pytest.mark.usefixtures("java")
-@pytest.mark.parametrize("transport", ["plain", "tls"])
 def test_publish_reaches_the_networks_server(
-    network: NetworkSoftware, tmp_path: Path, small_chain: Path, transport: str
+    network: NetworkSoftware, tmp_path: Path, small_chain: Path
 ) -> None:
     pytest.importorskip("pyspark")
-    with java_node(network, tmp_path, transport) as java:
+    with java_node(network, tmp_path, "plain") as java:
         done = sluice("publish", "--source", small_chain, "--gateway", java.address, *java.words)
         assert done.returncode == 0, done.stderr
         assert java.blocks() == make_blocks(SMALL_CHAIN)
