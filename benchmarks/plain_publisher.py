@@ -16,7 +16,7 @@ from pathlib import Path
 
 from gateway.block import Block
 from publishers.block_check import BlockCheck
-from publishers.block_files import read_chain
+from publishers.block_places import read_chain
 from publishers.client import publish_blocks
 
 __all__: list[str] = []

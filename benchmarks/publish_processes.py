@@ -55,15 +55,20 @@ class BareLoop:
 
 
 @contextmanager
-def node(chain: Chain, arguments: Sequence[str] = (), *, watched: bool = False) -> Iterator[Facts]:
+def node(
+    chain: Chain, arguments: Sequence[str] = (), *, watched: bool = False, has_door: bool = True
+) -> Iterator[Facts]:
     """Run a node, `sluice serve` in mode full, on an empty folder; its facts are whole at the end.
 
+    `has_door`: False for a node whose gRPC listens by itself (`benchmarks.doorless_node`).
     `watched`: its event loop is watched, which makes it come round 500 times a second more.
     """
     with tempfile.TemporaryDirectory() as folder:
         log_path = Path(folder, "node.log")
         words = ["--ledger-key", chain.ledger_key, *arguments]
         module = "benchmarks.watched_node" if watched else "gateway.cli"
+        if not has_door:
+            module = "benchmarks.doorless_node"
         with NodeProcess(Path(folder, "data"), log_path, words, module=module) as process:
             facts = Facts(process.grpc)
             yield facts

@@ -28,7 +28,7 @@ from typing import Final
 
 from gateway.limits import MESSAGE_PACES_KEPT, REFUSED_PUBLISHERS_KEPT
 
-__all__ = ["Admission", "AdmissionLimits", "DenialKind", "Denied", "MessagePace", "address_of"]
+__all__ = ["Admission", "AdmissionLimits", "DenialKind", "Denied", "MessagePace"]
 
 SECOND_NS: Final = 1_000_000_000
 
@@ -61,7 +61,7 @@ class AdmissionLimits:
     """What an operator has set."""
 
     allowed_subjects: frozenset[str] = frozenset()
-    """Certificate subjects that may publish; empty: anybody who gets a connection."""
+    """Names in certificates that may publish; empty: anybody who gets a connection."""
     streams_per_publisher_max: int = 64
     """Streams that one publisher may have open."""
     streams_per_address_max: int = 256
@@ -87,9 +87,9 @@ class Admission:
 
         Args:
             publisher: the name by which the race knows the publisher.
-            address: `address_of` its connection.
-            subjects: the forms of its certificate's subject, `O=Net,CN=alice` and `CN=alice`; empty without
-                a certificate.
+            address: the network address that it comes from.
+            subjects: the names that its certificate proves, `CN=alice,O=Net`, `CN=alice`, `URI:spiffe://…`;
+                empty without a certificate.
 
         Returns:
             None if it is admitted: `release` it with the same name and address.
@@ -186,15 +186,3 @@ class MessagePace:
         """Take one message; give the time to wait before it is handled, 0 within the pace."""
         self._full_at_ns = max(self._full_at_ns, now_ns) + self._cost_ns
         return max(0, self._full_at_ns - now_ns - SECOND_NS)
-
-
-def address_of(peer: str) -> str:
-    """Give the network address in gRPC's name of a connection, without the port.
-
-    `ipv4:192.0.2.1:5000` is `192.0.2.1`, `ipv6:%5B2001:db8::1%5D:5000` is `2001:db8::1`; anything else is
-    given back as it is.
-    """
-    kind, _, rest = peer.replace("%5B", "[").replace("%5D", "]").partition(":")
-    if kind not in ("ipv4", "ipv6"):
-        return peer
-    return rest.rpartition(":")[0].strip("[]")

@@ -13,10 +13,12 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Sequence
+import ssl
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import TypeVar
 
 import grpc
 from cryptography import x509
@@ -26,11 +28,16 @@ from gateway.errors import TlsError
 from gateway.limits import BLOCK_ANSWER_BYTES_MAX, TLS_FILE_BYTES_MAX
 from gateway.pem import NOT_ASKED_FOR, certificates_in, check_key
 from gateway.regular_files import open_regular
+from gateway.transport import outgoing
 
-__all__ = ["WHOLE_BLOCKS", "ClientTls", "keepalive", "open_blocking_channel", "open_channel"]
+__all__ = [
+    *("WHOLE_BLOCKS", "ClientTls", "keepalive", "open_blocking_channel", "open_channel"),
+    *("call_once", "refused_headers", "relayed_if_refused"),
+]
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
 _Options = Sequence[tuple[str, str | int]]
 _ALWAYS: _Options = (
     ("grpc.enable_http_proxy", 0),
@@ -44,6 +51,8 @@ WHOLE_BLOCKS: _Options = (("grpc.max_receive_message_length", BLOCK_ANSWER_BYTES
 # gRPC tells of a file of another kind on standard error only, and then that it cannot connect.
 _CERTIFICATE = re.compile(rb"-----BEGIN (X509 |TRUSTED )?CERTIFICATE-----")
 _TRUSTED = b"-----BEGIN TRUSTED CERTIFICATE-----"
+_REFUSED_HEADERS = "GOAWAY received; Error code: 1;"
+"""What gRPC says where a server ends a connection with PROTOCOL_ERROR, as Helidon's do at the first call."""
 _KEY = re.compile(rb"-----BEGIN ([A-Z0-9]+ )*PRIVATE KEY-----")
 
 
@@ -98,6 +107,22 @@ class ClientTls:
                 _warn_of_kind(self.key_file, kind)
         return grpc.ssl_channel_credentials(ca, key, certificate)
 
+    def context(self) -> ssl.SSLContext:
+        """Give what OpenSSL connects with, for connections that are relayed (`gateway.transport.outgoing`).
+
+        Raises:
+            TlsError: a file cannot be read or used.
+        """
+        self.credentials()  # checks the files, and says what is wrong with them
+        try:
+            context = ssl.create_default_context(cafile=self.ca_file)
+            if self.certificate_file is not None:
+                context.load_cert_chain(self.certificate_file, self.key_file)
+        except OSError as error:
+            raise TlsError("client TLS", got=str(error), expected="files that can be used") from error
+        context.set_alpn_protocols(["h2"])
+        return context
+
     def options(self) -> _Options:
         """Give the channel options that belong to it."""
         return () if self.server_name is None else (("grpc.ssl_target_name_override", self.server_name),)
@@ -109,6 +134,8 @@ def open_channel(address: str, tls: ClientTls | None = None, options: _Options =
     Raises:
         TlsError: a file of `tls` cannot be read.
     """
+    if outgoing.is_relayed(address):
+        return aio.insecure_channel(outgoing.relayed(address, tls), options=_relayed(address, options))
     if tls is None:
         return aio.insecure_channel(address, options=(*_ALWAYS, *options))
     return aio.secure_channel(address, tls.credentials(), options=(*_ALWAYS, *tls.options(), *options))
@@ -116,9 +143,63 @@ def open_channel(address: str, tls: ClientTls | None = None, options: _Options =
 
 def open_blocking_channel(address: str, tls: ClientTls | None = None, options: _Options = ()) -> grpc.Channel:
     """Open a blocking channel to `host:port`, as `open_channel` does."""
+    if outgoing.is_relayed(address):
+        return grpc.insecure_channel(outgoing.relayed(address, tls), options=_relayed(address, options))
     if tls is None:
         return grpc.insecure_channel(address, options=(*_ALWAYS, *options))
     return grpc.secure_channel(address, tls.credentials(), options=(*_ALWAYS, *tls.options(), *options))
+
+
+def _relayed(address: str, options: _Options) -> _Options:
+    """Give the options of a channel whose connections are relayed: the server is to see its own name."""
+    return (*_ALWAYS, *options, ("grpc.default_authority", address))
+
+
+def refused_headers(address: str, error: grpc.RpcError | str | None) -> bool:
+    """Note that a server at an address refuses how gRPC core writes headers; False: it is not that.
+
+    Args:
+        address: `host:port`.
+        error: how a call failed there, or gRPC's details of that. If it is that, the call is to be tried
+            again on a new channel, which is relayed.
+    """
+    if outgoing.is_relayed(address):
+        return False
+    details = error.details() if isinstance(error, grpc.Call) else error
+    if isinstance(error, aio.AioRpcError):
+        details = error.details()
+    if not isinstance(details, str):
+        return False
+    return _REFUSED_HEADERS in details and outgoing.learn(address)
+
+
+async def relayed_if_refused(address: str, attempt: Callable[[], Awaitable[T]]) -> T:
+    """Make an attempt that opens a channel to an address; make it again where it has to be relayed."""
+    try:
+        return await attempt()
+    except grpc.RpcError as error:
+        if not refused_headers(address, error):
+            raise
+    return await attempt()
+
+
+def call_once(
+    address: str, tls: ClientTls | None, call: Callable[[grpc.Channel], T], options: _Options = ()
+) -> T:
+    """Open a blocking channel for one call; relayed where the server wants it.
+
+    Raises:
+        TlsError: a file of `tls` cannot be read.
+        grpc.RpcError: the call failed.
+    """
+    try:
+        with open_blocking_channel(address, tls, options) as channel:
+            return call(channel)
+    except grpc.RpcError as error:
+        if not refused_headers(address, error):
+            raise
+    with open_blocking_channel(address, tls, options) as channel:
+        return call(channel)
 
 
 def _certificates(pem: bytes | None, file: str | None, what: str) -> list[x509.Certificate]:

@@ -24,6 +24,7 @@ from contextlib import contextmanager
 
 from gateway.acknowledging import Acknowledging, StoredBlock
 from gateway.conductor_notes import note_answer
+from gateway.dispute import source_of
 from gateway.group_commit import GroupCommit
 from gateway.hash_process import HashProcess
 from gateway.hashing import Hashing
@@ -137,16 +138,20 @@ class Conductor:
 
     # --- what the gRPC side calls --------------------------------------------------------------------------
 
-    def connect(self, name: str, *, address: str = "", is_peer: bool = False) -> Outbox:
+    def connect(
+        self, name: str, *, address: str = "", is_peer: bool = False, has_certificate: bool = False
+    ) -> Outbox:
         """A publisher has opened a stream; read its responses from the outbox.
 
         Args:
             name: who it is.
             address: the network address that it comes from.
             is_peer: it is this node's own subscription to another node.
+            has_certificate: its name is the subject of a certificate that TLS has checked.
         """
         self._stream_count += 1
-        outbox = Outbox(PublisherId(self._stream_count), name, self._responses_max)
+        source = source_of(name, address, is_peer=is_peer, has_certificate=has_certificate)
+        outbox = Outbox(PublisherId(self._stream_count), name, self._responses_max, source)
         self._outboxes[outbox.publisher_id] = outbox
         log.info("publisher connected", extra=fields(publisher=name, stream=outbox.publisher_id))
         arbiter, now_ns = self.arbiter, self._now_ns()
@@ -321,7 +326,7 @@ class Conductor:
             case Append():
                 return self.in_flight.append(action)
             case Begin():
-                self.in_flight.begin(action, self._outboxes[action.publisher_id].name)
+                self.in_flight.begin(action, self._outboxes[action.publisher_id].source)
             case Verify():
                 return self.in_flight.verify(action)
             case CheckLink():

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import logging
 
+from gateway.dispute import Disputed
 from gateway.logs import fields
 from gateway.metrics import Metrics
 from gateway.race_actions import Acknowledgement, Drop, EndOfStream, Resend, Response, Skip
 from gateway.race_tables import EndStatus, Failure
 from gateway.verdict import Refusal
 
-__all__ = ["RESENT_BEGINNING", "note_answer", "note_drop", "note_refusal"]
+__all__ = ["RESENT_BEGINNING", "note_answer", "note_dispute", "note_drop", "note_refusal"]
 
 log = logging.getLogger(__name__)
 
@@ -22,6 +23,7 @@ RESENT_BEGINNING = "beginning"
 
 _USUAL_ENDS = (EndStatus.SUCCESS, EndStatus.DUPLICATE_BLOCK)
 _OURS = (Failure.TIMED_OUT, Failure.NODE)
+_SAID_BEFORE = (Failure.REFUSED, Failure.DISPUTED)
 
 
 def note_answer(metrics: Metrics, publisher: str, response: Response) -> None:
@@ -66,9 +68,23 @@ def note_refusal(metrics: Metrics, number: int, publisher: str, refusal: Refusal
     metrics.blocks_refused.labels(reason=refusal.kind.value).inc()
 
 
+def note_dispute(disputed: Disputed) -> None:
+    """Take note that the last stored block is disputed."""
+    log.log(
+        logging.ERROR if disputed.is_dead_end else logging.WARNING,
+        disputed.text,
+        extra=fields(
+            block=disputed.number,
+            own_root_hash=disputed.own_root.hex(),
+            named_root_hash=disputed.named_root.hex(),
+            sources=len(disputed.sources),
+        ),
+    )
+
+
 def note_drop(publisher: str, action: Drop) -> None:
     """Take note of an attempt that came to nothing, unless `note_refusal` has said it."""
-    if action.failure is Failure.REFUSED:
+    if action.failure in _SAID_BEFORE:
         return
     log.log(
         logging.WARNING if action.failure in _OURS else logging.INFO,

@@ -31,6 +31,7 @@ from gateway.logs import fields
 from gateway.merkle import HASH_SIZE
 from gateway.role_keeper import RoleKeeper
 from gateway.roles import Phase
+from gateway.transport.callers import caller_of
 
 __all__ = ["ControlService", "IsItself", "NodeFacts"]
 
@@ -127,7 +128,7 @@ class ControlService(control_pb2_grpc.NodeControlServicer):
 
         `caller`: is told when it is gone. `is_only_asked`: it changes nothing, and ends with its caller.
         """
-        log.info("asked to change", extra=fields(change=what, peer=context.peer()))
+        log.info("asked to change", extra=fields(change=what, peer=caller_of(context).peer))
         changing = asyncio.ensure_future(change)
         changing.add_done_callback(lambda done: _note(what, done))
         try:

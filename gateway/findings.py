@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
+from gateway.dispute import Disputed
 from gateway.limits import QUIET_BLOCK_TIMES, QUIET_SECONDS_MIN, STANDBY_WAIT_SECONDS
 
 __all__ = [
@@ -38,13 +39,16 @@ class Kind(Enum):
     DISK = "disk"
     BROKEN = "broken"
     BEHIND = "behind"
+    DEAD_END = "dead end"
     STANDBYS = "standbys"
     OTHER_CHAIN = "other chain"
     NO_PUBLISHERS = "no publishers"
     ONE_PUBLISHER = "one publisher"
     NO_BLOCKS = "no blocks"
     UNCONFIRMED = "unconfirmed"
+    DOUBT = "doubt"
     CERTIFICATE = "certificate"
+    CONNECTIONS = "connections"
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +84,12 @@ ADVICE: Final[dict[Kind, Advice]] = {
         "A node is behind",
         is_problem=True,
     ),
+    Kind.DEAD_END: Advice(
+        "Compare its root hash with other nodes: sluice status NODE OTHER. Where this node is alone, stop it "
+        "and cut that block: sluice truncate DATA_DIR --to-block N, one below it.",
+        "The last block fits nobody",
+        is_problem=True,
+    ),
     Kind.STANDBYS: Advice(
         "Start the standbys that do not report, or see why they do not follow: sluice status NODE STANDBY. "
         "Without them: add another node, or restart with --commit-min-standbys 0.",
@@ -111,9 +121,21 @@ ADVICE: Final[dict[Kind, Advice]] = {
         "A node is behind",
         is_problem=False,
     ),
+    Kind.DOUBT: Advice(
+        "See whether others say the same: one publisher may be wrong. Compare with another node: "
+        "sluice status NODE OTHER.",
+        "The last block fits nobody",
+        is_problem=False,
+    ),
     Kind.CERTIFICATE: Advice(
         "Put a certificate and key into place that fit each other; they are taken up without a restart.",
         "A certificate ends",
+        is_problem=False,
+    ),
+    Kind.CONNECTIONS: Advice(
+        "See in the log who it is. One that should connect: raise the limit that is named. A stranger: keep "
+        "it out with a firewall or client certificates; the node has ended what it did.",
+        "Connections are refused or ended",
         is_problem=False,
     ),
 }
@@ -160,10 +182,14 @@ class Facts:
     """The network's time between blocks."""
     certificates: tuple[str, ...] = ()
     """What is wrong with certificates, or soon will be."""
+    door: tuple[str, ...] = ()
+    """Connections and messages that were refused or ended lately, in words."""
     standbys: StandbyFacts | None = None
     """Of the nodes that acknowledgements wait for; None: they wait for none."""
     is_starting: bool = False
     """It does not listen for gRPC yet."""
+    disputed: Disputed | None = None
+    """The dispute over its last block."""
 
 
 Seen = tuple[Kind, str]
@@ -183,6 +209,8 @@ def look(facts: Facts) -> list[Seen]:
         seen.append((Kind.BROKEN, "the publish race has stopped on an internal error, see the log"))
     if facts.catch_up_problem is not None:
         seen.append((Kind.BEHIND, facts.catch_up_problem))
+    if facts.disputed is not None and facts.disputed.is_dead_end:
+        seen.append((Kind.DEAD_END, facts.disputed.text))
     if facts.standbys is not None:
         seen += _standbys(facts.standbys)
     return seen if facts.is_stopping else seen + _notes(facts)
@@ -226,8 +254,12 @@ def _notes(facts: Facts) -> list[Seen]:
     if facts.given_up_target is not None:
         text = f"publishers told of block {facts.given_up_target}, and no peer has it or one before it"
         seen.append((Kind.UNCONFIRMED, text))
+    if facts.disputed is not None and not facts.disputed.is_dead_end:
+        seen.append((Kind.DOUBT, facts.disputed.text))
     if facts.certificates:
         seen.append((Kind.CERTIFICATE, "; ".join(facts.certificates)))
+    if facts.door:
+        seen.append((Kind.CONNECTIONS, "; ".join(facts.door)))
     return seen
 
 

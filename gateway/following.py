@@ -25,7 +25,7 @@ from grpc import aio
 
 from gateway.api import node_pb2_grpc
 from gateway.catch_up import DONE, CatchUp, CatchUpRules, Outcome, Range, Try
-from gateway.channels import ClientTls, keepalive, open_channel
+from gateway.channels import ClientTls, keepalive, open_channel, relayed_if_refused
 from gateway.conductor import Conductor
 from gateway.errors import GatewayError, PeerError
 from gateway.limits import (
@@ -240,7 +240,7 @@ class Following:
         conductor = self._conductor
         self.followed = address
         try:
-            outcome, reason = await self._attempt(machine, address)
+            outcome, reason = await relayed_if_refused(address, lambda: self._attempt(machine, address))
         except aio.AioRpcError as error:
             outcome, reason = Outcome.UNREACHABLE, f"{error.code().name}: {error.details()}"
         except PeerError as error:
@@ -388,6 +388,9 @@ class Following:
             return False
 
     async def _ask_at(self, address: str) -> Said:
+        return await relayed_if_refused(address, lambda: self._ask_directly(address))
+
+    async def _ask_directly(self, address: str) -> Said:
         async with open_channel(address, self._tls, self._channel_options()) as channel:
             return await ask(node_pb2_grpc.BlockNodeServiceStub(channel), self._status_seconds())
 

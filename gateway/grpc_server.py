@@ -24,19 +24,25 @@ from gateway.channels import keepalive
 from gateway.errors import Fatal
 from gateway.limits import (
     CONNECTION_IDLE_SECONDS_MAX,
-    HANDSHAKE_SECONDS_MAX,
     KEEPALIVE_ANSWER_SECONDS,
     PING_SECONDS_MIN,
     STREAM_WINDOW_BYTES,
     STREAMS_PER_CONNECTION_MAX,
 )
+from gateway.message_shares import MessageShares
 from gateway.tls import ServerTls
+from gateway.transport.door import Door, DoorPlan
+from gateway.transport.door_notes import DoorNotes
+from gateway.transport.doorkeeper import DoorLimits
 
-__all__ = ["ServerPlan", "not_free", "start_server"]
+__all__ = ["GrpcServer", "ServerPlan", "not_free", "start_server"]
 
 _NOT_COMPRESSED = 1
 """Of gRPC's bits for ways to compress messages. Megabytes of zeros are kilobytes on the line, and to inflate
 them holds the event loop: at 0.2 MB/s one client could hold up all others."""
+
+KEPT_PLACES_DIVISOR = 16
+"""One in so many places is kept for `peers` and listed publishers."""
 
 # gRPC logs a traceback for each: whoever sends nonsense could fill the log of the node.
 logging.getLogger("grpc._cython.cygrpc").addFilter(lambda record: not _is_about_client(record))
@@ -59,31 +65,67 @@ class ServerPlan:
     """Connections at once (`grpc.max_connections`); one more is closed at once."""
     tls: ServerTls | None = None
     """Its certificates; None: no TLS."""
+    connections_per_address_max: int = 1_024
+    """The same from one network address (`grpc.max_connections_per_address`)."""
+    connection_age_seconds: float = 0
+    """Age at which a client is asked to connect anew (`grpc.max_connection_age`); 0: never."""
+    connection_age_grace_seconds: float = 0
+    """Time that its calls have then; 0: as long as they take."""
+    kept_addresses: frozenset[str] = frozenset()
+    """Network addresses of `peers`, for which places are kept."""
+    listed_subjects: frozenset[str] = frozenset()
+    """Subjects of publishers' certificates for which places are kept."""
     takes_compressed: bool = False
     """Whether messages may be compressed (`grpc.compression`); else gRPC answers a call that has one with
     UNIMPLEMENTED."""
 
 
+class GrpcServer:
+    """A gRPC server behind its front door. Made by `start_server`."""
+
+    def __init__(self, server: aio.Server, door: Door, address: Address) -> None:
+        self.address = address
+        """Where it listens, with the port that it has got."""
+        self.door = door
+        """What clients connect to."""
+        self._server = server
+
+    async def stop(self, grace_seconds: float) -> None:
+        """Take no further connection, give calls so much time, and close. Stopping twice does nothing."""
+        self.door.stop_listening()
+        await self._server.stop(grace_seconds)
+        await self.door.finish()
+        self.door.close()
+
+
 async def start_server(
-    plan: ServerPlan, add_services: Callable[[aio.Server], None]
-) -> tuple[aio.Server, Address]:
-    """Start a server; give it and the address that it has got.
+    plan: ServerPlan,
+    add_services: Callable[[aio.Server], None],
+    notes: DoorNotes | None = None,
+    shares: MessageShares | None = None,
+) -> GrpcServer:
+    """Start a server.
+
+    Args:
+        plan: what it is to be.
+        add_services: registers its services.
+        notes: is told what happens at its door; None: it is logged.
+        shares: says which large messages may be received now; None: all.
 
     Raises:
         Fatal: it cannot listen there.
     """
-    server = aio.server(options=_options(plan), interceptors=(_RefuseUnreadable(),))
+    listeners = await _bind(plan.setting, plan.address)
+    most = _connections_max(plan.connections_max)
+    limits = DoorLimits(most, plan.connections_per_address_max, most // KEPT_PLACES_DIVISOR)
+    door_plan = DoorPlan(limits, plan.tls, plan.kept_addresses, plan.listed_subjects)
+    door = Door(door_plan, notes or DoorNotes(plan.setting), shares)
+    server = aio.server(options=options_of(plan), interceptors=(_RefuseUnreadable(),))
     add_services(server)
-    await _try_address(plan.setting, plan.address)
-    try:
-        if plan.tls is None:
-            port = server.add_insecure_port(str(plan.address))
-        else:
-            port = server.add_secure_port(str(plan.address), plan.tls.credentials())
-    except RuntimeError as error:
-        raise not_free(plan.setting, plan.address, OSError("cannot listen there")) from error
+    server.add_insecure_port(f"unix:{door.grpc_path}")
     await server.start()
-    return server, Address(plan.address.host, port)
+    door.listen(listeners)
+    return GrpcServer(server, door, Address(plan.address.host, listeners[0].getsockname()[1]))
 
 
 class _RefuseUnreadable(aio.ServerInterceptor):
@@ -134,10 +176,8 @@ def _is_about_client(record: logging.LogRecord) -> bool:
     return record.getMessage().startswith(_ABOUT_CLIENTS)
 
 
-def _options(plan: ServerPlan) -> list[tuple[str, int]]:
+def options_of(plan: ServerPlan) -> list[tuple[str, int]]:
     options = [
-        # Two servers on one port would share the connections between them.
-        ("grpc.so_reuseport", 0),
         # What gRPC takes in advance on a stream that is not read is not counted in flight: by its own guess
         # of what the line needs, up to 16 MB.
         ("grpc.http2.bdp_probe", 0),
@@ -148,41 +188,56 @@ def _options(plan: ServerPlan) -> list[tuple[str, int]]:
         # Clients may ask as well; without these two gRPC takes a careful client for an attack.
         ("grpc.http2.min_ping_interval_without_data_ms", int(PING_SECONDS_MIN * 1000)),
         ("grpc.keepalive_permit_without_calls", 1),
-        ("grpc.max_allowed_incoming_connections", _connections_max(plan.connections_max)),
         ("grpc.max_concurrent_streams", STREAMS_PER_CONNECTION_MAX),
-        ("grpc.server_handshake_timeout_ms", HANDSHAKE_SECONDS_MAX * 1000),
         ("grpc.max_connection_idle_ms", CONNECTION_IDLE_SECONDS_MAX * 1000),
     ]
     if not plan.takes_compressed:
         options.append(("grpc.compression_enabled_algorithms_bitset", _NOT_COMPRESSED))
+    if plan.connection_age_seconds:
+        options.append(("grpc.max_connection_age_ms", int(plan.connection_age_seconds * 1000)))
+        if plan.connection_age_grace_seconds:
+            options.append(
+                ("grpc.max_connection_age_grace_ms", int(plan.connection_age_grace_seconds * 1000))
+            )
     if plan.keepalive_seconds:
         options += keepalive(plan.keepalive_seconds, KEEPALIVE_ANSWER_SECONDS)
     return options
 
 
 def _connections_max(asked: int) -> int:
-    """Limit connections, so that they cannot take the descriptors that files and other servers need."""
+    """Limit connections, so that they cannot take the descriptors that files and other servers need.
+
+    Each takes three: the client's, and both ends of the one between door and gRPC.
+    """
     most = descriptors_max()
-    return asked if most is None else max(1, min(asked, most // 4))
+    return asked if most is None else max(1, min(asked, most // 8))
 
 
-async def _try_address(setting: str, address: Address) -> None:
-    """Listen at an address for a moment: gRPC does not say why it cannot, but writes to standard error.
+async def _bind(setting: str, address: Address) -> list[socket.socket]:
+    """Make the sockets that listen at an address: one for each that its host has, all at one port.
 
     Raises:
         Fatal: the address is taken, unknown or not allowed.
     """
+    bound: list[socket.socket] = []
     try:
         found = await asyncio.get_running_loop().getaddrinfo(
-            address.host, address.port, type=socket.SOCK_STREAM
+            address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )
-        family, kind, protocol, _, where = found[0]
-        with socket.socket(family, kind, protocol) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind(where)
-            probe.listen()
+        for family, kind, protocol, _, where in dict.fromkeys(found):
+            listener = socket.socket(family, kind, protocol)
+            bound.append(listener)
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:  # of both families where it is a wildcard, as gRPC does
+                listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, int(len(found) > 1))
+            port = where[1] or (bound[0].getsockname()[1] if len(bound) > 1 else 0)
+            listener.bind((where[0], port, *where[2:]))
+            listener.listen()
     except OSError as error:
+        for listener in bound:
+            listener.close()
         raise not_free(setting, address, error) from error
+    return bound
 
 
 def not_free(setting: str, address: Address, error: OSError) -> Fatal:

@@ -6,7 +6,8 @@ a block. The outcome goes back to the arbiter: at once, as what a method returns
     Begin       an attempt, with a hasher
     Append      its items are hashed here, or by `Hashing` when the set is large        ──► refused
     Verify      root hash here; proofs by `ProofChecks`, here or in a process apart     ──► verified, refused
-    CheckLink   the links to the block before it                                        ──► linked, refused
+    CheckLink   the links to the block before it; a wrong one may be our own fault,
+                which `gateway.dispute` tells                                           ──► linked, refused
     Drop        the attempt is gone, and with it whatever is still being done for it
 
 Invariants
@@ -25,9 +26,11 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 
+from datastream.errors import DatastreamError
 from gateway.chain import Chain
-from gateway.conductor_notes import note_drop, note_refusal
-from gateway.errors import BlockRefused
+from gateway.conductor_notes import note_dispute, note_drop, note_refusal
+from gateway.dispute import Dispute, Disputed, Source
+from gateway.errors import BlockRefused, LayoutError
 from gateway.hashing import Hashing
 from gateway.ledger import Ledger
 from gateway.logs import fields
@@ -50,7 +53,7 @@ class Attempt:
     attempt_id: AttemptId
     number: int
     """Block number."""
-    publisher: str
+    source: Source
     """Who sends it."""
     hasher: BlockHasher
     begun_ns: int
@@ -70,6 +73,11 @@ class Attempt:
     """What it publishes, if it is a block 0 that was accepted."""
     ended: bool = False
     """Verify was asked for while a thread was hashing."""
+
+    @property
+    def publisher(self) -> str:
+        """Who sends it, for people."""
+        return self.source.name
 
 
 class BlocksInFlight:
@@ -108,11 +116,18 @@ class BlocksInFlight:
         self._now_ns = now_ns
         self._spawn = spawn
         self._chain_ahead = ledger.chain.copy()
+        self._linked: BlockSummary | None = None
+        """The last block of that chain, if it was linked in this run."""
+        self._dispute = Dispute()
+        self._looking_at: int | None = None
+        """The block of an earlier run whose proofs are checked again, or were last."""
+        self._said: tuple[int, bool] | None = None
+        """The dispute that was logged last."""
 
-    def begin(self, action: Begin, publisher: str) -> None:
-        """A publisher, by name, has won a block."""
+    def begin(self, action: Begin, source: Source) -> None:
+        """A publisher has won a block."""
         self.attempts[action.attempt_id] = Attempt(
-            action.attempt_id, action.block_number, publisher, self._checks.hasher(), self._now_ns()
+            action.attempt_id, action.block_number, source, self._checks.hasher(), self._now_ns()
         )
         self._metrics.blocks_received.inc()
 
@@ -225,11 +240,57 @@ class BlocksInFlight:
                 )
         refusal = self._chain_ahead.check_links(summary)
         if refusal is not None:
-            return self._refused(attempt, BlockRefused(refusal))
+            is_disputed = self._note_dispute(attempt.source, summary)
+            return self._refused(attempt, BlockRefused(refusal), is_disputed=is_disputed)
         self._chain_ahead.advance(summary.number, summary.root_hash)
+        self._linked = summary
         self._metrics.blocks_verified.inc()
         return self._arbiter.linked(action.attempt_id, self._now_ns())
 
-    def _refused(self, attempt: Attempt, refused: BlockRefused) -> Sequence[Action]:
+    def _refused(
+        self, attempt: Attempt, refused: BlockRefused, *, is_disputed: bool = False
+    ) -> Sequence[Action]:
         note_refusal(self._metrics, attempt.number, attempt.publisher, refused.refusal)
-        return self._arbiter.refused(attempt.attempt_id, str(refused.refusal), self._now_ns())
+        return self._arbiter.refused(
+            attempt.attempt_id, str(refused.refusal), self._now_ns(), is_disputed=is_disputed
+        )
+
+    # --- the dispute over the last stored block ------------------------------------------------------------
+
+    @property
+    def disputed(self) -> Disputed | None:
+        """The dispute over the last stored block as it stands; None: there is none."""
+        return self._dispute.state(self._ledger.last_number, self._now_ns())
+
+    def _note_dispute(self, source: Source, summary: BlockSummary) -> bool:
+        """Take note of a block that does not continue the chain; tell whether the node is at a dead end."""
+        number, own_root = self._chain_ahead.last_number, self._chain_ahead.last_root_hash
+        named_root = summary.previous_root_hash
+        if number is None or own_root is None or number != self._ledger.last_number or named_root == own_root:
+            return False  # what it is to follow is not stored yet, or it is that block after all
+        self._dispute.claim(number, own_root, source, named_root, self._now_ns())
+        if self._dispute.is_signed(number) is None:
+            if self._linked is not None and self._linked.number == number:
+                self._dispute.judge(number, is_signed=self._checks.signs_root(self._linked))
+            elif self._looking_at != number:
+                self._looking_at = number
+                self._spawn(self._look_at_stored(number))
+        found = self.disputed
+        if found is None:
+            return False
+        if self._said != (found.number, found.is_dead_end):
+            self._said = found.number, found.is_dead_end
+            note_dispute(found)
+        return found.is_dead_end
+
+    async def _look_at_stored(self, number: int) -> None:
+        """Check in a thread whether a signature covers the root of the last block of an earlier run."""
+
+        def is_signed() -> bool:
+            try:
+                stored = self._ledger.read_block(number)
+            except (LayoutError, DatastreamError, OSError):
+                return False
+            return stored is not None and self._checks.signs_stored_root(stored)
+
+        self._dispute.judge(number, is_signed=await asyncio.to_thread(is_signed))

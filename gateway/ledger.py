@@ -58,12 +58,14 @@ from gateway.limits import (
 )
 from gateway.logs import fields
 from gateway.merkle import HASH_SIZE
+from gateway.regular_files import flush_folder
 
-__all__ = ["Ledger", "VerifiedBlock"]
+__all__ = ["STREAM_FILE_NAME", "Ledger", "VerifiedBlock"]
 
 log = logging.getLogger(__name__)
 
 STREAM_FILE_NAME = "datastream.bin"
+"""The stream file in a data folder."""
 SNAPSHOT_NAME = "chain.json"
 
 
@@ -322,6 +324,39 @@ class Ledger:
         if room.f_bfree * room.f_frsize + spare_bytes < self._room_bytes:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
+    def truncate(self, number: int, go_on: Callable[[], None] = lambda: None) -> None:
+        """Drop the blocks above `number`; on disk on return. For a folder without a node.
+
+        A crash leaves the old chain, whole, or the new one.
+
+        Args:
+            number: the last block that stays.
+            go_on: called for each root hash that has to be read.
+
+        Raises:
+            Fatal: there is no such block.
+            OSError, datastream.DatastreamError: the disk refuses; nothing is dropped.
+        """
+        first, last, before = self.first_number, self.last_number, self.chain
+        if first is None or last is None or not first <= number <= last:
+            held = "no block" if first is None else f"blocks {first} to {last}"
+            raise Fatal(str(self.data_dir), got=held, expected=f"a chain that has block {number}")
+        if number == last:
+            return
+        end = self.streamer.get_bookmark(bookmark_of(number + 1))
+        self.chain = Chain(first)
+        try:
+            self._roll_forward(first, number, go_on)
+            assert self.chain.last_root_hash == self._root_hash_of(number, last)
+            # Before the stream: a snapshot may lag behind the stream, and never be ahead of it.
+            self._replace_snapshot(flush=True)
+            self._snapshot_number = number
+            self.streamer.truncate_file(end)
+        except BaseException:
+            if self.streamer.committed.total_entries > end:  # else it came behind the commit point
+                self.chain = before
+            raise
+
     def close(self) -> None:
         """Write the snapshot and close the stream. Closing twice does nothing."""
         if self.last_number is not None and self._snapshot_number != self.last_number:
@@ -399,7 +434,7 @@ class Ledger:
         return root_hash
 
     def _roll_forward(self, start_number: int, last_number: int, go_on: Callable[[], None]) -> None:
-        """Take the root hashes from block `start_number` on into the chain."""
+        """Take the root hashes of blocks `start_number` to `last_number` into the chain."""
         start_entry = self.streamer.get_bookmark(bookmark_of(start_number))
         for entry in self.streamer.read_entries(start_entry):
             if entry.type == BLOCK_END_TYPE:
@@ -412,6 +447,8 @@ class Ledger:
                     )
                 self.chain.advance(number, root_hash)
                 go_on()
+                if number == last_number:
+                    return
                 if number % ROLL_FORWARD_LOG_BLOCKS == 0:
                     log.info("reading root hashes", extra=fields(block=number, last_block=last_number))
 
@@ -426,15 +463,25 @@ class Ledger:
 
         It may fail without harm: the next start reads more of the stream.
         """
-        path = self.data_dir / SNAPSHOT_NAME
-        new_path = path.with_suffix(".new")
         try:
-            new_path.write_text(_pack(self.chain.state()), "utf-8")
-            new_path.replace(path)
+            self._replace_snapshot()
         except OSError as error:
+            path = self.data_dir / SNAPSHOT_NAME
             log.warning("chain snapshot cannot be written", extra=fields(path=str(path), got=str(error)))
         assert self.last_number is not None
         self._snapshot_number = self.last_number  # also after a failure: not again for every block
+
+    def _replace_snapshot(self, *, flush: bool = False) -> None:
+        path = self.data_dir / SNAPSHOT_NAME
+        new_path = path.with_suffix(".new")
+        with new_path.open("w", encoding="utf-8") as file:
+            file.write(_pack(self.chain.state()))
+            if flush:
+                file.flush()
+                os.fsync(file.fileno())
+        new_path.replace(path)
+        if flush:
+            flush_folder(self.data_dir)
 
 
 def _pack(state: Mapping[str, object]) -> str:

@@ -17,9 +17,7 @@ import grpc
 from google.protobuf.message import DecodeError
 from grpc import aio
 
-from gateway.admission import address_of
 from gateway.api import standby_pb2
-from gateway.connections import cut_off
 from gateway.ledger import Ledger
 from gateway.limits import (
     STANDBY_STREAMS_MAX,
@@ -28,6 +26,7 @@ from gateway.limits import (
 )
 from gateway.logs import fields
 from gateway.subscription import U64_MAX
+from gateway.transport.callers import Caller, caller_of
 
 __all__ = ["SERVICE_NAME", "LevelService"]
 
@@ -80,7 +79,8 @@ class LevelService:
     async def _watch(self, request: bytes, context: _Context) -> None:
         """Serve one stream. There is nothing in the request."""
         del request
-        address = address_of(context.peer())
+        caller = caller_of(context)
+        address = caller.address
         if self._streams.total() >= STANDBY_STREAMS_MAX or (
             self._streams[address] >= STANDBY_STREAMS_PER_ADDRESS_MAX
         ):
@@ -88,21 +88,21 @@ class LevelService:
                 f"got another watcher, expected at most {STANDBY_STREAMS_MAX}, "
                 f"and {STANDBY_STREAMS_PER_ADDRESS_MAX} of one address"
             )
-            log.warning("watcher refused", extra=fields(watcher=context.peer(), reason=reason))
+            log.warning("watcher refused", extra=fields(watcher=caller.peer, reason=reason))
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, reason)
         self._streams[address] += 1
         try:
             while not self._closing:
                 changed = self._changed
-                await self._tell(context)
+                await self._tell(caller, context)
                 await changed.wait()
         finally:
             self._streams -= Counter((address,))  # one that comes to 0 is forgotten
 
-    async def _tell(self, context: _Context) -> None:
+    async def _tell(self, caller: Caller, context: _Context) -> None:
         """Write the last level; who does not take it loses its connection: nothing else ends its call."""
-        seconds, peer = STANDBY_WRITE_SECONDS_MAX, context.peer()
-        too_long = asyncio.get_running_loop().call_later(seconds, _cut_off_deaf, peer, seconds)
+        seconds = STANDBY_WRITE_SECONDS_MAX
+        too_long = asyncio.get_running_loop().call_later(seconds, _cut_off_deaf, caller, seconds)
         try:
             await context.write(self._last())
         finally:
@@ -131,10 +131,10 @@ class LevelService:
         )
 
 
-def _cut_off_deaf(peer: str, seconds: float) -> None:
+def _cut_off_deaf(caller: Caller, seconds: float) -> None:
     """End the connection of a watcher that takes nothing."""
-    log.warning("watcher takes nothing, and is cut off", extra=fields(watcher=peer, seconds=seconds))
-    cut_off(peer)
+    log.warning("watcher takes nothing, and is cut off", extra=fields(watcher=caller.peer, seconds=seconds))
+    caller.cut_off()
 
 
 def _parse(message: bytes) -> standby_pb2.LevelAtRequest | None:

@@ -5,8 +5,9 @@
     sluice_blocks_acknowledged_total         blocks committed and acknowledged
     sluice_blocks_skipped_total              answers SkipBlock
     sluice_blocks_resent_total{reason}       answers ResendBlock, by how the block was lost: refused (bad
-                                             proof, hash or link), bad_request, too_large, timed_out, stalled,
-                                             left (disconnected), abandoned (it began another block),
+                                             proof, hash or link), disputed (a link that may be right),
+                                             bad_request, too_large, timed_out, stalled, left
+                                             (disconnected), abandoned (it began another block),
                                              sent_back, restarted, stream_ended, node, or beginning (it was
                                              skipped for a first block of the chain that failed)
     sluice_blocks_refused_total{reason}      blocks refused
@@ -24,6 +25,10 @@
     sluice_publishers, sluice_tcp_clients    connected now
     sluice_tcp_sent_bytes_total              sent to data-streamer clients
     sluice_tcp_lag_bytes                     how far the slowest streaming data-streamer client is behind
+    sluice_connections{setting}              gRPC connections now, by the address that is listened at
+    sluice_connections_refused_total{reason}  gRPC connections that were not taken
+    sluice_connections_ended_total{reason}   gRPC connections that the node ended, by the rule they broke
+    sluice_messages_refused_total{reason}    messages that gRPC refused, by reason: size
     sluice_role{role}                        1 for the role that the node has
     sluice_subscribers                       streams of subscribers
     sluice_subscriber_blocks_sent_total      blocks sent to subscribers
@@ -150,6 +155,7 @@ class Metrics:
         )
         self._make_standby_metrics()
         self._make_reading_metrics()
+        self._make_door_metrics()
         self.ready = Gauge("sluice_ready", "1 when the node is ready.", registry=registry)
         Info("sluice_verification_mode", "What is checked of a block.", registry=registry).info(
             {"mode": verification_mode}
@@ -231,6 +237,29 @@ class Metrics:
             registry=registry,
         )
         self.role = Gauge("sluice_role", "1 for the role that the node has.", ["role"], registry=registry)
+
+    def _make_door_metrics(self) -> None:
+        """Make those of the front doors."""
+        registry = self.registry
+        self.connections = Gauge("sluice_connections", "gRPC connections.", ["setting"], registry=registry)
+        self.connections_refused = Counter(
+            "sluice_connections_refused",
+            "gRPC connections that were not taken, by reason.",
+            ["reason"],
+            registry=registry,
+        )
+        self.connections_ended = Counter(
+            "sluice_connections_ended",
+            "gRPC connections that the node ended, by reason.",
+            ["reason"],
+            registry=registry,
+        )
+        self.messages_refused = Counter(
+            "sluice_messages_refused",
+            "Messages that gRPC refused, by reason.",
+            ["reason"],
+            registry=registry,
+        )
 
     def show_role(self, role: str) -> None:
         """Set the gauge of one role to 1 and those of the others that there were to 0."""

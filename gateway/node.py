@@ -21,8 +21,6 @@ import threading
 from contextlib import AsyncExitStack
 from functools import partial
 
-from grpc import aio
-
 from datastream import StreamServer
 from datastream.disk import Disk
 from datastream.errors import AddressUnavailable
@@ -32,7 +30,7 @@ from gateway.conductor import Conductor
 from gateway.control_service import ControlService
 from gateway.errors import SettingError, StartAbandoned
 from gateway.following import Following
-from gateway.grpc_server import not_free
+from gateway.grpc_server import GrpcServer, not_free
 from gateway.hash_process import HashProcess
 from gateway.http import start_http
 from gateway.ledger import Ledger
@@ -103,7 +101,7 @@ class Node:
         self._cut_off_at = 0.0
         self._is_abandoned = threading.Event()
         self._cleanup = AsyncExitStack()
-        self._servers = NodeServers(settings, self._cleanup, self._stop_server)
+        self._servers = NodeServers(settings, self.metrics, self._cleanup, self._stop_server)
         self.grpc_address, self.control_address = settings.grpc_address, settings.control_address
         self.subscriber_address = settings.subscriber_address or settings.grpc_address
         self.tcp_address, self.http_address = settings.tcp_address, settings.http_address
@@ -334,6 +332,7 @@ class Node:
             tcp_server=self._tcp_server,
             subscribers=self.subscribe_service,
             certificates=self._servers.certificates,
+            door_notes=self._servers.door_notes,
         )
 
     async def _start_http(self) -> Address:
@@ -362,6 +361,7 @@ class Node:
         reading = (self.block_access, self.subscribe_service, self._level_service)
         self._cleanup.push_async_callback(self.keeper.close)  # should an address be taken: what follows ends
         await self.keeper.start()  # a standby sends publishers elsewhere from the first one on
+        await servers.keep_places(self._peers)
         # Undone from the last to the first: publishers are told, then subscribers, then the servers go.
         subscriber_address = await servers.start_reading(status, reading)
         self.grpc_address = await servers.start_publishing(publishing, status, reading)
@@ -405,7 +405,7 @@ class Node:
             count = self.subscribe_service.stream_count
             log.warning("subscribers were not finished", extra=fields(streams=count))
 
-    async def _stop_server(self, server: aio.Server) -> None:
+    async def _stop_server(self, server: GrpcServer) -> None:
         """Give calls what is left of the time that subscribers had."""
         await server.stop(max(0.0, self._cut_off_at - asyncio.get_running_loop().time()))
 

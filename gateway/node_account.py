@@ -32,6 +32,7 @@ from gateway.status_page import Status
 from gateway.subscribe_service import SubscribeService
 from gateway.tls import ServerTls
 from gateway.tls_watch import certificate_notes
+from gateway.transport.door_notes import DoorNotes
 
 __all__ = ["NodeAccount"]
 
@@ -43,6 +44,7 @@ class NodeAccount:
         settings, metrics, instance: of the node.
         conductor, ledger, following, keeper, tcp_server, subscribers: the rooms that are asked.
         certificates: those of the node's servers, as they come.
+        door_notes: what happened at their doors, as they come.
     """
 
     def __init__(
@@ -58,6 +60,7 @@ class NodeAccount:
         tcp_server: StreamServer,
         subscribers: SubscribeService,
         certificates: Sequence[ServerTls],
+        door_notes: Sequence[DoorNotes],
     ) -> None:
         self.metrics = metrics
         self.is_stopping = False
@@ -70,6 +73,7 @@ class NodeAccount:
         self._tcp_server = tcp_server
         self._subscribers = subscribers
         self._certificates = certificates
+        self._door_notes = door_notes
         self._addresses: tuple[tuple[str, str], ...] | None = None
         self._grpc_address = settings.grpc_address
         self._subscriber_address = settings.subscriber_address or settings.grpc_address
@@ -171,6 +175,8 @@ class NodeAccount:
             quiet_seconds=time.monotonic() - quiet_since,
             block_time_seconds=self._settings.block_time_seconds,
             certificates=certificate_notes(self._certificates),
+            door=tuple(words for notes in self._door_notes for words in notes.words()),
             standbys=standby_facts(acknowledging),
             is_starting=self._addresses is None,
+            disputed=self._conductor.in_flight.disputed,
         )

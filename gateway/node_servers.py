@@ -22,15 +22,19 @@ from grpc_reflection.v1alpha import reflection
 from gateway.addresses import Address
 from gateway.api import control_pb2_grpc, node_pb2, node_pb2_grpc, publish_pb2, subscribe_pb2
 from gateway.control_service import ControlService
-from gateway.grpc_server import ServerPlan, start_server
+from gateway.grpc_server import GrpcServer, ServerPlan, start_server
 from gateway.health_service import SERVICE_NAME as HEALTH_NAME
 from gateway.health_service import HealthService
 from gateway.level_service import SERVICE_NAME as LEVEL_SERVICE_NAME
 from gateway.limits import HARD_MESSAGE_FACTOR, REQUEST_BYTES_MAX
 from gateway.logs import fields
+from gateway.message_shares import MessageShares
+from gateway.metrics import Metrics
 from gateway.node_service import BlockNodeService
+from gateway.own_address import addresses_of
 from gateway.settings import Settings
 from gateway.tls import ServerTls, TlsFiles
+from gateway.transport.door_notes import DoorNotes
 
 __all__ = ["NodeServers", "Service"]
 
@@ -57,20 +61,34 @@ class NodeServers:
 
     Args:
         settings: addresses, TLS files and limits.
+        metrics: counts connections.
         cleanup: what stops each server, once it is started.
         stop: stops a server, in the time that the node has for it.
     """
 
     def __init__(
-        self, settings: Settings, cleanup: AsyncExitStack, stop: Callable[[aio.Server], Awaitable[None]]
+        self,
+        settings: Settings,
+        metrics: Metrics,
+        cleanup: AsyncExitStack,
+        stop: Callable[[GrpcServer], Awaitable[None]],
     ) -> None:
         self.certificates: list[ServerTls] = []
         """Of the servers that are started."""
+        self.door_notes: list[DoorNotes] = []
+        """What happened at their doors."""
         self._settings = settings
+        self._metrics = metrics
+        self._kept_addresses: frozenset[str] = frozenset()
+        self._shares = MessageShares(settings.grpc_max_receiving_bytes, settings.grpc_max_message_bytes)
         self._cleanup = cleanup
         self._stop = stop
         self._health = HealthService((PUBLISHING_NAME, STATUS_NAME, *READING_NAMES))
         self._is_stopping = False
+
+    async def keep_places(self, peers: Sequence[str]) -> None:
+        """Keep places for the connections of other nodes, `host:port` each, at servers that start later."""
+        self._kept_addresses = await addresses_of(peers)
 
     async def start_reading(self, status: BlockNodeService, reading: Sequence[Service]) -> Address | None:
         """Start the server for those who read, if it has an address of its own; give its address."""
@@ -147,17 +165,25 @@ class NodeServers:
             self.certificates.append(tls)
         elif not address.is_loopback:
             log.warning("gRPC is open to the network without TLS", extra=fields(setting=f"{section}.address"))
-        server, address = await start_server(
-            ServerPlan(
-                f"{section}.address",
-                address,
-                message_bytes_max,
-                settings.grpc_keepalive_seconds,
-                settings.grpc_max_connections,
-                tls,
-                settings.grpc_compression,
-            ),
-            add_services,
+        notes = DoorNotes(f"{section}.address", self._metrics)
+        plan = ServerPlan(
+            f"{section}.address",
+            address,
+            message_bytes_max,
+            settings.grpc_keepalive_seconds,
+            settings.grpc_max_connections,
+            tls,
+            connections_per_address_max=settings.grpc_max_connections_per_address,
+            connection_age_seconds=settings.grpc_max_connection_age_seconds,
+            connection_age_grace_seconds=settings.grpc_max_connection_age_grace_seconds,
+            kept_addresses=self._kept_addresses,
+            listed_subjects=frozenset(settings.publish_allowed_subjects),
+            takes_compressed=settings.grpc_compression,
         )
+        server = await start_server(plan, add_services, notes, self._shares)
+        self._metrics.connections.labels(setting=plan.setting).set_function(
+            lambda: server.door.connection_count
+        )
+        self.door_notes.append(notes)
         self._cleanup.push_async_callback(self._stop, server)
-        return address
+        return server.address

@@ -21,10 +21,8 @@ from google.protobuf.message import DecodeError
 from grpc import aio
 
 import gateway
-from gateway.admission import address_of
 from gateway.answer_shares import AnswerShares
 from gateway.api import block_pb2, node_pb2, node_pb2_grpc
-from gateway.connections import cut_off
 from gateway.errors import PeerError
 from gateway.ledger import Ledger
 from gateway.limits import (
@@ -34,6 +32,7 @@ from gateway.limits import (
     ACCESS_SECONDS_MAX,
 )
 from gateway.logs import fields
+from gateway.transport.callers import Caller, caller_of
 
 __all__ = [
     "INSTANCE_KEY",
@@ -186,7 +185,8 @@ class BlockAccessService:
             return _only(_Code.NOT_FOUND)
         if number < first:
             return _only(_Code.NOT_AVAILABLE)
-        address = address_of(context.peer())
+        caller = caller_of(context)
+        address = caller.address
         async with self._reading:
             refusal = self._shares.refusal(address)
             if refusal is not None:
@@ -196,7 +196,7 @@ class BlockAccessService:
             except Exception as error:  # at the edge: a damaged block must not look like a missing one
                 log.exception("block cannot be read", extra=fields(block=number, got=str(error)))
                 return _only(_Code.ERROR)
-            self._count(address, len(answer), context)
+            self._count(caller, len(answer), context)
         return answer
 
     def _read(self, number: int) -> bytes:
@@ -206,12 +206,12 @@ class BlockAccessService:
         block = block_pb2.Block(items=stored.items)
         return node_pb2.BlockResponse(status=_Code.SUCCESS, block=block).SerializeToString()
 
-    def _count(self, address: str, size_bytes: int, context: aio.ServicerContext[Any, Any]) -> None:
+    def _count(self, caller: Caller, size_bytes: int, context: aio.ServicerContext[Any, Any]) -> None:
         """Count the answer to a call until the call is over; one that takes too long loses its connection."""
-        peer = context.peer()
+        address = caller.address
         self._shares.take(address, size_bytes)
         too_long = asyncio.get_running_loop().call_later(
-            ACCESS_SECONDS_MAX, _cut_off_slow, peer, ACCESS_SECONDS_MAX
+            ACCESS_SECONDS_MAX, _cut_off_slow, caller, ACCESS_SECONDS_MAX
         )
 
         def over(_: aio.ServicerContext[Any, Any]) -> None:
@@ -226,10 +226,12 @@ def _only(status: node_pb2.BlockResponse.Code.ValueType) -> bytes:
     return node_pb2.BlockResponse(status=status).SerializeToString()
 
 
-def _cut_off_slow(peer: str, seconds: float) -> None:
+def _cut_off_slow(caller: Caller, seconds: float) -> None:
     """End the connection of a client that does not take its block."""
-    log.warning("client does not take its block, and is cut off", extra=fields(client=peer, seconds=seconds))
-    cut_off(peer)
+    log.warning(
+        "client does not take its block, and is cut off", extra=fields(client=caller.peer, seconds=seconds)
+    )
+    caller.cut_off()
 
 
 def _parse(message: bytes) -> node_pb2.BlockRequest | None:

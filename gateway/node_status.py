@@ -12,14 +12,15 @@ their root hash is computed from the block.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from grpc import aio
 
 from gateway.api import node_pb2, node_pb2_grpc
-from gateway.channels import WHOLE_BLOCKS, ClientTls, open_channel
+from gateway.channels import WHOLE_BLOCKS, ClientTls, open_channel, relayed_if_refused
 from gateway.errors import BlockRefused, PeerError, TlsError
 from gateway.limits import PEER_STATUS_SECONDS_MAX
 from gateway.logs import one_line
@@ -132,33 +133,43 @@ async def collect(addresses: Sequence[str], tls: ClientTls | None = None) -> Nod
         TlsError: a file of `tls` cannot be read.
     """
     reports = [NodeReport(address) for address in addresses]
-    channels = [open_channel(address, tls, _OPTIONS) for address in addresses]
+    channels: dict[int, aio.Channel] = {}  # by the report's place: an address may be named twice
+
+    async def ask(place: int) -> None:
+        if (failed := channels.pop(place, None)) is not None:
+            await failed.close()
+        channels[place] = open_channel(addresses[place], tls, _OPTIONS)
+        await _ask(reports[place], channels[place])
+
     try:
-        pairs = list(zip(reports, channels, strict=True))
-        await asyncio.gather(*(_ask(report, channel) for report, channel in pairs))
+        await asyncio.gather(*(_reached(report, partial(ask, place)) for place, report in enumerate(reports)))
         lasts = [report.last for report in reports if report.last is not None]
         common = min(lasts, default=None)
         firsts = [report.first for report in reports if report.first is not None]
         if common is None or max(firsts) > common:
             return NodesView(reports, None)
-        held = [(report, channel) for report, channel in pairs if report.last is not None]
-        await asyncio.gather(*(_ask_root(report, channel, common) for report, channel in held))
+        held = [place for place, report in enumerate(reports) if report.last is not None]
+        await asyncio.gather(*(_ask_root(reports[place], channels[place], common) for place in held))
         return NodesView(reports, common)
     finally:
-        for channel in channels:
+        for channel in channels.values():
             await channel.close()
 
 
 _OPTIONS = (*WHOLE_BLOCKS, ("grpc.use_local_subchannel_pool", 1))
 
 
-async def _ask(report: NodeReport, channel: aio.Channel) -> None:
-    """Ask one node what it holds."""
+async def _reached(report: NodeReport, ask: Callable[[], Awaitable[None]]) -> None:
+    """Ask one node, and note why it does not answer."""
     try:
-        status = await _status(report, channel, "")
+        await relayed_if_refused(report.address, ask)
     except (aio.AioRpcError, PeerError, TlsError) as error:
         report.error = _reason(error)
-        return
+
+
+async def _ask(report: NodeReport, channel: aio.Channel) -> None:
+    """Ask one node what it holds."""
+    status = await _status(report, channel, "")
     if status.last_available_block != U64_MAX:
         report.first, report.last = status.first_available_block, status.last_available_block
 

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from gateway.dispute import Source, source_of
 from gateway.race_actions import PublisherId, Response
 
 __all__ = ["Outbox"]
@@ -19,11 +20,15 @@ class Outbox:
         publisher_id: whose they are.
         name: who that is, for people.
         responses_max: how many may wait; one more and `overflow` is set.
+        source: by what its claims about stored blocks are counted; None: by its name.
     """
 
-    def __init__(self, publisher_id: PublisherId, name: str, responses_max: int) -> None:
+    def __init__(
+        self, publisher_id: PublisherId, name: str, responses_max: int, source: Source | None = None
+    ) -> None:
         self.publisher_id = publisher_id
         self.name = name
+        self.source = source or source_of(name, name)
         self.closed = False
         """Nothing more will be put in."""
         self.said_goodbye = False

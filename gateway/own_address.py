@@ -17,10 +17,10 @@ import ipaddress
 import socket
 from collections.abc import Iterable
 
-from gateway.addresses import Address
+from gateway.addresses import Address, parse_address
 from gateway.limits import RESOLVE_SECONDS_MAX
 
-__all__ = ["leads_here", "other_nodes"]
+__all__ = ["addresses_of", "leads_here", "other_nodes"]
 
 
 async def leads_here(peer: Address, listens_at: Iterable[Address]) -> bool:
@@ -49,6 +49,12 @@ async def other_nodes(peers: Iterable[Address], listens_at: Iterable[Address]) -
     """Give the peers that do not lead here, `host:port` each; arguments as for `leads_here`."""
     own = tuple(listens_at)
     return [str(peer) for peer in peers if not await leads_here(peer, own)]
+
+
+async def addresses_of(peers: Iterable[str]) -> frozenset[str]:
+    """Give the IP addresses of peers, `host:port` each; none for a name that is not known now."""
+    found = [await _resolve(parse_address(peer)) for peer in peers]
+    return frozenset().union(*found)
 
 
 async def _resolve(address: Address) -> frozenset[str]:

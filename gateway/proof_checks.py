@@ -22,7 +22,10 @@ import asyncio
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
+from gateway.block_layout import StoredBlock
+from gateway.errors import BlockRefused, ItemError
 from gateway.proof_process import ProofProcess
+from gateway.proofs import signs_root
 from gateway.proofs.ledger_data import LedgerData, publishing_items
 from gateway.root_hash import BlockHasher, BlockSummary
 from gateway.verification import BlockVerifier, Verdict
@@ -85,6 +88,22 @@ class ProofChecks:
             BlockRefused: they do not hold.
         """
         return self._verifier.check(summary).summary
+
+    def signs_root(self, summary: BlockSummary) -> bool:
+        """Tell whether a signature that was checked covers the root hash of a block that was accepted."""
+        return self._verifier.proofs.mode == "full" and signs_root(summary)
+
+    def signs_stored_root(self, stored: StoredBlock) -> bool:
+        """Tell the same of a block of an earlier run, which is checked here; takes long, so in a thread."""
+        if self._verifier.proofs.mode == "hash":
+            return False
+        hasher = self._verifier.hasher()
+        try:
+            hasher.add(stored.items)
+            summary = self._verifier.verify(hasher, stored.items)
+        except (BlockRefused, ItemError):
+            return False
+        return summary.root_hash == stored.root_hash and signs_root(summary)
 
     async def check(
         self,

@@ -32,11 +32,10 @@ import grpc
 from google.protobuf.message import DecodeError
 from grpc import aio
 
-from gateway.admission import Admission, AdmissionLimits, DenialKind, address_of
+from gateway.admission import Admission, AdmissionLimits, DenialKind
 from gateway.api import publish_pb2
 from gateway.begun import Begun
 from gateway.conductor import Conductor
-from gateway.connections import cut_off
 from gateway.errors import ItemError
 from gateway.item_set import ItemSet, inspect
 from gateway.limits import (
@@ -50,6 +49,7 @@ from gateway.looking import Looking
 from gateway.outbox import Outbox
 from gateway.race_actions import Acknowledgement, Action, Behind, EndOfStream, Resend, Response, Skip
 from gateway.race_tables import EndStatus
+from gateway.transport.callers import Caller, caller_of
 
 __all__ = ["BadMessage", "PublishService", "to_wire"]
 
@@ -128,8 +128,9 @@ class PublishService:
 
     async def _publish(self, _: object, context: aio.ServicerContext[Any, Any]) -> None:
         """Serve one stream, if it is admitted."""
-        name, address = publisher_name(context), address_of(context.peer())
-        denied = self._admission.admit(name, address, subjects_of(context))
+        caller = caller_of(context)
+        name, address = publisher_name(caller, context), caller.address
+        denied = self._admission.admit(name, address, frozenset(caller.subjects))
         if denied is not None:
             if denied.is_news:
                 log.warning("publisher refused", extra=fields(publisher=name, reason=denied.reason))
@@ -138,14 +139,14 @@ class PublishService:
             refusal = self._conductor.acknowledging.refusal()
             if refusal is not None:
                 await context.abort(grpc.StatusCode.UNAVAILABLE, refusal)
-            await self._serve(name, address, context)
+            await self._serve(name, caller, context)
         finally:
             self._admission.release(name, address)
 
-    async def _serve(self, name: str, address: str, context: aio.ServicerContext[Any, Any]) -> None:
+    async def _serve(self, name: str, caller: Caller, context: aio.ServicerContext[Any, Any]) -> None:
         """Start both loops and end when both directions are over."""
-        outbox = self._conductor.connect(name, address=address)
-        reader = asyncio.ensure_future(self._read(outbox, address, context))
+        outbox = self._conductor.connect(name, address=caller.address, has_certificate=bool(caller.subjects))
+        reader = asyncio.ensure_future(self._read(outbox, caller.address, context))
         reader.add_done_callback(lambda reading: self._on_read(outbox, reading))
         writer = asyncio.ensure_future(self._write(outbox, context))
         over = asyncio.ensure_future(outbox.over.wait())
@@ -157,7 +158,7 @@ class PublishService:
             if outbox.overflow.is_set() or not writer.done():
                 reason = "the publisher does not read its responses"
                 self._conductor.disconnect(outbox, reason)
-                await self._break_off(outbox, context, reason)
+                await self._break_off(outbox, caller, context, reason)
             writer.result()
             await self._drain(outbox, reader)
             reason = "the stream is over"
@@ -166,7 +167,9 @@ class PublishService:
                 task.cancel()
             self._conductor.disconnect(outbox, reason)
 
-    async def _break_off(self, outbox: Outbox, context: aio.ServicerContext[Any, Any], reason: str) -> None:
+    async def _break_off(
+        self, outbox: Outbox, caller: Caller, context: aio.ServicerContext[Any, Any], reason: str
+    ) -> None:
         """End a stream whose responses are not read; where its status is not read either, its connection.
 
         gRPC has no reset: the status waits behind what the publisher has not read.
@@ -174,10 +177,10 @@ class PublishService:
         aborting = asyncio.ensure_future(context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, reason))
         try:
             if not (await asyncio.wait({aborting}, timeout=DRAIN_SECONDS_MAX))[0]:
-                found = await asyncio.to_thread(cut_off, context.peer())
+                found = caller.cut_off()
                 log.warning(
                     "publisher reads nothing" + (", and is cut off" if found else ""),
-                    extra=fields(publisher=outbox.name, connection=context.peer()),
+                    extra=fields(publisher=outbox.name, connection=caller.peer),
                 )
             await aborting
         finally:
@@ -347,25 +350,14 @@ def _item_set_of(request: _Request) -> ItemSet | BadMessage:
         return BadMessage(str(error))
 
 
-def publisher_name(context: aio.ServicerContext[Any, Any]) -> str:
+def publisher_name(caller: Caller, context: aio.ServicerContext[Any, Any]) -> str:
     """Tell who a publisher is: its certificate's subject, else `publisher-id`, else its connection."""
-    for subject in (*_of_certificate(context, "x509_subject"), *_of_certificate(context, "x509_common_name")):
-        return subject
+    if caller.subjects:
+        return _printable(caller.subjects[0])
     for key, value in context.invocation_metadata() or ():
         if key == PUBLISHER_ID_KEY and value:
             return _printable(value)
-    return context.peer()
-
-
-def subjects_of(context: aio.ServicerContext[Any, Any]) -> frozenset[str]:
-    """Give the forms in which a certificate may be on the list: its whole subject, and `CN=` its name."""
-    common = (f"CN={name}" for name in _of_certificate(context, "x509_common_name"))
-    return frozenset((*_of_certificate(context, "x509_subject"), *common))
-
-
-def _of_certificate(context: aio.ServicerContext[Any, Any], key: str) -> list[str]:
-    """Give what gRPC tells of a certificate; empty text for one with alternative names alone is nothing."""
-    return [_printable(value) for value in context.auth_context().get(key, ()) if value]
+    return caller.peer
 
 
 def _printable(value: str | bytes) -> str:

@@ -201,12 +201,18 @@ class Arbiter(RaceSteps):
             self._actions.append(Commit(attempt_id))
         return self._settle()
 
-    def refused(self, attempt_id: AttemptId, reason: str, now_ns: int) -> list[Action]:
-        """Structure, root hash, link or proof is wrong; `reason` says what, got, expected."""
+    def refused(
+        self, attempt_id: AttemptId, reason: str, now_ns: int, *, is_disputed: bool = False
+    ) -> list[Action]:
+        """Structure, root hash, link or proof is wrong; `reason` says what, got, expected.
+
+        Args:
+            is_disputed: the link is, and it may be that the node's own last block is wrong.
+        """
         self._now_ns = now_ns
         block = self.attempts.get(attempt_id)
         if block is not None:
-            self._fail(block, Failure.REFUSED, reason)
+            self._fail(block, Failure.DISPUTED if is_disputed else Failure.REFUSED, reason)
         return self._settle()
 
     def committed(self, attempt_id: AttemptId, now_ns: int) -> list[Action]:

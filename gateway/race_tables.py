@@ -245,6 +245,9 @@ class Failure(Enum):
     """Why an attempt at a block came to nothing."""
 
     REFUSED = "root hash, link or proof is wrong"
+    DISPUTED = (
+        "it links to another block N - 1 than the node has, as those of others do, and no signature decides"
+    )
     BAD_REQUEST = "a message breaks the protocol"
     TOO_LARGE = "more bytes or items than a block may have"
     TIMED_OUT = "not complete in time"
@@ -269,6 +272,8 @@ class Consequence:
 
 CONSEQUENCES: Final[dict[Failure, Consequence]] = {
     Failure.REFUSED: Consequence(EndStatus.BAD_BLOCK_PROOF, blamed=True),
+    # The node's own lack. Who is wrong is not known, so the others go first all the same.
+    Failure.DISPUTED: Consequence(EndStatus.ERROR, blamed=True),
     Failure.BAD_REQUEST: Consequence(EndStatus.INVALID_REQUEST, blamed=True),
     Failure.TOO_LARGE: Consequence(EndStatus.INVALID_REQUEST, blamed=True),
     Failure.TIMED_OUT: Consequence(EndStatus.TIMEOUT, blamed=True),

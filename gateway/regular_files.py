@@ -10,7 +10,7 @@ import stat
 from pathlib import Path
 from typing import BinaryIO
 
-__all__ = ["open_regular"]
+__all__ = ["flush_folder", "open_regular"]
 
 
 def open_regular(path: Path) -> BinaryIO:
@@ -28,3 +28,12 @@ def open_regular(path: Path) -> BinaryIO:
     except BaseException:
         os.close(descriptor)
         raise
+
+
+def flush_folder(folder: Path) -> None:
+    """Have the names in a folder on disk."""
+    number = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)

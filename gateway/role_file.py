@@ -15,6 +15,7 @@ from pathlib import Path
 
 from gateway.addresses import parse_address
 from gateway.errors import AddressError, Fatal
+from gateway.regular_files import flush_folder
 from gateway.roles import RoleRecord
 
 __all__ = ["ROLE_FILE_NAME", "read_role", "write_role"]
@@ -66,7 +67,7 @@ def write_role(data_dir: Path, record: RoleRecord) -> None:
         os.fsync(file.fileno())
     new_path.replace(path)
     try:
-        _flush_folder(data_dir)
+        flush_folder(data_dir)
     except OSError:
         # Nobody acts on the new role, so a restart must not find it: that could be a second active node.
         with contextlib.suppress(OSError):
@@ -76,12 +77,3 @@ def write_role(data_dir: Path, record: RoleRecord) -> None:
                 new_path.write_bytes(before)
                 new_path.replace(path)
         raise
-
-
-def _flush_folder(folder: Path) -> None:
-    """Have the names in a folder on disk."""
-    number = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(number)
-    finally:
-        os.close(number)

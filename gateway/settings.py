@@ -273,6 +273,14 @@ class Settings:
         "Longest message, either way; publishers send up to 6 MB and 1 KB.",
         unit="bytes",
     )
+    grpc_max_receiving_bytes: int = row(
+        "grpc.max_receiving_bytes",
+        Size(MIB, 1024 * GIB),
+        512 * MIB,
+        "Most bytes of messages above 1 MiB that are received at once, over all connections; further ones "
+        "wait, in fair shares by address and connection. One of grpc.max_message_bytes is always possible.",
+        unit="bytes",
+    )
     grpc_reflection: bool = row(
         "grpc.reflection",
         Switch(),
@@ -300,9 +308,32 @@ class Settings:
         "grpc.max_connections",
         WholeNumber(1, 1_000_000),
         4096,
-        "Connections at once to each gRPC address, at most a quarter of the process's file descriptors; one "
-        "more is closed at once.",
+        "Connections at once to each gRPC address, at most an eighth of the process's file descriptors; one "
+        "more is closed at once. A sixteenth of them is kept for peers and for publish.allowed_subjects.",
         unit="connections",
+    )
+    grpc_max_connections_per_address: int = row(
+        "grpc.max_connections_per_address",
+        WholeNumber(1, 1_000_000),
+        1_024,
+        "Connections at once to each gRPC address from one network address; one more is closed at once. Not "
+        "for the addresses of peers.",
+        unit="connections",
+    )
+    grpc_max_connection_age_seconds: float = row(
+        "grpc.max_connection_age_seconds",
+        Seconds(365 * _DAY_SECONDS),
+        0.0,
+        "Age at which a client is asked to connect anew, a tenth more or less, so that clients spread over "
+        "nodes behind one address. 0: never.",
+        unit="seconds",
+    )
+    grpc_max_connection_age_grace_seconds: float = row(
+        "grpc.max_connection_age_grace_seconds",
+        Seconds(_DAY_SECONDS),
+        60.0,
+        "Time that the calls of such a client have to end; then they are ended. 0: as long as they take.",
+        unit="seconds",
     )
     grpc_tls_certificate: Path | None = row(
         "grpc.tls_certificate",

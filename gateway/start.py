@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 __all__ = ["main"]
 
 _STATUS_INTERRUPTED = 130
@@ -9,6 +11,8 @@ _STATUS_INTERRUPTED = 130
 
 def main() -> int:
     """Import and run `gateway.cli.main`, and give its exit status."""
+    # Its own lines, of clients that are gone and servers that say goodbye, would stand between ours.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     try:
         from gateway.cli import main as run
 

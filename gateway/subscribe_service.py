@@ -26,11 +26,9 @@ from google.protobuf.message import DecodeError
 from grpc import aio
 
 from datastream.errors import DatastreamError
-from gateway.admission import address_of
 from gateway.api import subscribe_pb2
 from gateway.block_messages import longest_item
 from gateway.block_reader import BlockReader, Position
-from gateway.connections import cut_off
 from gateway.errors import StoredDataError
 from gateway.ledger import Ledger
 from gateway.limits import SUBSCRIBE_REQUEST_BYTES_MAX
@@ -38,6 +36,7 @@ from gateway.logs import fields
 from gateway.metrics import Metrics
 from gateway.subscriber import READ, WAIT, End, Held, Subscriber
 from gateway.subscription import U64_MAX, status_name
+from gateway.transport.callers import Caller, caller_of
 
 __all__ = ["SubscribeLimits", "SubscribeService"]
 
@@ -74,13 +73,18 @@ class _Stream:
     """One subscriber and what the shell needs beside it."""
 
     subscriber: Subscriber
-    name: str
+    caller: Caller
     blocks_sent: int = 0
     writing_since: float | None = None
     """Since when a message waits for it to be taken, on the event loop's clock; None: none waits."""
     is_cut_off: bool = False
     refusal: End | None = None
     """What it is told in place of everything else."""
+
+    @property
+    def name(self) -> str:
+        """Its connection, for the log."""
+        return self.caller.peer
 
 
 class SubscribeService:
@@ -178,13 +182,14 @@ class SubscribeService:
         self, request: subscribe_pb2.SubscribeStreamRequest | None, context: aio.ServicerContext[Any, Any]
     ) -> None:
         """Serve one stream."""
-        address = address_of(context.peer())
+        caller = caller_of(context)
+        address = caller.address
         too_many = self._too_many(address)
         if too_many is not None:
-            log.warning("subscriber refused", extra=fields(subscriber=context.peer(), reason=too_many))
+            log.warning("subscriber refused", extra=fields(subscriber=caller.peer, reason=too_many))
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, too_many)
         start, end = (0, 0) if request is None else (request.start_block_number, request.end_block_number)
-        stream = _Stream(Subscriber(start, end, self._limits.future_blocks_max), context.peer())
+        stream = _Stream(Subscriber(start, end, self._limits.future_blocks_max), caller)
         if request is None:
             stream.refusal = End(_Code.INVALID_REQUEST, "a request that does not parse")
         if self._closing:
@@ -247,15 +252,7 @@ class SubscribeService:
                 if since is None or loop.time() - since < most_seconds or stream.is_cut_off:
                     continue
                 stream.is_cut_off = True
-                try:
-                    found = await asyncio.to_thread(cut_off, stream.name)
-                except OSError as error:  # too many files are open to look at them
-                    stream.is_cut_off = False  # but the next time
-                    log.warning(
-                        "subscriber takes nothing, and cannot be cut off now",
-                        extra=fields(subscriber=stream.name, got=str(error)),
-                    )
-                    continue
+                found = stream.caller.cut_off()
                 log.warning(
                     "subscriber takes nothing" + (", and is cut off" if found else ""),
                     extra=fields(subscriber=stream.name, seconds=most_seconds, blocks=stream.blocks_sent),

@@ -1,7 +1,7 @@
 """The certificates of a gRPC server: read, checked, and read anew when their files change.
 
-A shell around three PEM files. gRPC asks for the certificate at every handshake; the files are looked at
-then, so an operator renews a certificate by replacing files, and no connection that is open notices.
+A shell around three PEM files. The front door asks for the certificate at every handshake; the files are
+looked at then, so an operator renews a certificate by replacing files, and no open connection notices.
 
     certificate, key            who this node is: the chain from its own certificate up, and the private key
     client_ca                   if given, a client without a certificate of one of these authorities is
@@ -11,19 +11,22 @@ Invariants
   - What cannot be used is an error at start. Later it is one log line, and the last good files stay in use:
     a half-written renewal never takes a node off the network. It is tried again at each look, as it may be
     mended without a change of the files: a certificate that is not valid yet is taken up when it is.
-  - The certificate and the key that are handed to gRPC fit each other.
+  - The certificate and the key that are in use fit each other.
   - Nothing of a key is ever logged; a certificate is logged as its SHA-256 fingerprint and its end.
 """
 
 from __future__ import annotations
 
 import logging
+import os
+import ssl
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-import grpc
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 
@@ -33,7 +36,7 @@ from gateway.logs import fields
 from gateway.pem import certificates_in, check_key
 from gateway.regular_files import open_regular
 
-__all__ = ["ServerTls", "TlsFiles"]
+__all__ = ["ServerTls", "TlsFiles", "subjects_of"]
 
 log = logging.getLogger(__name__)
 
@@ -66,7 +69,7 @@ class _Loaded:
 
 
 class ServerTls:
-    """The TLS side of one gRPC server. gRPC calls it in threads of its own.
+    """The TLS side of one gRPC server.
 
     Args:
         files: where the PEM files are.
@@ -82,8 +85,7 @@ class ServerTls:
         self._lock = threading.Lock()
         self._stamp = self._look()
         self._loaded = _load(files, setting)
-        self._handed_over = self._loaded
-        """What gRPC has."""
+        self._context = _context(self._loaded)
         self.setting = setting
         """The name that messages blame."""
         self.problem: str | None = None
@@ -105,13 +107,10 @@ class ServerTls:
         """Whether clients must show a certificate."""
         return self._files.client_ca is not None
 
-    def credentials(self) -> grpc.ServerCredentials:
-        """Give what a server listens with; it goes on asking this object as long as it lives."""
-        return grpc.dynamic_ssl_server_credentials(
-            _configuration(self._loaded),
-            self._fetch,  # type: ignore[arg-type]  # None is allowed: keep what you have
-            require_client_authentication=self.requires_client_certificate,
-        )
+    def context(self) -> ssl.SSLContext:
+        """Give what the next handshake takes place with: from the files of now, if they can be used."""
+        self.reload_if_changed()
+        return self._context
 
     def reload_if_changed(self) -> bool:
         """Read the files if they are new or could not be used; say whether new ones are in use now.
@@ -135,22 +134,9 @@ class ServerTls:
             self.problem = None
             if loaded == self._loaded:
                 return False
-            self._loaded = loaded
+            self._loaded, self._context = loaded, _context(loaded)
         self._log_loaded("certificate renewed")
         return True
-
-    def _fetch(self) -> grpc.ServerCertificateConfiguration | None:
-        """Answer gRPC at a handshake: a new configuration, or None for the one it has.
-
-        Where clients show certificates it is new each time. One that gRPC has kept would let a client resume
-        its session, and nobody looks again whether its certificate has ended.
-        """
-        self.reload_if_changed()
-        loaded = self._loaded
-        if loaded is self._handed_over and not self.requires_client_certificate:
-            return None
-        self._handed_over = loaded
-        return _configuration(loaded)
 
     def ends_soon(self, now: datetime) -> bool:
         """Whether the certificate in use ends within `CERTIFICATE_WARNING_DAYS`."""
@@ -182,10 +168,78 @@ class ServerTls:
         )
 
 
-def _configuration(loaded: _Loaded) -> grpc.ServerCertificateConfiguration:
-    return grpc.ssl_server_certificate_configuration(
-        [(loaded.key_pem, loaded.certificate_pem)], root_certificates=loaded.client_ca_pem
-    )
+def _context(loaded: _Loaded) -> ssl.SSLContext:
+    """Make what OpenSSL needs. It reads files alone: these are in memory, and nobody else can open them."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.set_alpn_protocols(["h2"])
+    with _as_file(loaded.certificate_pem) as certificate, _as_file(loaded.key_pem) as key:
+        context.load_cert_chain(certificate, key)
+    if loaded.client_ca_pem is not None:
+        with _as_file(loaded.client_ca_pem) as authorities:
+            context.load_verify_locations(authorities)
+        context.verify_mode = ssl.CERT_REQUIRED
+        # An authority in the file is enough, as for gRPC; it need not lead to a root.
+        context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+        # In a session that is resumed nobody looks again whether the client's certificate has ended.
+        context.num_tickets = 0
+        context.options |= ssl.OP_NO_TICKET
+    return context
+
+
+@contextmanager
+def _as_file(content: bytes) -> Iterator[str]:
+    number = os.memfd_create("sluice-tls")
+    try:
+        os.write(number, content)
+        yield f"/proc/self/fd/{number}"
+    finally:
+        os.close(number)
+
+
+_NAMES = {
+    x509.NameOID.EMAIL_ADDRESS: "emailAddress",
+    x509.NameOID.SERIAL_NUMBER: "serialNumber",
+    x509.NameOID.GIVEN_NAME: "GN",
+    x509.NameOID.SURNAME: "SN",
+    x509.NameOID.TITLE: "title",
+}
+"""As `openssl x509 -nameopt RFC2253` writes them; RFC 4514 has no names for these."""
+
+
+def subjects_of(certificate_der: bytes) -> tuple[str, ...]:
+    """Give the names that a client's certificate proves, the best one first.
+
+    The whole subject as `openssl x509 -nameopt RFC2253` prints it (`CN=alice,O=Net`), `CN=` and each common
+    name, then the alternative names with their kind: `URI:spiffe://net/alice`, `DNS:alice.net`,
+    `IP:192.0.2.1`, `email:alice@net`. What cannot be read is left out.
+    """
+    found: list[str] = []
+    try:
+        certificate = x509.load_der_x509_certificate(certificate_der)
+        subject = certificate.subject
+        if list(subject):
+            text = subject.rfc4514_string(_NAMES)
+            escaped = "".join(
+                character if character.isascii() else "".join(f"\\{byte:02X}" for byte in character.encode())
+                for character in text
+            )
+            found += dict.fromkeys((escaped, text))
+        found += (
+            f"CN={attribute.value!s}"
+            for attribute in subject.get_attributes_for_oid(x509.NameOID.COMMON_NAME)
+        )
+        alternative = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except (ValueError, x509.ExtensionNotFound):
+        return tuple(dict.fromkeys(found))
+    for kind, label in (
+        (x509.UniformResourceIdentifier, "URI"),
+        (x509.DNSName, "DNS"),
+        (x509.IPAddress, "IP"),
+        (x509.RFC822Name, "email"),
+    ):
+        found += (f"{label}:{value}" for value in alternative.get_values_for_type(kind))
+    return tuple(dict.fromkeys(found))
 
 
 def _load(files: TlsFiles, setting: str) -> _Loaded:

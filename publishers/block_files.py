@@ -1,165 +1,100 @@
-"""Block files: one serialized `Block` each, plain or compressed; the file's name is the block's number.
+"""Block files: one serialized `Block` each, plain or compressed; the file's name says the block's number.
 
-    12.blk    12.blk.gz    12.blk.zst        leading zeros are fine: 000000000012.blk.gz
+    12.blk    12.blk.gz    12.blk.zst        and the names of other software, see `block_layouts`
 
-Other files in a folder are left alone. Files are written under a temporary name and then renamed, so that a
-reader never sees half a block.
-Source: wire.md section 6 (`Block {repeated BlockItem items=1}`).
+What a file is compressed with is told by its first bytes. Files are written under a temporary name and then
+renamed, so that a reader never sees half a block.
+Source: wire.md section 6 (`Block {repeated BlockItem items=1}`); RFC 1952 (gzip), RFC 8878 (zstd).
 """
 
 from __future__ import annotations
 
 import gzip
 import io
-import itertools
 import os
-import re
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import BinaryIO, Final, Literal, get_args
+from typing import Final
 
 import zstandard
 
 from gateway.block import Block
 from gateway.errors import BlockRefused
 from gateway.regular_files import open_regular
-from publishers.errors import BlockFileError, BlockListError
+from publishers.block_archives import GZIP_MAGIC, ZSTD_MAGIC
+from publishers.block_layouts import BlockFormat, number_of_parts
+from publishers.errors import BlockFileError
 from publishers.limits import BLOCK_FILE_BYTES_MAX
 
 __all__ = [
-    "BlockFormat",
-    "block_file_name",
-    "check_no_gaps",
+    "NO_BLOCK_FILE_NAME",
+    "decode_block",
     "encode_block_file",
-    "list_block_files",
-    "numbered_block_files",
     "read_block_file",
-    "read_block_from",
-    "read_chain",
+    "stored_bytes_max",
+    "sync_folder",
     "write_block_file",
+    "write_whole",
 ]
 
-BlockFormat = Literal["blk", "blk.gz", "blk.zst"]
-"""The endings of block files; each says how the bytes are compressed."""
-
-_NAME: Final = re.compile(r"(?P<number>[0-9]{1,20})\.(?P<format>blk|blk\.gz|blk\.zst)", re.ASCII)
-_NUMBER_MAX: Final = 2**64 - 2  # 2^64 - 1 means "no block" on the wire
-_NO_BLOCK_FILE_NAME: Final = "not a block file name (N.blk, N.blk.gz, N.blk.zst)"
+NO_BLOCK_FILE_NAME: Final = "not a block file name (N.blk, N.blk.gz, N.blk.zst, N.blk.zstd)"
 _COMPRESSED_FRAME_BYTES: Final = 65_536  # of headers, a file name among them
+_ITEMS_TAG: Final = b"\x0a"
+_MAGIC_BYTES: Final = 4
+_PIECE_BYTES: Final = 4_096  # 32 bits of zstd can stand for 128 KiB: what comes of a piece is 128 MiB at most
 _GZIP_LEVEL: Final = 6
 _ZSTD_LEVEL: Final = 3
-
-
-def block_file_name(number: int, block_format: BlockFormat) -> str:
-    """Name the file of a block."""
-    return f"{number}.{block_format}"
-
-
-def list_block_files(folder: Path) -> list[tuple[int, Path]]:
-    """List the block files of a folder, not of folders in it.
-
-    Returns:
-        Pairs of block number and path, by number. There may be gaps, see `check_no_gaps`.
-
-    Raises:
-        BlockListError: the folder cannot be read, or has the same number twice.
-    """
-    try:
-        names = [path.name for path in folder.iterdir()]
-    except NotADirectoryError as error:
-        raise BlockListError(str(folder), "a file, expected the folder that block files are in") from error
-    except OSError as error:
-        raise BlockListError(str(folder), error.strerror or str(error)) from error
-    return [(number, folder / name) for number, name in numbered_block_files(str(folder), names)]
-
-
-def numbered_block_files(folder: str, names: Iterable[str]) -> list[tuple[int, str]]:
-    """Pick the names of block files out of the names in a folder.
-
-    Args:
-        folder: for the error.
-        names: of everything in it, in any order.
-
-    Returns:
-        Pairs of block number and name, by number.
-
-    Raises:
-        BlockListError: the same number is there twice.
-    """
-    found: dict[int, str] = {}
-    for name in sorted(names):
-        parsed = _parse_name(name)
-        if parsed is None:
-            continue
-        number, _ = parsed
-        if number in found:
-            raise BlockListError(folder, f"block {number} is there twice: {found[number]} and {name}")
-        found[number] = name
-    return sorted(found.items())
-
-
-def check_no_gaps(folder: Path | str, files: Sequence[tuple[int, Path | str]]) -> None:
-    """Check that the files make one chain: at least one, and no number missing.
-
-    Args:
-        folder: for the error.
-        files: by number, as `list_block_files` gives them.
-
-    Raises:
-        BlockListError: naming the numbers that are missing.
-    """
-    if not files:
-        raise BlockListError(str(folder), "no block files (N.blk, N.blk.gz, N.blk.zst)")
-    for (before, _), (after, path) in itertools.pairwise(files):
-        name = Path(path).name
-        if after == before + 2:
-            raise BlockListError(str(folder), f"block {before + 1} is missing (before {name})")
-        if after != before + 1:
-            raise BlockListError(
-                str(folder), f"blocks {before + 1} to {after - 1} are missing (before {name})"
-            )
 
 
 def read_block_file(path: Path, size_bytes_max: int = BLOCK_FILE_BYTES_MAX) -> Block:
     """Read one block.
 
     Args:
-        path: its name says the number and how it is compressed.
+        path: its name says the number.
         size_bytes_max: largest size after decompression.
 
     Raises:
         BlockFileError: the name is none of a block file; the file cannot be read, is truncated, damaged or
-        too     large; or it holds another block than its name says.
+            too large; or it holds another block than its name says.
     """
-    if _parse_name(path.name) is None:
-        raise BlockFileError(str(path), _NO_BLOCK_FILE_NAME)
+    number = number_of_parts(path.absolute().parts)
+    if number is None:
+        raise BlockFileError(str(path), NO_BLOCK_FILE_NAME)
     try:
         with open_regular(path) as file:
-            return read_block_from(file, str(path), size_bytes_max)
+            stored = file.read(stored_bytes_max(size_bytes_max) + 1)
     except OSError as error:
         raise BlockFileError(str(path), error.strerror or str(error)) from error
+    return decode_block(stored, str(path), number, size_bytes_max)
 
 
-def read_block_from(file: BinaryIO, path: str, size_bytes_max: int = BLOCK_FILE_BYTES_MAX) -> Block:
-    """Read one block from an open file, wherever it lies.
+def stored_bytes_max(size_bytes_max: int = BLOCK_FILE_BYTES_MAX) -> int:
+    """Give how many bytes a block takes at most as it is stored, for a size after decompression.
+
+    What cannot be compressed gets longer: by a part in 256 with zstd (ZSTD_COMPRESSBOUND), less with gzip.
+    """
+    return size_bytes_max + size_bytes_max // 128 + _COMPRESSED_FRAME_BYTES
+
+
+def decode_block(stored: bytes, path: str, number: int, size_bytes_max: int = BLOCK_FILE_BYTES_MAX) -> Block:
+    """Make a block of what a file or a member of an archive has.
 
     Args:
-        file: at its beginning, for bytes.
-        path: its last part says the number and how the bytes are compressed; for the error, too.
+        stored: its bytes; of a longer one than `stored_bytes_max` one byte more at least.
+        path: for the error.
+        number: the block's, by the name.
         size_bytes_max: largest size after decompression.
 
     Raises:
-        BlockFileError: as `read_block_file`.
-        OSError: from the file.
+        BlockFileError: it is empty, truncated, damaged or too large, or another block.
     """
-    parsed = _parse_name(Path(path).name)
-    if parsed is None:
-        raise BlockFileError(path, _NO_BLOCK_FILE_NAME)
-    number, block_format = parsed
+    if not stored:
+        raise BlockFileError(
+            path, "empty (0 bytes): it is still being written, or its writer has ended early"
+        )
     try:
-        serialized = _read_bytes(file, block_format, size_bytes_max)
+        serialized = _decompressed(stored, size_bytes_max)
     except EOFError as error:
         raise BlockFileError(path, "truncated: the compressed data ends too early") from error
     except (gzip.BadGzipFile, zlib.error, zstandard.ZstdError) as error:
@@ -169,100 +104,116 @@ def read_block_from(file: BinaryIO, path: str, size_bytes_max: int = BLOCK_FILE_
     try:
         block = Block.from_bytes(serialized)
     except BlockRefused as error:
-        raise BlockFileError(path, f"not a block: {error}") from error
+        reason = f"not a block: {error}"
+        if serialized is stored and not stored.startswith(_ITEMS_TAG):
+            expected = "gzip (1f 8b), zstd (28 b5 2f fd) or a serialized block (0a)"
+            reason = f"not a block: it begins with {stored[:_MAGIC_BYTES].hex(' ')}, expected {expected}"
+        raise BlockFileError(path, reason) from error
     if block.number != number:
-        raise BlockFileError(path, f"holds block {block.number}, not {number}")
+        raise BlockFileError(path, f"holds block {block.number}, expected {number} by its name")
     return block
 
 
-def read_chain(folder: Path) -> Iterator[Block]:
-    """Read the blocks of a folder in order of number.
-
-    Raises:
-        BlockListError, BlockFileError: as the functions above, the first before the first block.
-    """
-    files = list_block_files(folder)
-    check_no_gaps(folder, files)
-    return (read_block_file(path) for _, path in files)
-
-
-def write_block_file(path: Path, block: Block) -> None:
+def write_block_file(path: Path, block: Block, *, is_flushed: bool = False) -> None:
     """Write one block; the same block gives the same bytes.
 
     Args:
         path: its name must be that of the block, its folder must exist. A file of that name is replaced.
+        block: to write.
+        is_flushed: whether its bytes are on the disk before the file has its name.
 
     Raises:
         BlockFileError: the name is not the block's, or the file cannot be written; no part of it is left.
     """
-    parsed = _parse_name(path.name)
-    if parsed is None or parsed[0] != block.number:
+    if number_of_parts(path.absolute().parts) != block.number:
         raise BlockFileError(str(path), f"not a name for block {block.number}")
-    data = encode_block_file(block, parsed[1])
+    write_whole(path, encode_block_file(block, _format_of(path.name)), is_flushed=is_flushed)
+
+
+def write_whole(path: Path, data: bytes, *, is_flushed: bool) -> None:
+    """Write a file so that nobody sees half of it, whatever happens.
+
+    Args:
+        path: of the file; one that is there is replaced.
+        data: all of it.
+        is_flushed: whether its bytes are on the disk before it has its name; `sync_folder` flushes the name.
+
+    Raises:
+        BlockFileError: it cannot be written; no part of it is left.
+    """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        temporary.write_bytes(data)
+        with temporary.open("wb") as file:
+            file.write(data)
+            if is_flushed:
+                file.flush()
+                os.fsync(file.fileno())
         temporary.replace(path)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
         raise BlockFileError(str(path), error.strerror or str(error)) from error
+
+
+def sync_folder(folder: Path) -> None:
+    """Flush the names in a folder.
+
+    Raises:
+        OSError: it cannot be done.
+    """
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def encode_block_file(block: Block, block_format: BlockFormat) -> bytes:
     """Return the bytes of a block file; the same block gives the same bytes."""
-    return _compress(block.to_bytes(), block_format)
-
-
-def _parse_name(name: str) -> tuple[int, BlockFormat] | None:
-    match = _NAME.fullmatch(name)
-    if match is None or int(match["number"]) > _NUMBER_MAX:
-        return None
-    for block_format in get_args(BlockFormat):
-        if match["format"] == block_format:
-            return int(match["number"]), block_format
-    return None
-
-
-def _read_bytes(file: BinaryIO, block_format: BlockFormat, size_bytes_max: int) -> bytes:
-    """Read a file and decompress it; of one that is too long, one byte beyond the limit at least."""
-    if block_format == "blk":
-        return file.read(size_bytes_max + 1)
-    # What cannot be compressed gets longer: by a part in 256 with zstd (ZSTD_COMPRESSBOUND), less with gzip.
-    compressed_max = size_bytes_max + size_bytes_max // 128 + _COMPRESSED_FRAME_BYTES
-    compressed = file.read(compressed_max + 1)
-    if len(compressed) > compressed_max:
-        return compressed
-    if block_format == "blk.gz":
-        with gzip.open(io.BytesIO(compressed)) as unzipped:
-            return unzipped.read(size_bytes_max + 1)
-    return _read_zstd(compressed, size_bytes_max)
-
-
-def _read_zstd(compressed: bytes, size_bytes_max: int) -> bytes:
-    decompressor = zstandard.ZstdDecompressor()
-    # The usual file says how much it holds: one pass, never beyond that. What fails is looked at again below,
-    # to say how it is damaged.
-    with suppress(zstandard.ZstdError):
-        if 0 < zstandard.frame_content_size(compressed) <= size_bytes_max:
-            return decompressor.decompress(compressed, allow_extra_data=False)
-    with decompressor.stream_reader(compressed) as reader:
-        data = reader.read(size_bytes_max + 1)
-    if len(data) > size_bytes_max:
-        return data
-    # The reader takes the end of the file for the end of the frame. That the frame really ended is known by
-    # the other interface only, which cannot be bounded; so it runs second.
-    frame = decompressor.decompressobj()
-    frame.decompress(compressed)
-    if not frame.eof:
-        raise EOFError
-    if frame.unused_data:
-        raise zstandard.ZstdError(f"{len(frame.unused_data)} bytes after the end of the frame")
-    return data
-
-
-def _compress(serialized: bytes, block_format: BlockFormat) -> bytes:
+    serialized = block.to_bytes()
     if block_format == "blk":
         return serialized
     if block_format == "blk.gz":
         return gzip.compress(serialized, _GZIP_LEVEL, mtime=0)
     return zstandard.ZstdCompressor(level=_ZSTD_LEVEL).compress(serialized)
+
+
+def _format_of(name: str) -> BlockFormat:
+    endings: tuple[BlockFormat, ...] = ("blk.gz", "blk.zst", "blk.zstd")
+    return next((ending for ending in endings if name.endswith(f".{ending}")), "blk")
+
+
+def _decompressed(stored: bytes, size_bytes_max: int) -> bytes:
+    """Decompress; of what is too long, give one byte beyond the limit at least."""
+    if len(stored) > stored_bytes_max(size_bytes_max):
+        return stored
+    if stored.startswith(GZIP_MAGIC):
+        with gzip.open(io.BytesIO(stored)) as unzipped:
+            return unzipped.read(size_bytes_max + 1)
+    if stored.startswith(ZSTD_MAGIC):
+        return _unzstd(stored, size_bytes_max)
+    return stored
+
+
+def _unzstd(stored: bytes, size_bytes_max: int) -> bytes:
+    decompressor = zstandard.ZstdDecompressor()
+    # A file of ours says how much it holds: one pass, never beyond that. What fails is looked at again below,
+    # to say how it is damaged.
+    with suppress(zstandard.ZstdError):
+        if 0 < zstandard.frame_content_size(stored) <= size_bytes_max:
+            return decompressor.decompress(stored, allow_extra_data=False)
+    # Java's do not. In pieces, because this interface cannot be bounded, and it alone knows the frame's end.
+    frame = decompressor.decompressobj()
+    data, size_bytes = [], 0
+    for start in range(0, len(stored), _PIECE_BYTES):
+        data.append(frame.decompress(stored[start : start + _PIECE_BYTES]))
+        size_bytes += len(data[-1])
+        if size_bytes > size_bytes_max:
+            return b"".join(data)
+        if frame.eof:
+            after = len(stored) - start - _PIECE_BYTES
+            after = max(after, 0) + len(frame.unused_data)
+            if after:
+                raise zstandard.ZstdError(f"{after} bytes after the end of the frame")
+            return b"".join(data)
+    raise EOFError

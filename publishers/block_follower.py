@@ -21,7 +21,7 @@ from grpc import aio
 from gateway.api import node_pb2, node_pb2_grpc, subscribe_pb2, subscribe_pb2_grpc
 from gateway.block import Block
 from gateway.catch_up import CatchUp, CatchUpRules, Outcome, Try
-from gateway.channels import ClientTls, keepalive, open_channel
+from gateway.channels import ClientTls, keepalive, open_channel, refused_headers
 from gateway.errors import SubscriptionError, TlsError
 from gateway.subscription import U64_MAX, BlockAssembler, status_name
 from publishers import limits
@@ -127,6 +127,8 @@ class BlockFollower:
             except SubscriptionError as error:
                 outcome, reason = Outcome.LIED, str(error)
             except aio.AioRpcError as error:
+                if refused_headers(step.address, error):
+                    continue
                 reason = f"{error.code().name}: {error.details() or 'no details'}"
             except _Ended as ended:
                 outcome, reason = Outcome.BROKE_OFF, str(ended)

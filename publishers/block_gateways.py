@@ -18,7 +18,7 @@ import grpc
 
 from gateway.api import node_pb2, node_pb2_grpc, subscribe_pb2, subscribe_pb2_grpc
 from gateway.block import Block
-from gateway.channels import ClientTls, open_blocking_channel
+from gateway.channels import ClientTls, call_once, open_blocking_channel, refused_headers
 from gateway.errors import SubscriptionError
 from gateway.subscription import U64_MAX, BlockAssembler, status_name
 from publishers import limits
@@ -128,10 +128,12 @@ class BlockGateways:
             raise SourceUnreachable("what it holds", None, f"{address}: {error}") from error
 
     def _asked(self, address: str) -> HeldBlocks:
+        def ask(channel: grpc.Channel) -> node_pb2.ServerStatusResponse:
+            stub = node_pb2_grpc.BlockNodeServiceStub(channel)
+            return stub.serverStatus(node_pb2.ServerStatusRequest(), timeout=self._answer_seconds)
+
         try:
-            with open_blocking_channel(address, self._tls, _CHANNEL_OPTIONS) as channel:
-                stub = node_pb2_grpc.BlockNodeServiceStub(channel)
-                status = stub.serverStatus(node_pb2.ServerStatusRequest(), timeout=self._answer_seconds)
+            status = call_once(address, self._tls, ask, _CHANNEL_OPTIONS)
         except grpc.RpcError as error:
             raise _Trouble(_reason(error)) from error
         if status.last_available_block == U64_MAX:
@@ -186,6 +188,7 @@ class BlockGateways:
                         if assembler.complete:
                             return
                 except grpc.RpcError as error:
+                    refused_headers(address, error)  # the next round is relayed
                     reason = _reason(error)
                     if watch.is_over:
                         reason = f"silent for {self._answer_seconds:g} s"

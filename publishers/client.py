@@ -30,7 +30,7 @@ from tenacity.wait import wait_base
 
 from gateway.api import node_pb2, node_pb2_grpc, publish_pb2, publish_pb2_grpc
 from gateway.block import Block
-from gateway.channels import ClientTls, open_channel
+from gateway.channels import ClientTls, open_channel, refused_headers
 from gateway.errors import TlsError
 from publishers import limits
 from publishers.errors import OptionError, PublishFailed, SourceCancelled
@@ -383,6 +383,7 @@ class PublishClient:
         if status is grpc.StatusCode.INTERNAL and details == _STATUS_LOST:
             self._unexplained.add(gateway)
             return _STATUS_LOST_REASON
+        refused_headers(self._gateways[gateway], details)  # the next connection is relayed
         return f"{status.name}: {' '.join((details or 'no details').split())}"
 
     async def _write(self, call: _Call, gateway: int) -> None:

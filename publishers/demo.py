@@ -20,13 +20,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from gateway.block import Block
 from gateway.key_files import public_key_hex
-from publishers.block_files import (
-    block_file_name,
-    check_no_gaps,
-    list_block_files,
-    read_block_file,
-    write_block_file,
-)
+from publishers.block_files import write_block_file
+from publishers.block_layouts import path_in
+from publishers.block_places import BlockReader, LocalStore, blocks_in, check_no_gaps
 from publishers.job import JobProgress, JobReport, publish
 from publishers.maker import BlockMaker, MakerOptions, key_of_seed
 from publishers.node_process import NodeProcess
@@ -136,10 +132,9 @@ def run_demo(options: DemoOptions, on_progress: Callable[[DemoProgress], None]) 
         PublisherError, GatewayError, DatastreamError: a step cannot be done.
     """
     source, arguments = _chain(options, on_progress)
-    files = list_block_files(source)
-    check_no_gaps(source, files)
-    paths = dict(files)
-    first, last = files[0][0], files[-1][0]
+    places = {place.number: place for place in blocks_in(source)}
+    check_no_gaps(str(source), list(places.values()))
+    first, last = min(places), max(places)
     if first > 0:
         arguments += ["--first-block", str(first)]
     # The publishers race closely: one that is a moment late is to skip the block, not to connect anew.
@@ -147,10 +142,12 @@ def run_demo(options: DemoOptions, on_progress: Callable[[DemoProgress], None]) 
     count = last - first + 1
     node_log, spark_log = options.folder / "node.log", options.folder / "spark.log"
 
-    def published(number: int) -> Block:
-        return read_block_file(paths[number])
-
     with ExitStack() as cleanup:
+        files = cleanup.enter_context(BlockReader(LocalStore()))
+
+        def published(number: int) -> Block:
+            return files.read(places[number])
+
         on_progress(DemoProgress("starting a node", count))
         node = cleanup.enter_context(
             NodeProcess(
@@ -197,7 +194,7 @@ def _chain(options: DemoOptions, on_progress: Callable[[DemoProgress], None]) ->
     source.mkdir()
     key: Ed25519PrivateKey = key_of_seed(SEED)
     for block in BlockMaker(SEED, key, options.maker).blocks(options.block_count):
-        write_block_file(source / block_file_name(block.number, "blk.gz"), block)
+        write_block_file(source / path_in("plain", block.number, "blk.gz"), block)
         on_progress(DemoProgress("making blocks", options.block_count, block.number + 1))
     return source, ["--ledger-key", f"ed25519:{public_key_hex(key)}"]
 

@@ -91,6 +91,20 @@ class BlockFileError(PublisherError):
         return f"{self.path}: {self.reason}"
 
 
+class ArchiveError(PublisherError):
+    """A zip or a tar cannot be read.
+
+    Field: `reason` in words; who has opened the file says which it is.
+    """
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return self.reason
+
+
 class BlockListError(PublisherError):
     """The block files of a folder do not make one chain.
 

@@ -8,7 +8,7 @@ from typing import Final
 import grpc
 
 from gateway.api import node_pb2, node_pb2_grpc
-from gateway.channels import ClientTls, open_blocking_channel
+from gateway.channels import ClientTls, open_blocking_channel, refused_headers
 from publishers.signals import NO_BLOCK
 
 __all__ = ["Head"]
@@ -25,6 +25,8 @@ class Head:
     """
 
     def __init__(self, gateways: Sequence[str], tls: ClientTls | None = None) -> None:
+        self._gateways = tuple(gateways)
+        self._tls = tls
         self._channels = [open_blocking_channel(address, tls) for address in gateways]
 
     def __enter__(self) -> Head:
@@ -49,10 +51,13 @@ class Head:
             for channel in self._channels
         ]
         try:
-            for call in calls:
+            for at, call in enumerate(calls):
                 try:
                     last = call.result().last_available_block
-                except grpc.RpcError:
+                except grpc.RpcError as error:
+                    if refused_headers(self._gateways[at], error):  # it answers the next time
+                        self._channels[at].close()
+                        self._channels[at] = open_blocking_channel(self._gateways[at], self._tls)
                     continue
                 return (None if last == NO_BLOCK else last), True
             return None, False

@@ -12,6 +12,19 @@ BLOCK_FILE_BYTES_MAX: Final = 256 * MIB
 """Largest block read from a file, after decompression: the node's default `publish.max_block_bytes`.
 A few bytes of gzip can stand for gigabytes, so reading stops here and the file is refused."""
 
+ARCHIVE_MEMBERS_MAX: Final = 1_000_000
+"""Members of a zip or a tar: as many as a block node can be told to put into one. Beyond it is refused."""
+
+ARCHIVE_LIST_BYTES_MAX: Final = 96 * MIB
+"""The list at the end of a zip, which is read at once: so many members with the names that blocks have."""
+
+TAR_NAME_BYTES_MAX: Final = 64 * 1024
+"""A name in a tar that is too long for a header. The longest path that Linux takes has 4,096 bytes."""
+
+ARCHIVE_MEMBERS_KEPT: Final = 1_000_000
+"""Members of archives that a process remembers, so that a stream which looks for new files does not read the
+lists of all again: some 200 bytes each. The archives that were looked at first are forgotten beyond."""
+
 FILE_REST_SECONDS: Final = 5.0
 """A stream takes a block file that it cannot read for one that is being written, until nobody has changed it
 for so long: some writers do not write under another name first."""

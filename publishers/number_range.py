@@ -6,9 +6,11 @@ Pure. Every range is half open: its first number is in it, its end is not.
 from __future__ import annotations
 
 import itertools
+from bisect import bisect_left
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-__all__ = ["NUMBER_MAX", "NumberRange", "cut_evenly", "number_of"]
+__all__ = ["NUMBER_MAX", "NumberRange", "cut_by_weight", "cut_evenly", "number_of"]
 
 NUMBER_MAX = 2**63 - 1
 """The largest number that Spark's BIGINT holds."""
@@ -59,3 +61,28 @@ def cut_evenly(first: int, end: int, parts: int) -> list[tuple[int, int]]:
     parts = min(parts, count)
     cuts = [first + count * cut // parts for cut in range(parts + 1)]
     return list(itertools.pairwise(cuts))
+
+
+def cut_by_weight(weights: Sequence[int], parts: int) -> list[tuple[int, int]]:
+    """Cut a sequence into parts of about the same weight, none of them empty.
+
+    Args:
+        weights: of each, at least 1.
+        parts: at least 1; fewer come back when there are fewer weights.
+
+    Returns:
+        (first, end) of each part, by place in the sequence, in order; nothing for an empty one.
+    """
+    if not weights:
+        return []
+    parts = min(parts, len(weights))
+    sums = list(itertools.accumulate(weights))
+    cuts = [0]
+    for cut in range(1, parts):
+        # As near to its share as leaves something for each part.
+        share = sums[-1] * cut / parts
+        nearest = bisect_left(sums, share)
+        before = sums[nearest - 1] if nearest else 0
+        end = nearest if share - before < sums[nearest] - share else nearest + 1
+        cuts.append(min(max(end, cuts[-1] + 1), len(weights) - parts + cut))
+    return list(itertools.pairwise([*cuts, len(weights)]))

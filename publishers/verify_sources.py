@@ -1,7 +1,7 @@
 """Where `sluice verify` takes blocks from: block files, a node's gRPC address, a node's TCP stream.
 
-Each source names its blocks in order of number, without gaps or with them. A block file is a job for whoever
-checks it, maybe in another process, which then reads it; what comes over the network is read here.
+Each source names its blocks in order of number, without gaps or with them. A block in a file or an archive is
+read by the process that checks it; a block that comes over the network is read here.
 Source: wire.md section 6 (getBlock, serverStatus), sections 3 and 5 (the stream and its bookmarks).
 """
 
@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Protocol
 
 import grpc
@@ -21,13 +20,13 @@ from gateway.addresses import Address
 from gateway.api import node_pb2, node_pb2_grpc
 from gateway.block import Block
 from gateway.block_layout import BlockDecoder, StoredBlock, bookmark_of
-from gateway.channels import WHOLE_BLOCKS, ClientTls, open_blocking_channel
+from gateway.channels import WHOLE_BLOCKS, ClientTls, call_once, open_blocking_channel
 from gateway.errors import BlockRefused, LayoutError
 from gateway.subscription import U64_MAX
 from gateway.verdict import Refusal, RefusalKind
 from gateway.verification import BlockVerifier
 from publishers import limits
-from publishers.block_files import list_block_files, numbered_block_files, read_block_file
+from publishers.block_places import NO_BLOCKS, BlockPlace, BlockReader, LocalStore, find_blocks
 from publishers.errors import BlockFileError, BlockListError, SourceRefused, SourceUnreachable
 from publishers.number_range import NumberRange
 from publishers.verdicts import CheckedBlock, check_block, unreadable
@@ -41,8 +40,8 @@ class Job:
 
     number: int
     """Block number, as the source says."""
-    path: Path | None = None
-    """The file that the block is in."""
+    place: BlockPlace | None = None
+    """Where the block lies."""
     items: tuple[bytes, ...] = ()
     """Else its items."""
     stored_root_hash: bytes | None = None
@@ -66,10 +65,14 @@ class BlockSource(Protocol):
         ...
 
 
+_reader = BlockReader(LocalStore())
+"""What this process reads files with; an archive stays open for the next of its blocks."""
+
+
 def check_job(verifier: BlockVerifier, job: Job) -> CheckedBlock:
     """Read the block of a job and check it, alone."""
     try:
-        block = Block.from_items(job.items) if job.path is None else read_block_file(job.path)
+        block = Block.from_items(job.items) if job.place is None else _reader.read(job.place)
     except BlockFileError as error:
         return unreadable(job.number, error.path, error.reason)
     except BlockRefused as refused:
@@ -93,51 +96,35 @@ def _differs(number: int, what: str, got: str, expected: str) -> CheckedBlock:
 
 
 class FileSource:
-    """Block files, and those of folders.
+    """Blocks in files, folders and archives.
 
     Args:
-        paths: of files and folders, which are there.
+        sources: paths and globs.
         numbers: the blocks that are wanted.
 
     Raises:
-        BlockFileError: a file has no name of a block file.
-        BlockListError: there is no block file, or a number twice.
+        BlockListError: there is no block, one that differs is there twice, or a source cannot be read.
     """
 
-    def __init__(self, paths: Sequence[Path], numbers: NumberRange) -> None:
-        found: dict[int, Path] = {}
-        for path in paths:
-            for number, file in _block_files(path):
-                if found.setdefault(number, file) != file:
-                    reason = f"block {number} is there twice: {found[number]} and {file}"
-                    raise BlockListError(", ".join(map(str, paths)), reason)
-        self._block_0 = found.get(0)
-        self._files = [(number, found[number]) for number in sorted(found) if number in numbers]
-        if not self._files:
-            reason = "no block files (N.blk, N.blk.gz, N.blk.zst)" + (" of these numbers" if found else "")
-            raise BlockListError(", ".join(map(str, paths)), reason)
+    def __init__(self, sources: Sequence[str], numbers: NumberRange) -> None:
+        found = find_blocks(LocalStore(), sources)
+        self._block_0 = found[0] if found and found[0].number == 0 else None
+        self._places = [place for place in found if place.number in numbers]
+        if not self._places:
+            raise BlockListError(", ".join(sources), NO_BLOCKS + (" of these numbers" if found else ""))
 
     @property
     def count(self) -> int:
         """How many there are."""
-        return len(self._files)
+        return len(self._places)
 
     def jobs(self) -> Iterator[Job]:
-        """Name each file."""
-        return (Job(number, path) for number, path in self._files)
+        """Name each block."""
+        return (Job(place.number, place) for place in self._places)
 
     def block_0(self) -> Job | None:
-        """Name the file of block 0, wanted or not."""
+        """Name block 0, wanted or not."""
         return None if self._block_0 is None else Job(0, self._block_0)
-
-
-def _block_files(path: Path) -> list[tuple[int, Path]]:
-    if path.is_dir():
-        return list_block_files(path)
-    numbered = numbered_block_files(str(path.parent), [path.name])
-    if not numbered:
-        raise BlockFileError(str(path), "not a block file name (N.blk, N.blk.gz, N.blk.zst)")
-    return [(number, path) for number, _ in numbered]
 
 
 # --- a node, over gRPC --------------------------------------------------------------------------------------
@@ -185,12 +172,15 @@ class NodeSource:
 
     def _held(self) -> tuple[int, int]:
         wanted = "what the node has"
-        with open_blocking_channel(self._address, self._tls, WHOLE_BLOCKS) as channel:
+
+        def ask(channel: grpc.Channel) -> node_pb2.ServerStatusResponse:
             stub = node_pb2_grpc.BlockNodeServiceStub(channel)
-            try:
-                status = stub.serverStatus(node_pb2.ServerStatusRequest(), timeout=limits.STATUS_SECONDS)
-            except grpc.RpcError as error:
-                raise self._unreachable(wanted, limits.STATUS_SECONDS, error) from error
+            return stub.serverStatus(node_pb2.ServerStatusRequest(), timeout=limits.STATUS_SECONDS)
+
+        try:
+            status = call_once(self._address, self._tls, ask)
+        except grpc.RpcError as error:
+            raise self._unreachable(wanted, limits.STATUS_SECONDS, error) from error
         if status.last_available_block == U64_MAX:
             raise SourceRefused(wanted, f"{self._address} has no blocks")
         return status.first_available_block, status.last_available_block

@@ -20,7 +20,7 @@ from gateway.errors import Fatal
 from gateway.ignored_signals import unless_ignored
 from gateway.stream_check import BlockCheck
 
-__all__ = ["command"]
+__all__ = ["command", "stream_file_of"]
 
 _STREAM_FILE_NAME = "datastream.bin"
 _MARKS = {Severity.DAMAGE: "damage ", Severity.FIXABLE: "fixable", Severity.NOTE: "note   "}
@@ -47,11 +47,11 @@ def command(path: Path, repair: bool, against: Path | None, as_json: bool) -> No
     FILE is a stream file, DIR a data folder of `sluice serve`. Nothing is written without --repair. The
     stream must not be open in a server. Exit status 1 if anything is wrong and was not repaired.
     """
-    file = _stream_file(path)
+    file = stream_file_of(path)
     if against is not None:
         if repair:
             raise click.UsageError("--against compares and repairs nothing: leave --repair out")
-        _compare(file, _stream_file(against), as_json=as_json)
+        _compare(file, stream_file_of(against), as_json=as_json)
         return
     with _unwound_by_signals():
         result, blocks = _check(file, quiet=as_json)
@@ -83,7 +83,7 @@ def _unwound_by_signals() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _stream_file(path: Path) -> Path:
+def stream_file_of(path: Path) -> Path:
     """Give the stream file in a data folder, or the file itself."""
     file = path / _STREAM_FILE_NAME if path.is_dir() else path
     if not file.is_file():

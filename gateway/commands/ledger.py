@@ -13,7 +13,7 @@ from rich.table import Table
 
 from gateway.addresses import parse_address
 from gateway.api import node_pb2, node_pb2_grpc
-from gateway.channels import WHOLE_BLOCKS, ClientTls, open_blocking_channel
+from gateway.channels import WHOLE_BLOCKS, ClientTls, call_once
 from gateway.commands.named_path import NamedPath
 from gateway.commands.tls_options import tls_options
 from gateway.errors import AddressError, BlockRefused, Fatal, LedgerKeyError
@@ -68,14 +68,15 @@ def _ledger_of(source: str, tls: ClientTls | None) -> LedgerData:
 
 
 def _ledger_of_node(address: str, tls: ClientTls | None) -> LedgerData:
-    with open_blocking_channel(address, tls, WHOLE_BLOCKS) as channel:
-        stub = node_pb2_grpc.BlockAccessServiceStub(channel)
+    def get(channel: grpc.Channel) -> node_pb2.BlockResponse:
         request = node_pb2.BlockRequest(block_number=0)
-        try:
-            response = stub.getBlock(request, timeout=CONTROL_CALL_SECONDS)
-        except grpc.RpcError as error:
-            got = f"{error.code().name}: {error.details()}"
-            raise Fatal(f"node {address}", got=got, expected="block 0") from None
+        return node_pb2_grpc.BlockAccessServiceStub(channel).getBlock(request, timeout=CONTROL_CALL_SECONDS)
+
+    try:
+        response = call_once(address, tls, get, WHOLE_BLOCKS)
+    except grpc.RpcError as error:
+        got = f"{error.code().name}: {error.details()}"
+        raise Fatal(f"node {address}", got=got, expected="block 0") from None
     if response.status != node_pb2.BlockResponse.Code.SUCCESS:
         got = node_pb2.BlockResponse.Code.Name(response.status)
         raise Fatal(f"node {address}", got=got, expected="block 0")

@@ -1,8 +1,9 @@
-"""The options --tls and --tls-… of all commands that connect to nodes."""
+"""The options --tls, --tls-… and --via of all commands that connect to nodes."""
 
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import click
 
 from gateway.channels import ClientTls
 from gateway.commands.named_path import NamedPath
+from gateway.transport.outgoing import VIA_VARIABLE
 
 __all__ = ["tls_options"]
 
@@ -39,8 +41,11 @@ def tls_options(function: Callable[..., Any]) -> Callable[..., Any]:
         tls_cert: str | None,
         tls_key: str | None,
         tls_server_name: str | None,
+        via: str | None,
         **others: Any,
     ) -> Any:
+        if via is not None:
+            os.environ[VIA_VARIABLE] = via  # for the processes that this one starts, too
         # Absolute, because other processes with folders of their own may read them (Spark's workers).
         files = [None if file is None else str(Path(file).absolute()) for file in (tls_ca, tls_cert, tls_key)]
         ca_file, certificate_file, key_file = files
@@ -50,8 +55,13 @@ def tls_options(function: Callable[..., Any]) -> Callable[..., Any]:
             **others,
         )
 
+    via_help = (
+        "How nodes are reached: directly, or relayed by this process with headers that Helidon's servers "
+        "take. By default a server is asked directly, and relayed to when it refuses that."
+    )
+    via = click.option("--via", type=click.Choice(["auto", "direct", "relay"]), help=via_help)
     name_help = "TLS: the name in the nodes' certificates, where it is not their host."
-    with_tls = click.option("--tls-server-name", metavar="NAME", help=name_help)(with_tls)
+    with_tls = click.option("--tls-server-name", metavar="NAME", help=name_help)(via(with_tls))
     for name, text in reversed(_OPTIONS):
         with_tls = click.option(name, type=NamedPath(), metavar="FILE", help=text)(with_tls)
     flag_help = "Connect with TLS; any of the following means it, too."

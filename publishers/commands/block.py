@@ -12,21 +12,28 @@ import grpc
 from gateway.addresses import parse_address
 from gateway.api import node_pb2, node_pb2_grpc
 from gateway.block import Block
-from gateway.channels import WHOLE_BLOCKS, ClientTls, open_blocking_channel
+from gateway.channels import WHOLE_BLOCKS, ClientTls, call_once
 from gateway.commands.named_path import NamedPath
 from gateway.commands.tls_options import tls_options
 from gateway.errors import AddressError
 from gateway.subscription import U64_MAX
 from publishers import limits
-from publishers.block_files import BlockFormat, encode_block_file
+from publishers.block_files import encode_block_file, write_whole
+from publishers.block_layouts import BlockFormat, BlockLayout
 from publishers.block_summary import size_text, summarize
+from publishers.block_writer import BlockWriter
 from publishers.errors import BlockFileError, SourceRefused, SourceUnreachable
 from publishers.number_range import number_of
 
 __all__ = ["command"]
 
 _NUMBER_MAX = U64_MAX - 1
-_ENDINGS: tuple[tuple[str, BlockFormat], ...] = ((".gz", "blk.gz"), (".zst", "blk.zst"))
+_ENDINGS: tuple[tuple[str, BlockFormat], ...] = (
+    (".gz", "blk.gz"),
+    (".zst", "blk.zst"),
+    (".zstd", "blk.zstd"),
+)
+_LAYOUTS = ("plain", "consensus", "recent", "bucket")  # a historic zip is made of 10,000 blocks
 
 
 def _address(context: click.Context, parameter: click.Parameter, text: str) -> str:
@@ -58,9 +65,15 @@ def _number(context: click.Context, parameter: click.Parameter, text: str) -> in
 @click.option(
     "--out",
     "path",
-    type=NamedPath(dir_okay=False, path_type=Path, allow_dash=True),
-    metavar="FILE",
-    help="Write the block there; .gz and .zst are compressed, - is standard output.",
+    type=NamedPath(path_type=Path, allow_dash=True),
+    metavar="FILE|DIR",
+    help="Write the block there; .gz, .zst and .zstd are compressed, - is standard output.",
+)
+@click.option(
+    "--layout",
+    type=click.Choice(_LAYOUTS),
+    help="--out is a folder, which is made if it is not there, and the block's file in it is named as in "
+    "`sluice subscribe --layout`.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
 @tls_options
@@ -68,6 +81,7 @@ def command(
     number: int | None,
     address: str,
     path: Path | None,
+    layout: BlockLayout | None,
     as_json: bool,
     tls: ClientTls | None,
 ) -> None:
@@ -75,10 +89,18 @@ def command(
 
     The root hash is computed from the block; its proof is not checked.
     """
+    is_stdout = path is not None and str(path) == "-"
+    if layout is not None and (path is None or is_stdout):
+        raise click.UsageError("--layout needs --out DIR")
+    if path is not None and layout is None and path.is_dir():
+        raise click.BadParameter(f"got the folder {path}, expected a file, or --layout", param_hint="--out")
     block = _get(address, number, tls)
-    if path is not None:
+    if path is not None and layout is not None:
+        with BlockWriter(path, layout) as writer:
+            writer.write(block)
+    elif path is not None:
         _write(path, block)
-        if str(path) == "-":
+        if is_stdout:
             return
     summary = summarize(block)
     if as_json:
@@ -102,18 +124,19 @@ def _get(address: str, number: int | None, tls: ClientTls | None) -> Block:
     """
     wanted = "the latest block" if number is None else f"block {number}"
     request = node_pb2.BlockRequest(block_number=U64_MAX if number is None else number)
-    with open_blocking_channel(address, tls, WHOLE_BLOCKS) as channel:
-        try:
-            response = node_pb2_grpc.BlockAccessServiceStub(channel).getBlock(
-                request, timeout=limits.BLOCK_SECONDS
-            )
-        except grpc.RpcError as error:
-            trouble = str(error)
-            if isinstance(error, grpc.Call):
-                trouble = f"{address}: {error.code().name}: {error.details()}"
-                if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
-                    raise SourceUnreachable(wanted, limits.BLOCK_SECONDS, trouble) from error
-            raise SourceRefused(wanted, trouble) from error  # at once: nothing was waited for
+
+    def get(channel: grpc.Channel) -> node_pb2.BlockResponse:
+        return node_pb2_grpc.BlockAccessServiceStub(channel).getBlock(request, timeout=limits.BLOCK_SECONDS)
+
+    try:
+        response = call_once(address, tls, get, WHOLE_BLOCKS)
+    except grpc.RpcError as error:
+        trouble = str(error)
+        if isinstance(error, grpc.Call):
+            trouble = f"{address}: {error.code().name}: {error.details()}"
+            if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+                raise SourceUnreachable(wanted, limits.BLOCK_SECONDS, trouble) from error
+        raise SourceRefused(wanted, trouble) from error  # at once: nothing was waited for
     code = node_pb2.BlockResponse.Code
     if response.status != code.SUCCESS:
         name = code.Name(response.status) if response.status in code.values() else str(response.status)
@@ -128,10 +151,13 @@ def _write(path: Path, block: Block) -> None:
         sys.stdout.buffer.write(data)
         sys.stdout.buffer.flush()
         return
-    was_there = path.exists() or path.is_symlink()
+    if path.is_file():
+        write_whole(path.resolve(), data, is_flushed=True)  # where a link leads
+        return
+    if not path.exists() and not path.is_symlink():
+        write_whole(path, data, is_flushed=True)
+        return
     try:
-        path.write_bytes(data)
+        path.write_bytes(data)  # a device, somebody's pipe, or a link that leads nowhere
     except OSError as error:
-        if not was_there:  # what was given may be a device or somebody's pipe
-            path.unlink(missing_ok=True)
         raise BlockFileError(str(path), error.strerror or str(error)) from error

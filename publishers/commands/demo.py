@@ -23,7 +23,7 @@ from gateway.commands.named_path import NamedPath
 from gateway.ignored_signals import unless_ignored
 from gateway.ledger_keys import LedgerKeys
 from gateway.table_lines import table_lines
-from publishers.block_files import check_no_gaps, list_block_files
+from publishers.block_places import blocks_in, check_no_gaps
 from publishers.demo import DemoOptions, DemoProgress, DemoResult, run_demo
 from publishers.errors import PublisherError
 from publishers.limits import MAKER_BLOCKS_MAX
@@ -114,7 +114,7 @@ def command(
     maker = MakerOptions(transactions_per_block=transactions_per_block, item_bytes=item_bytes)
     maker.check()
     if source is not None:
-        check_no_gaps(source, list_block_files(source))
+        check_no_gaps(str(source), blocks_in(source))
         make_verifier(LedgerKeys.parse(ledger_keys), "full", "auto", 0)  # reads the files that they name
     options = DemoOptions(
         folder=_claim(folder),

@@ -6,7 +6,6 @@ import json
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import get_args
 
 import click
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -17,7 +16,10 @@ from rich.progress import track
 from gateway.block import Block
 from gateway.commands.named_path import NamedPath
 from gateway.key_files import load_private_key, public_key_hex
-from publishers.block_files import BlockFormat, block_file_name, list_block_files, write_block_file
+from publishers.block_layouts import BlockFormat, BlockLayout
+from publishers.block_places import blocks_in
+from publishers.block_writer import BlockWriter
+from publishers.commands.layout_options import layout_options
 from publishers.errors import BlockFileError, BlockListError
 from publishers.limits import MAKER_BLOCKS_MAX
 from publishers.maker import BlockMaker, MakerOptions, key_of_seed
@@ -95,14 +97,7 @@ _DEFAULTS = MakerOptions()
     metavar="SECONDS",
     help="Between the timestamps of consecutive blocks.",
 )
-@click.option(
-    "--format",
-    "block_format",
-    type=click.Choice(get_args(BlockFormat)),
-    default="blk.gz",
-    show_default=True,
-    help="Ending of the files, and so their compression.",
-)
+@layout_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
 def command(
     block_count: int,
@@ -115,6 +110,7 @@ def command(
     transactions_per_block: int,
     item_bytes: int,
     block_time_seconds: float,
+    layout: BlockLayout,
     block_format: BlockFormat,
     as_json: bool,
 ) -> None:
@@ -128,13 +124,14 @@ def command(
     options.check()
     key = key_of_seed(seed) if key_file is None else load_private_key(key_file)
     _claim(folder)
+    writer = BlockWriter(folder, layout, block_format, is_flushed=False)
     if key_file is None:
         key_file = folder / KEY_FILE_NAME
         _write_key(key_file, key)
     blocks = BlockMaker(seed, key, options).blocks(block_count, first_block)
     item_count, size_bytes = 0, 0
     for block in _with_progress(blocks, block_count, quiet=as_json):
-        write_block_file(folder / block_file_name(block.number, block_format), block)
+        writer.write(block)
         item_count += len(block.items)
         size_bytes += block.size_bytes
     ledger_key = f"ed25519:{public_key_hex(key)}"
@@ -156,6 +153,8 @@ def command(
         f"Blocks {first_block} to {last_block} written to {folder}: "
         f"{item_count:,} items, {size_bytes:,} bytes before compression."
     )
+    if writer.staged_text is not None:
+        click.echo(f"{writer.staged_text}.")
     click.echo(f"Signed with {key_file}. Give your nodes its public half:")
     click.echo(f"  --ledger-key {ledger_key}")
 
@@ -166,9 +165,9 @@ def _claim(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise BlockListError(str(folder), error.strerror or str(error)) from error
-    files = list_block_files(folder)
-    if files:
-        names = f"{files[0][1].name} to {files[-1][1].name}" if len(files) > 1 else files[0][1].name
+    places = blocks_in(folder)
+    if places:
+        names = f"{places[0].name} to {places[-1].name}" if len(places) > 1 else places[0].name
         raise BlockListError(str(folder), f"has block files already ({names}); give an empty folder")
 
 

@@ -24,7 +24,7 @@ from publishers.job import JobReport, publish
 from publishers.limits import PUBLISHERS_MAX, SHARDS_MAX
 from publishers.number_range import NUMBER_MAX, NumberRange
 from publishers.signing_key import KeyPlace
-from publishers.source_names import SourceName, parse_source
+from publishers.source_names import SourceName, parse_sources
 from publishers.spark.chain_sources import check_before_spark, check_followed, check_options
 from publishers.spark.folders import folder_of
 from publishers.spark.gateway_options import gateways_of
@@ -39,7 +39,7 @@ _WORDS = "publishers.commands.publish.words"
 _NAMED_APART = frozenset(("gateways", "publisher_id"))
 _SET_BY_US = frozenset(("steward", "report_path", "first_block"))
 _NOT_OF_SOURCES = {
-    "blockfiles": frozenset(("from", "to", "path")),
+    "blockfiles": frozenset(("from", "to", "path", "paths")),
     "blockstream": frozenset(("from", "to", "path", "gateways")),
     "datastream": frozenset(("path", "server")),
     "parquet": frozenset(("path",)),
@@ -142,10 +142,12 @@ class _Request:
 )
 @click.option(
     "--source",
-    "source_text",
+    "source_texts",
+    multiple=True,
     required=True,
     metavar="SOURCE",
-    help="A folder of block files (N.blk, N.blk.gz, N.blk.zst), or FORMAT:WHERE: blockfiles:PATH; "
+    help="A folder of block files (N.blk, N.blk.gz, N.blk.zst) with all below it, a zip or tar of them, or a "
+    "glob such as 'blocks/**/*.zip'; given repeatedly, they are one chain. Or FORMAT:WHERE: blockfiles:PATH; "
     "datastream:PATH or datastream:HOST:PORT; blockstream:HOST:PORT, a node's gRPC address; parquet:PATH or "
     "table:NAME, with the columns block_number BIGINT and items ARRAY<BINARY>.",
 )
@@ -270,7 +272,7 @@ class _Request:
 @click.pass_context
 def command(
     context: click.Context,
-    source_text: str,
+    source_texts: tuple[str, ...],
     source_options: dict[str, str],
     first: int | None,
     last: int | None,
@@ -304,7 +306,7 @@ def command(
     if follow != (checkpoint is not None):
         raise click.UsageError("--follow and --checkpoint go together")
     request = _Request(
-        source=_source(source_text, source_options, is_followed=follow),
+        source=_source(source_texts, source_options, is_followed=follow),
         gateways=gateways,
         numbers=NumberRange(first or 0, None if last is None else last + 1),
         publisher_count=publisher_count,
@@ -338,13 +340,13 @@ def _check_log(path: Path | None) -> None:
         raise click.BadParameter(got, param_hint="--spark-log") from error
 
 
-def _source(text: str, options: dict[str, str], *, is_followed: bool) -> SourceName:
+def _source(texts: tuple[str, ...], options: dict[str, str], *, is_followed: bool) -> SourceName:
     """Read the name of the source and the options of its format.
 
     Refused here, and not where it is read: a checkpoint belongs to the first source that it is begun with.
     """
     try:
-        source = parse_source(text, options)
+        source = parse_sources(texts, options)
         if is_followed:
             check_followed(source)
     except OptionError as error:

@@ -10,8 +10,8 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
-from typing import get_args
 
 import click
 from rich.console import Console, Group
@@ -26,10 +26,11 @@ from gateway.commands.named_path import NamedPath
 from gateway.commands.tls_options import tls_options
 from gateway.errors import AddressError
 from gateway.logs import one_line
-from publishers.block_files import BlockFormat, block_file_name, write_block_file
 from publishers.block_follower import BlockFollower, Received, Start
+from publishers.block_layouts import BlockFormat, BlockLayout
 from publishers.block_summary import size_text, summarize
-from publishers.errors import BlockFileError
+from publishers.block_writer import BlockWriter
+from publishers.commands.layout_options import layout_options
 from publishers.number_range import number_of
 
 __all__ = ["command"]
@@ -83,16 +84,9 @@ def _start(context: click.Context, parameter: click.Parameter, text: str) -> Sta
     "folder",
     type=NamedPath(file_okay=False, path_type=Path),
     metavar="DIR",
-    help="Write each block to a file; the folder is made if it is not there.",
+    help="Write each block to a file, flushed, and then count it; the folder is made if it is not there.",
 )
-@click.option(
-    "--format",
-    "block_format",
-    type=click.Choice(get_args(BlockFormat)),
-    default="blk.gz",
-    show_default=True,
-    help="Ending of the files, and so their compression.",
-)
+@layout_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object for each block.")
 @click.option(
     "--patience",
@@ -109,6 +103,7 @@ def command(
     start: Start,
     end: int | None,
     folder: Path | None,
+    layout: BlockLayout,
     block_format: BlockFormat,
     as_json: bool,
     patience_seconds: float,
@@ -121,6 +116,8 @@ def command(
     """
     if isinstance(start, int) and end is not None and end < start:
         raise click.UsageError(f"--to {end} is before --from {start}")
+    if folder is None and layout != "plain":
+        raise click.UsageError("--layout needs --out DIR")
     goes_on = "going on with the next node" if len(addresses) > 1 else "trying again"
     on_terminal = sys.stdout.isatty() and not as_json
     view: _View = (
@@ -128,27 +125,24 @@ def command(
         if on_terminal
         else _LineView(goes_on, as_json=as_json, to_files=folder is not None)
     )
-    if folder is not None:
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise BlockFileError(str(folder), error.strerror or str(error)) from error
+    writer = None if folder is None else BlockWriter(folder, layout, block_format)
 
     def take(received: Received) -> None:
-        if folder is not None:
-            block = received.block
-            write_block_file(folder / block_file_name(block.number, block_format), block)
+        if writer is not None:
+            writer.write(received.block)
         view.show(received)
 
     follower = BlockFollower(
         addresses, start, end, tls=tls, patience_seconds=patience_seconds, on_trouble=view.trouble
     )
     try:
-        with view:
+        with writer or nullcontext(), view:
             interrupted = asyncio.run(_follow(follower, take))
     except BrokenPipeError:  # whoever read our output has enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return
+    if writer is not None and writer.staged_text is not None:
+        click.echo(f"sluice: {writer.staged_text}", err=True)
     if interrupted and end is not None:
         click.get_current_context().exit(130)
 

@@ -18,7 +18,8 @@ from gateway.commands.tls_options import tls_options
 from gateway.errors import AddressError, Fatal
 from gateway.ledger_keys import LedgerKeys, VerificationMode
 from gateway.root_hash import RootLayout
-from publishers.block_files import list_block_files
+from publishers.block_layouts import has_glob
+from publishers.block_places import blocks_in
 from publishers.errors import PublisherError
 from publishers.limits import VERIFY_TABLE_ROWS_MAX, VERIFY_WORKERS_MAX
 from publishers.number_range import NumberRange
@@ -35,7 +36,7 @@ _LAYOUTS: dict[str, RootLayout] = {"auto": "auto", "8": 8, "16": 16}
 
 
 @click.command("verify", short_help="Check block files, or the blocks that a node has.")
-@click.argument("sources", type=NamedPath(), nargs=-1, required=True, metavar="FILES…|DIR|HOST:PORT")
+@click.argument("sources", type=NamedPath(), nargs=-1, required=True, metavar="FILES…|DIR|GLOB|HOST:PORT")
 @click.option(
     "--ledger-key",
     "key_texts",
@@ -116,8 +117,9 @@ def command(
     as_json: bool,
     tls: ClientTls | None,
 ) -> None:
-    """Check block files, the block files in a folder, or the blocks that a node has: in its data folder (DIR,
-    or the stream file in it; the node may be running), or asked for at HOST:PORT.
+    """Check blocks in files, zips, tars and folders with all below them, or the blocks that a node has: in
+    its data folder (DIR, or the stream file in it; the node may be running), or asked for at HOST:PORT. In a
+    glob, `**` is any number of folders.
 
     Each block's structure, root hash and proofs are checked, and its links to the block before it. Where a
     chain begins after block 0, or blocks are missing, what cannot be checked is believed and noted.
@@ -157,7 +159,7 @@ def command(
 def _source(texts: tuple[str, ...], numbers: NumberRange, tls: ClientTls | None, *, tcp: bool) -> BlockSource:
     """Find out what the arguments name."""
     paths = [Path(text) for text in texts]
-    missing = [text for text, path in zip(texts, paths, strict=True) if not path.exists()]
+    missing = [text for text, path in zip(texts, paths, strict=True) if not (path.exists() or _is_glob(text))]
     if not missing:
         if tcp:
             raise click.UsageError("--tcp is for HOST:PORT, not for files")
@@ -165,10 +167,10 @@ def _source(texts: tuple[str, ...], numbers: NumberRange, tls: ClientTls | None,
             raise click.UsageError("--tls and --tls-… are for HOST:PORT, not for files")
         streams = [text for text, path in zip(texts, paths, strict=True) if holds_stream(path)]
         if not streams:
-            return FileSource(paths, numbers)
+            return FileSource(texts, numbers)
         if len(paths) > 1:
             raise Fatal(streams[0], got="a stream among other files", expected="a node's data folder alone")
-        if paths[0].is_dir() and list_block_files(paths[0]):
+        if paths[0].is_dir() and blocks_in(paths[0]):
             got = "a stream file and block files"
             raise Fatal(texts[0], got=got, expected="the one or the other, or the file's own name")
         return StoredSource(paths[0], numbers)
@@ -182,6 +184,17 @@ def _source(texts: tuple[str, ...], numbers: NumberRange, tls: ClientTls | None,
     if tls is not None:
         raise click.UsageError("--tcp and TLS do not go together: the data streamer has no TLS")
     return StreamSource(address, numbers)
+
+
+def _is_glob(text: str) -> bool:
+    """Whether a text is a glob; an IPv6 address has brackets, too."""
+    if not has_glob(text):
+        return False
+    try:
+        parse_address(text, port_min=1)
+    except AddressError:
+        return True
+    return False
 
 
 def _address(text: str) -> Address:

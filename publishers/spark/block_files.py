@@ -1,13 +1,16 @@
-"""The Spark source `blockfiles`: a folder of block files as rows, one per block; batch and streaming.
+"""The Spark source `blockfiles`: blocks in files and archives as rows, one per block; batch and streaming.
 
     spark.read.format("blockfiles").load("chain/")
+    spark.read.format("blockfiles").load(["historic/", "live/**/*.blk.zstd"])
     spark.readStream.format("blockfiles").load("chain/")
 
     option            meaning                                                             default
-    path              the folder (what `load` is given); a URL of an object store, too    needed
+    path              a folder with all below it, a file, an archive or a glob (what      needed
+                      `load` is given); a URL of an object store, too
+    paths             several of them, as a JSON array of texts
     from              the first block to read                                             the first there is
     to                the last block to read                                              the last there is
-    partitions        parts of about as many consecutive blocks                           the processors
+    partitions        parts of consecutive blocks, about as many bytes each               the processors
     decode            `blocks`, or `hashes`: a row has the root hash and the links of its  blocks
                       block, as `root_hashes` gives them, and no items
     check             `true`: a block that no gateway would take (structure, root hash,    false
@@ -16,9 +19,11 @@
                       without a block whose column `_corrupt` says why
     blocks_per_batch  streaming: blocks in one batch at most                              1000
 
-A partition holds consecutive blocks in order. Batch: a missing number is an error that names it, before
+A partition holds consecutive blocks in order; members of one archive may be in several, each of which reads
+no more than its own. Batch: a missing number is an error that names it, before
 anything is read. Streaming: a missing number is waited for, and what comes after it waits with it; the offset
-is a block number. A damaged file that was changed a moment ago is being written, and is waited for, too.
+is a block number. A damaged file that was changed a moment ago is being written, and is waited for, too; such
+an archive has no blocks yet.
 What is checked or hashed here need not be in another process: Spark would carry each block
 to it, through the JVM.
 Source: design.md, "Spark".
@@ -26,6 +31,7 @@ Source: design.md, "Spark".
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -40,8 +46,8 @@ from pyspark.sql.types import StructType
 from gateway.errors import ItemError
 from gateway.items import ItemKind, kind_of
 from publishers.block_check import BlockCheck
-from publishers.block_files import check_no_gaps
-from publishers.errors import BadBlock, BlockFileError, BlockListError, PrepareError
+from publishers.block_places import BlockPlace, BlockReader, FileStore, check_no_gaps
+from publishers.errors import BadBlock, BlockFileError, BlockListError, OptionError, PrepareError
 from publishers.limits import (
     ARROW_BATCH_HASHES,
     BLOCKS_PER_BATCH_DEFAULT,
@@ -50,10 +56,10 @@ from publishers.limits import (
     PARTITIONS_MAX,
 )
 from publishers.linking import summary_of
-from publishers.number_range import NUMBER_MAX, NumberRange, cut_evenly
+from publishers.number_range import NUMBER_MAX, NumberRange, cut_by_weight
 from publishers.spark.batches import row_batches
 from publishers.spark.block_rows import root_row
-from publishers.spark.folders import BlockFolder, folder_of
+from publishers.spark.folders import BlockFolders, folder_of
 from publishers.spark.number_stream import NumberStreamReader
 from publishers.spark.options import block_bounds, check_known, flag, one_of, whole_number
 from publishers.spark.schema import (
@@ -75,17 +81,21 @@ __all__ = [
     "folder_of",
 ]
 
-_KNOWN: Final = frozenset(("path", "from", "to", "partitions", "decode", "check", "mode", "blocks_per_batch"))
+_KNOWN: Final = frozenset(
+    ("path", "paths", "from", "to", "partitions", "decode", "check", "mode", "blocks_per_batch")
+)
 _COLUMNS: Final = {"blocks": BLOCK_COLUMNS, "hashes": ROOT_COLUMNS}
 """The columns of each `decode`."""
 _MODES: Final = ("failfast", "permissive")
+_ALL: Final = NumberRange()
+_BLOCK_BYTES: Final = 16_384  # what a block costs beside its bytes, as bytes
 
 
 @dataclass(frozen=True)
 class FileOptions:
     """The source's options, read and checked."""
 
-    folder: BlockFolder
+    folders: BlockFolders
     first_block: int | None
     """Where to begin; None: with the first there is."""
     last_block: int | None
@@ -110,7 +120,7 @@ class FileOptions:
         check_known(options, _KNOWN)
         first, last = block_bounds(options)
         return cls(
-            folder=BlockFolder(options.get("path", "")),
+            folders=BlockFolders(_paths(options)),
             first_block=first,
             last_block=last,
             partition_count=whole_number(options, "partitions", os.cpu_count() or 1, 1, PARTITIONS_MAX),
@@ -139,9 +149,9 @@ class FileOptions:
 
 @dataclass
 class FileRange(InputPartition):
-    """One partition: numbers and paths of block files, by number."""
+    """One partition: where its blocks lie, by number."""
 
-    files: tuple[tuple[int, str], ...]
+    places: tuple[BlockPlace, ...]
 
 
 class BlockFilesDataSource(DataSource):
@@ -181,29 +191,28 @@ class BlockFilesReader(DataSourceReader):
         self._numbers = options.numbers
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Cut the chain into ranges of about the same number of blocks.
+        """Cut the chain into ranges of about as many bytes.
 
         Raises:
-            BlockListError: the folder has no blocks, a number twice, or a gap in what is to be read.
+            BlockListError: there are no blocks, two of one number, or a gap in what is to be read.
         """
-        listed = self._options.folder.files()
-        files = [file for file in listed if file[0] in self._numbers]
-        if files or not listed:
-            check_no_gaps(self._options.folder.path, files)
-        self._check_ends(files)
+        places = self._options.folders.blocks(self._numbers)
+        if places or not self._options.folders.blocks():
+            check_no_gaps(self._options.folders.path, places)
+        self._check_ends(places)
         # Spark reads a partition of its own making when there is none.
-        return _ranges(files, self._options.partition_count) or [FileRange(())]
+        return _ranges(self._options, places) or [FileRange(())]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one range as Arrow batches, bounded in rows and bytes."""
         return _row_batches(self._options, self._columns, partition, is_stream=False)
 
-    def _check_ends(self, files: list[tuple[int, str]]) -> None:
+    def _check_ends(self, places: list[BlockPlace]) -> None:
         """Check that the blocks that `from` and `to` name are there."""
-        there = {files[0][0], files[-1][0]} if files else set()
+        there = {places[0].number, places[-1].number} if places else set()
         for number in (self._options.first_block, self._options.last_block):
             if number is not None and number in self._numbers and number not in there:
-                raise BlockListError(self._options.folder.path, f"block {number} is missing")
+                raise BlockListError(self._options.folders.path, f"block {number} is missing")
 
 
 class BlockFilesStreamReader(NumberStreamReader):
@@ -223,20 +232,21 @@ class BlockFilesStreamReader(NumberStreamReader):
         """Give `from`, else the lowest number there is."""
         if self._options.first_block is not None:
             return self._options.first_block
-        files = self._options.folder.files()
-        return files[0][0] if files else None
+        places = self._places()
+        return places[0].number if places else None
 
     def end_number(self, following: int) -> int:
         """Look how far the files go without a gap."""
         end = following
-        for number, _ in self._options.folder.files():
-            if number == end and number in self._options.numbers:
+        for place in self._places(self._options.numbers.narrowed(following)):
+            if place.number == end:
                 end += 1
         return end
 
     def available_end(self) -> int:
         """Give the number after the highest; files of blocks that were read before may be gone."""
-        return max((number + 1 for number, _ in self._options.folder.files()), default=0)
+        places = self._places()
+        return places[-1].number + 1 if places else 0
 
     def cut(self, first: int, end: int) -> Sequence[InputPartition]:
         """Cut a range that was complete when its end was looked for.
@@ -244,20 +254,54 @@ class BlockFilesStreamReader(NumberStreamReader):
         Raises:
             BlockListError: a file has gone since; without its block the batch would count as read.
         """
-        files = [file for file in self._options.folder.files() if first <= file[0] < end]
-        check_no_gaps(self._options.folder.path, files)
+        places, where = self._places(NumberRange(first, end)), self._options.folders.path
+        check_no_gaps(where, places)
         for number in (first, end - 1):
-            if number not in (files[0][0], files[-1][0]):
-                raise BlockListError(self._options.folder.path, f"block {number} is missing")
-        return _ranges(files, self._options.partition_count)
+            if number not in (places[0].number, places[-1].number):
+                raise BlockListError(where, f"block {number} is missing")
+        return _ranges(self._options, places)
+
+    def _places(self, numbers: NumberRange = _ALL) -> list[BlockPlace]:
+        """Look what is there now, while more is being written."""
+        return self._options.folders.blocks(numbers, is_growing=True)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one range as Arrow batches, bounded in rows and bytes."""
         return _row_batches(self._options, self._columns, partition, is_stream=True)
 
 
-def _ranges(files: list[tuple[int, str]], count: int) -> list[FileRange]:
-    return [FileRange(tuple(files[start:end])) for start, end in cut_evenly(0, len(files), count)]
+def _paths(options: Mapping[str, str]) -> list[str]:
+    """Give the paths that `load` was given: one, or several.
+
+    Raises:
+        OptionError: they are no texts.
+    """
+    text = options.get("paths")
+    if text is None:
+        return [options.get("path", "")]
+    with suppress(ValueError):
+        paths = json.loads(text)
+        if isinstance(paths, list) and all(isinstance(path, str) for path in paths):
+            return paths
+    raise OptionError("paths", repr(text), "a JSON array of paths")
+
+
+def _ranges(options: FileOptions, places: Sequence[BlockPlace]) -> list[FileRange]:
+    store = options.folders.store()
+
+    def weight(place: BlockPlace) -> int:
+        if place.entry >= 0:
+            return _BLOCK_BYTES + place.size_bytes
+        with suppress(OSError):  # what is wrong with it is said where it is read
+            return _BLOCK_BYTES + store.state(place.path).size_bytes
+        return _BLOCK_BYTES
+
+    # A request for each object of a bucket would take longer than what it is good for.
+    weights = [
+        _BLOCK_BYTES if options.folders.is_remote and place.entry < 0 else weight(place) for place in places
+    ]
+    cuts = cut_by_weight(weights, options.partition_count)
+    return [FileRange(tuple(places[start:end])) for start, end in cuts]
 
 
 def _row_batches(
@@ -273,39 +317,42 @@ def _rows(
     options: FileOptions, columns: Mapping[str, pa.DataType], partition: FileRange, is_stream: bool
 ) -> Iterator[dict[str, Any]]:
     if set(columns) == {BLOCK_NUMBER}:
-        yield from ({BLOCK_NUMBER: number} for number, _ in partition.files)
+        yield from ({BLOCK_NUMBER: place.number} for place in partition.places)
         return
     check = BlockCheck() if options.is_checked else None
-    for number, path in partition.files:
-        if is_stream:
-            _await_whole(options.folder, path)
-        try:
-            row = _row(options, check, path)
-        except BlockFileError as error:
-            if not options.is_permissive:
-                raise
-            row = {BLOCK_NUMBER: number, CORRUPT: str(error)}
-        yield row
+    with options.folders.reader() as reader:
+        for place in partition.places:
+            if is_stream and place.entry < 0:
+                _await_whole(options.folders.store(), reader, place)
+            try:
+                row = _row(options, check, reader, place)
+            except BlockFileError as error:
+                if not options.is_permissive:
+                    raise
+                row = {BLOCK_NUMBER: place.number, CORRUPT: str(error)}
+            yield row
 
 
-def _await_whole(folder: BlockFolder, path: str) -> None:
+def _await_whole(store: FileStore, reader: BlockReader, place: BlockPlace) -> None:
     """Wait for a file that is being written, until it holds a whole block or is left alone."""
     give_up_at = time.monotonic() + FILE_WRITE_SECONDS_MAX
-    while folder.is_being_written(path) and time.monotonic() < give_up_at:
+    while store.is_being_written(place.path) and time.monotonic() < give_up_at:
         with suppress(BlockFileError, ItemError):
             # What is cut off between two items can be read all the same; the proofs come last.
-            if kind_of(folder.read(path).items[-1]) == ItemKind.BLOCK_PROOF:
+            if kind_of(reader.read(place).items[-1]) == ItemKind.BLOCK_PROOF:
                 return
         time.sleep(FILE_LOOK_SECONDS)
 
 
-def _row(options: FileOptions, check: BlockCheck | None, path: str) -> dict[str, Any]:
+def _row(
+    options: FileOptions, check: BlockCheck | None, reader: BlockReader, place: BlockPlace
+) -> dict[str, Any]:
     """Read one block, check or hash it as far as that is wanted, and give its row."""
-    block = options.folder.read(path)
+    block = reader.read(place)
     try:
         summary = None if check is None else check.check(block)
         if options.decode == "blocks":
             return {BLOCK_NUMBER: block.number, ITEMS: block.items}
         return root_row(summary or summary_of(block.number, block.items))
     except (BadBlock, PrepareError) as error:
-        raise BlockFileError(path, f"bad block: {error.reason}") from error
+        raise BlockFileError(str(place), f"bad block: {error.reason}") from error

@@ -1,6 +1,6 @@
 """The sources of `sluice publish` as DataFrames that the sink can write: consecutive parts, each in order.
 
-    blockfiles    the folder is listed on the driver; nothing is read before the jobs run
+    blockfiles    folders and archives are listed on the driver; blocks are read when the jobs run
     blockstream   a gateway is asked what it holds
     datastream    of a file the numbers are read first; a server's stream is a query that ends where the
                   stream ended when it began
@@ -14,6 +14,7 @@ Source: design.md, "Spark".
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -23,7 +24,7 @@ from datastream.blocking_client import BlockingStreamClient
 from datastream.errors import BookmarkNotFound, DatastreamError
 from gateway.addresses import parse_addresses
 from gateway.block_layout import BOOKMARK_COUNT, bookmark_of
-from publishers.block_files import check_no_gaps
+from publishers.block_places import check_no_gaps
 from publishers.errors import BlockListError, OptionError, SourceUnreachable
 from publishers.limits import STATUS_SECONDS
 from publishers.number_range import NumberRange
@@ -83,7 +84,7 @@ def check_options(source: SourceName) -> None:
 
     given = {name.lower(): value for name, value in source.options.items()}  # as Spark takes them
     if source.kind == "blockfiles":
-        FileOptions.parse({"path": source.location, **given})
+        FileOptions.parse({**_paths(source), **given})
     elif source.kind == "blockstream":
         SubscriptionOptions.parse({"gateways": source.location, **given})
     elif source.kind == "datastream":
@@ -177,8 +178,9 @@ def _followed(spark: SparkSession, source: SourceName, numbers: NumberRange, sha
     last = None if numbers.end is None else numbers.end - 1
     options = {"partitions": str(shards), **source.options}
     if source.kind == "blockfiles":
-        reader = spark.readStream.format("blockfiles").options(**_bounds(numbers), **options)
-        return ChainFrame(reader.load(source.location), numbers.first or None, last, True)
+        options = {**_paths(source), **_bounds(numbers), **options}
+        frame = spark.readStream.format("blockfiles").options(**options).load()
+        return ChainFrame(frame, numbers.first or None, last, True)
     if source.kind == "blockstream":
         options = {"gateways": source.location, **_bounds(numbers), **options}
         frame = spark.readStream.format("blockstream").options(**options).load()
@@ -197,23 +199,30 @@ def _followed(spark: SparkSession, source: SourceName, numbers: NumberRange, sha
 def _block_files(spark: SparkSession, source: SourceName, numbers: NumberRange, shards: int) -> ChainFrame:
     first, last = _listed(source, numbers)
     options = {"partitions": str(shards), "from": str(first), "to": str(last), **source.options}
-    frame = spark.read.format("blockfiles").options(**options).load(source.location)
+    frame = spark.read.format("blockfiles").options(**_paths(source), **options).load()
     return ChainFrame(frame, first, last)
 
 
+def _paths(source: SourceName) -> dict[str, str]:
+    """Give the option of the source `blockfiles` that says where to look."""
+    if len(source.locations) == 1:
+        return {"path": source.location}
+    return {"paths": json.dumps(source.locations)}
+
+
 def _listed(source: SourceName, numbers: NumberRange) -> tuple[int, int]:
-    """Give the first and the last block of a folder that are wanted."""
+    """Give the first and the last block of folders that are wanted."""
     from publishers.spark.block_files import FileOptions
 
-    folder = FileOptions.parse({"path": source.location, **source.options}).folder
-    files = folder.files()
-    if not files:
-        check_no_gaps(folder.path, files)
-    there = files[0][0], files[-1][0]
-    wanted = [file for file in files if file[0] in numbers]
-    _check_ends(source, numbers, there, {number for number, _ in wanted})
-    check_no_gaps(folder.path, wanted)
-    return wanted[0][0], wanted[-1][0]
+    folders = FileOptions.parse({**_paths(source), **source.options}).folders
+    places = folders.blocks()
+    if not places:
+        check_no_gaps(folders.path, places)
+    there = places[0].number, places[-1].number
+    wanted = [place for place in places if place.number in numbers]
+    _check_ends(source, numbers, there, {place.number for place in wanted})
+    check_no_gaps(folders.path, wanted)
+    return wanted[0].number, wanted[-1].number
 
 
 def _block_stream(spark: SparkSession, source: SourceName, numbers: NumberRange, shards: int) -> ChainFrame:

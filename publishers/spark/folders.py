@@ -1,8 +1,8 @@
-"""A folder of block files: on a disk that all workers see, or in an object store.
+"""Where the source `blockfiles` reads: on a disk that all workers see, or in an object store.
 
-    chain/                  a path                          read with the file system
-    file:///data/chain      a URL of it                     read with the file system
-    s3://bucket/chain       an object store or HDFS         read with pyarrow.fs; s3a and s3n mean s3
+    chain/  chain/00/0.zip  blocks/**/*.zip     paths and globs         read with the file system
+    file:///data/chain                          a URL of one            read with the file system
+    s3://bucket/chain                           an object store, HDFS   read with pyarrow.fs; s3a, s3n mean s3
 
 Spark's own Hadoop connectors are in the JVM and not within reach of a Python data source; `pyarrow.fs` has
 S3, Google storage (gs), Azure (abfss) and HDFS, with the usual environment variables for credentials.
@@ -10,29 +10,37 @@ S3, Google storage (gs), Azure (abfss) and HDFS, with the usual environment vari
 
 from __future__ import annotations
 
+import io
 import re
-import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 from urllib.parse import unquote, urlsplit
 
 from pyarrow import fs
 
-from gateway.block import Block
-from publishers import limits
-from publishers.block_files import (
-    list_block_files,
-    numbered_block_files,
-    read_block_file,
-    read_block_from,
+from publishers.block_layouts import has_glob, split_glob
+from publishers.block_places import (
+    BlockPlace,
+    BlockReader,
+    FileState,
+    FileStore,
+    LocalStore,
+    find_blocks,
 )
-from publishers.errors import BlockFileError, BlockListError, OptionError
+from publishers.errors import BlockListError, OptionError
+from publishers.number_range import NumberRange
 
-__all__ = ["BlockFolder", "folder_of"]
+__all__ = ["BlockFolders", "RemoteStore", "folder_of"]
 
 _URL: Final = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]+)://")
 _SAME_SCHEMES: Final = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "abfs": "abfss"}
+_FETCH_BYTES: Final = (
+    1 << 20
+)  # of an archive in an object store; its members are mostly read one after the other
+_ALL: Final = NumberRange()
 
 
 def folder_of(path: str, option: str = "path") -> Path:
@@ -45,88 +53,153 @@ def folder_of(path: str, option: str = "path") -> Path:
     Raises:
         OptionError: it is the URL of something that is not on a disk.
     """
-    match = _URL.match(path)
-    if match is not None and match["scheme"].lower() != "file":
+    if _is_remote(path):
         raise OptionError(option, repr(path), "a path, or a file: URL")
     parts = urlsplit(path)
     return Path(unquote(parts.path)) if parts.scheme == "file" else Path(path)
 
 
-class BlockFolder:
-    """One folder; it travels to the workers, and connects where it is used.
+class BlockFolders:
+    """Folders, files, archives and globs; they travel to the workers, and connect where they are used.
 
     Args:
-        path: a path or a URL, as `load` was given it.
+        paths: paths or URLs, as `load` was given them; all on disks, or all in one object store.
 
     Raises:
-        OptionError: there is none.
+        OptionError: there is none, or they are not in one store.
     """
 
-    def __init__(self, path: str) -> None:
-        if not path.strip():
+    def __init__(self, paths: Sequence[str]) -> None:
+        if not paths or not all(path.strip() for path in paths):
             raise OptionError("path", "nothing", "the folder of block files")
-        self.path = path
+        if len({_store_name(path) for path in paths}) > 1:
+            raise OptionError("paths", ", ".join(paths), "paths on disks, or in one object store")
+        self.path = ", ".join(paths)
+        self._paths = tuple(paths)
 
     @property
     def is_remote(self) -> bool:
         """Whether it is read with pyarrow.fs."""
-        match = _URL.match(self.path)
-        return match is not None and match["scheme"].lower() != "file"
+        return _is_remote(self._paths[0])
 
-    def files(self) -> list[tuple[int, str]]:
-        """List the block files by number: pairs of block number and full path.
-
-        Raises:
-            BlockListError: the folder cannot be read, or has a number twice.
-        """
-        if not self.is_remote:
-            return [(number, str(path)) for number, path in list_block_files(folder_of(self.path))]
-        try:
-            system, root = _connect(self.path)
-            found = system.get_file_info(fs.FileSelector(root))
-        except (OSError, ValueError, NotImplementedError) as error:
-            raise BlockListError(self.path, _first_line(error)) from error
-        names = [info.base_name for info in found if info.type == fs.FileType.File]
-        return [(number, f"{root}/{name}") for number, name in numbered_block_files(self.path, names)]
-
-    def read(self, path: str) -> Block:
-        """Read one of the files.
-
-        Args:
-            path: as `files` gave it.
+    def blocks(self, numbers: NumberRange = _ALL, *, is_growing: bool = False) -> list[BlockPlace]:
+        """Find the blocks, by number; `find_blocks` has the rest.
 
         Raises:
-            BlockFileError: it cannot be read, or holds no block.
+            BlockListError: as `find_blocks`.
         """
         if not self.is_remote:
-            return read_block_file(Path(path))
-        try:
-            system, _ = _connect(self.path)
-            with system.open_input_file(path) as file:
-                return read_block_from(file, path)
-        except (OSError, ValueError, NotImplementedError) as error:
-            raise BlockFileError(path, _first_line(error)) from error
+            sources = [str(folder_of(path)) for path in self._paths]
+            return find_blocks(self.store(), sources, numbers, is_growing=is_growing)
+        with _named(self.path):
+            sources = [_connect(path)[1] for path in self._paths]
+        return find_blocks(self.store(), sources, numbers, is_growing=is_growing)
+
+    def store(self) -> FileStore:
+        """Give what reads the files."""
+        return RemoteStore(self._paths[0]) if self.is_remote else LocalStore()
+
+    def reader(self) -> BlockReader:
+        """Give what reads the blocks."""
+        return BlockReader(self.store())
+
+
+class RemoteStore:
+    """Files in an object store.
+
+    Args:
+        url: of anything in it.
+    """
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+
+    def is_folder(self, path: str) -> bool | None:
+        """Whether a path is a folder; None: nothing is there."""
+        kind = self._info(path).type
+        return None if kind == fs.FileType.NotFound else bool(kind == fs.FileType.Directory)
+
+    def parts(self, path: str) -> Sequence[str]:
+        """Cut a path into folders and name, from the bucket on."""
+        return [part for part in path.split("/") if part]
+
+    def walk(self, root: str) -> Iterator[tuple[str, list[str]]]:
+        """Give each folder with the names of the files in it, sorted."""
+        with _named(self._url):
+            found = self._system().get_file_info(fs.FileSelector(root, recursive=True))
+        folders: dict[str, list[str]] = {}
+        for info in found:
+            if info.type == fs.FileType.File:
+                folder, _, name = info.path.rpartition("/")
+                folders.setdefault(folder, []).append(name)
+        for folder in sorted(folders):
+            yield folder, sorted(folders[folder])
+
+    def state(self, path: str) -> FileState:
+        """Look at a file."""
+        info = self._info(path)
+        if info.type == fs.FileType.NotFound:
+            raise FileNotFoundError(2, "No such file or directory")
+        return FileState(info.size or 0, info.mtime_ns or 0)
+
+    def open(self, path: str) -> BinaryIO:
+        """Open a file to read it."""
+        with _as_os_error():
+            return io.BufferedReader(self._system().open_input_file(path), _FETCH_BYTES)
 
     def is_being_written(self, path: str) -> bool:
-        """Whether somebody has changed one of the files a moment ago. What an object store shows is whole."""
-        if self.is_remote:
-            return False
-        try:
-            changed_at = Path(path).stat().st_mtime
-        except OSError:
-            return False
-        return abs(time.time() - changed_at) <= limits.FILE_REST_SECONDS
+        """Whether somebody has changed a file a moment ago: what an object store shows is whole."""
+        return False
+
+    def _info(self, path: str) -> Any:
+        with _as_os_error():
+            return self._system().get_file_info([path])[0]
+
+    def _system(self) -> Any:
+        return _connect(self._url)[0]
+
+
+def _is_remote(path: str) -> bool:
+    match = _URL.match(path)
+    return match is not None and match["scheme"].lower() != "file"
+
+
+def _store_name(path: str) -> str:
+    parts = urlsplit(path)
+    return f"{parts.scheme.lower()}://{parts.netloc}" if _is_remote(path) else ""
 
 
 @lru_cache(maxsize=8)
 def _connect(path: str) -> tuple[Any, str]:
-    """Give the file system and the root in it; each process keeps its connections."""
+    """Give the file system and the root in it, or the glob; each process keeps its connections."""
     match = _URL.match(path)
     assert match is not None
     scheme = match["scheme"].lower()
-    rest = path[match.end() :]
+    rest, pattern = path[match.end() :], ""
+    if has_glob(rest):  # which is no part of a URL
+        rest, pattern = split_glob(rest)
     system, root = fs.FileSystem.from_uri(f"{_SAME_SCHEMES.get(scheme, scheme)}://{rest}")
-    return system, root.rstrip("/")
+    return system, root.rstrip("/") + (f"/{pattern}" if pattern else "")
+
+
+@contextmanager
+def _named(path: str) -> Iterator[None]:
+    """Say what is wrong with a store in one line."""
+    try:
+        yield
+    except (OSError, ValueError, NotImplementedError) as error:
+        raise BlockListError(path, _first_line(error)) from error
+
+
+@contextmanager
+def _as_os_error() -> Iterator[None]:
+    """Make one kind of error of all that pyarrow raises."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except (OSError, ValueError, NotImplementedError) as error:
+        raise OSError(_first_line(error)) from error
 
 
 def _first_line(error: Exception) -> str:

@@ -152,7 +152,7 @@ def check_known(options: Mapping[str, str], known: frozenset[str]) -> None:
     Raises:
         OptionError: naming the first that is not known.
     """
-    if "paths" in options:
+    if "paths" in options and "paths" not in known:
         raise OptionError("path", f"several: {options['paths']}", "one; join what is read of each by union")
     for name in sorted(options):
         if name.lower() not in known:

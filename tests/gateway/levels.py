@@ -9,10 +9,13 @@ from typing import Any
 
 from grpc import aio
 
+from gateway.addresses import Address
 from gateway.api import standby_pb2, standby_pb2_grpc
 from gateway.block import Block
+from gateway.grpc_server import ServerPlan, start_server
 from gateway.ledger import Ledger, VerifiedBlock
 from gateway.level_service import LevelService
+from gateway.limits import REQUEST_BYTES_MAX
 from gateway.root_hash import BlockHasher
 from tests.nodes import make_blocks
 
@@ -64,16 +67,14 @@ async def told(data_dir: Path, *, port: int = 0, instance: str = "this-process")
     """A service that runs, until the end."""
     ledger = Ledger.open(data_dir)
     service = LevelService(ledger, instance)
-    server = aio.server(options=(("grpc.so_reuseport", 0),))
-    service.add_to(server)
-    port = server.add_insecure_port(f"127.0.0.1:{port}")
-    await server.start()
-    stage = Told(ledger, service, f"127.0.0.1:{port}")
+    plan = ServerPlan("subscriber.address", Address("127.0.0.1", port), REQUEST_BYTES_MAX, 0, 100)
+    server = await start_server(plan, service.add_to)
+    stage = Told(ledger, service, str(server.address))
     try:
         yield stage
     finally:
         for channel in stage.channels:
             await channel.close()
         service.close()
-        await server.stop(None)
+        await server.stop(0)
         ledger.close()

@@ -155,9 +155,10 @@ class Race:
         """Report a held verdict."""
         self._do(self.arbiter.verified(self.attempt_of[number], self.now_ns))
 
-    def refused(self, number: int) -> None:
+    def refused(self, number: int, *, is_disputed: bool = False) -> None:
         """Report a bad verdict."""
-        self._do(self.arbiter.refused(self.attempt_of[number], "bad proof", self.now_ns))
+        attempt_id = self.attempt_of[number]
+        self._do(self.arbiter.refused(attempt_id, "bad proof", self.now_ns, is_disputed=is_disputed))
 
     def commit(self, number: int) -> None:
         """Report a held commit."""

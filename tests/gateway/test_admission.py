@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import pytest
 
-from gateway.admission import Admission, AdmissionLimits, DenialKind, Denied, MessagePace, address_of
+from gateway.admission import Admission, AdmissionLimits, DenialKind, Denied, MessagePace
 from gateway.limits import MESSAGE_PACES_KEPT, REFUSED_PUBLISHERS_KEPT
-from gateway.publish_service import subjects_of
 
 NOBODY: frozenset[str] = frozenset()
 ALICE = frozenset({"O=Net,CN=alice", "CN=alice"})
@@ -167,24 +164,3 @@ def test_a_quiet_time_fills_the_bucket_but_not_more_than_full() -> None:
 def test_an_even_pace_never_waits() -> None:
     pace = MessagePace(4, now_ns=0)
     assert {pace.wait_ns(number * 250_000_000) for number in range(100)} == {0}
-
-
-@pytest.mark.parametrize(
-    ("peer", "address"),
-    [
-        ("ipv4:192.0.2.1:5000", "192.0.2.1"),
-        ("ipv6:%5B2001:db8::1%5D:5000", "2001:db8::1"),
-        ("ipv6:[2001:db8::1]:5000", "2001:db8::1"),
-        ("unix:/run/sluice.sock", "unix:/run/sluice.sock"),
-        ("", ""),
-    ],
-)
-def test_the_address_in_the_name_of_a_connection(peer: str, address: str) -> None:
-    assert address_of(peer) == address
-
-
-def test_a_certificate_without_a_subject_is_on_no_list() -> None:
-    auth = {"x509_subject": [b""], "x509_common_name": [b""]}
-    assert subjects_of(SimpleNamespace(auth_context=lambda: auth)) == frozenset()  # type: ignore[arg-type]
-    auth = {"x509_subject": [b"CN=a,O=b"], "x509_common_name": [b"a"]}
-    assert subjects_of(SimpleNamespace(auth_context=lambda: auth)) == {"CN=a,O=b", "CN=a"}  # type: ignore[arg-type]

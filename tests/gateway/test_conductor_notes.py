@@ -6,7 +6,8 @@ import logging
 
 import pytest
 
-from gateway.conductor_notes import note_answer, note_drop, note_refusal
+from gateway.conductor_notes import note_answer, note_dispute, note_drop, note_refusal
+from gateway.dispute import Disputed
 from gateway.metrics import Metrics
 from gateway.race_actions import (
     Acknowledgement,
@@ -75,7 +76,7 @@ def test_how_loud_an_answer_is(
 def test_how_loud_a_lost_block_is(failure: Failure, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.DEBUG, "gateway"):
         note_drop("alice", Drop(AttemptId(1), 9, failure, "because"))
-    if failure is Failure.REFUSED:
+    if failure in (Failure.REFUSED, Failure.DISPUTED):
         assert caplog.records == []
         return
     expected = logging.WARNING if failure in (Failure.TIMED_OUT, Failure.NODE) else logging.INFO
@@ -89,3 +90,14 @@ def test_a_refused_block_is_logged_and_counted_by_its_kind(caplog: pytest.LogCap
     labels = {"reason": RefusalKind.BAD_PROOF.value}
     assert counted.registry.get_sample_value("sluice_blocks_refused_total", labels) == 1
     assert [record.message for record in caplog.records] == ["block refused"]
+
+
+@pytest.mark.parametrize("is_dead_end", [True, False])
+def test_a_dispute_is_logged_in_the_words_of_its_finding(
+    is_dead_end: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    disputed = Disputed(9, b"\1" * 48, b"\2" * 48, ("alice",), is_dead_end)
+    note_dispute(disputed)
+    [record] = caplog.records
+    assert record.message == disputed.text
+    assert record.levelno == (logging.ERROR if is_dead_end else logging.WARNING)

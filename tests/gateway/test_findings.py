@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from gateway.dispute import Disputed
 from gateway.findings import ADVICE, Facts, FindingBook, Kind, StandbyFacts, look, slug
 from gateway.limits import QUIET_BLOCK_TIMES, QUIET_SECONDS_MIN
 
+DISPUTED = Disputed(7, b"\1" * 48, b"\2" * 48, ("alice", "bob"), is_dead_end=True)
 FINE = Facts(
     is_stopping=False,
     disk_failure=None,
@@ -47,6 +49,12 @@ def test_nothing_is_wrong_with_a_node_that_is_fine() -> None:
             "the publish race has stopped on an internal error, see the log",
         ),
         (replace(FINE, catch_up_problem="stands still"), Kind.BEHIND, "stands still"),
+        (replace(FINE, disputed=DISPUTED), Kind.DEAD_END, DISPUTED.text),
+        (
+            replace(FINE, disputed=replace(DISPUTED, is_dead_end=False)),
+            Kind.DOUBT,
+            replace(DISPUTED, is_dead_end=False).text,
+        ),
         (replace(FINE, publisher_count=0), Kind.NO_PUBLISHERS, "no publisher is connected"),
         (replace(FINE, publisher_count=1), Kind.ONE_PUBLISHER, "only one publisher is connected"),
         (

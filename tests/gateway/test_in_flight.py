@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from gateway import verification
+from gateway import dispute, verification
 from gateway.block import Block
 from gateway.items import ItemKind, field_item
+from gateway.ledger import Ledger
 from gateway.limits import HASH_THREADS, INLINE_HASH_BYTES_MAX
 from gateway.proof_checks import ProofChecks
 from gateway.root_hash import BlockHasher, BlockSummary
@@ -220,3 +221,42 @@ def test_a_check_of_proofs_is_told_whether_a_further_block_is_on_its_way(
 
     on_stage(tmp_path, play)
     assert told == [(0, False), (1, True), (2, False)]
+
+
+# --- the dispute over the last stored block -----------------------------------------------------------------
+
+
+def test_a_false_link_to_a_block_that_is_not_stored_yet_is_no_claim(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The claim would be about a block that may still fail; and a signed block is disputed by nobody."""
+    monkeypatch.setattr(dispute, "SETTLE_NS", 0)
+    claims: list[int] = []
+    claim = dispute.Dispute.claim
+
+    def noted(self: dispute.Dispute, number: int, *rest: Any) -> None:
+        claims.append(number)
+        claim(self, number, *rest)
+
+    monkeypatch.setattr(dispute.Dispute, "claim", noted)
+    others = make_blocks(2, seed=8)
+
+    async def play(stage: Stage) -> None:
+        in_flight = stage.conductor.in_flight
+        alice, bob, carol = (stage.publisher(name, address=name) for name in ("alice", "bob", "carol"))
+        with gate(monkeypatch, Ledger, "append") as held:
+            alice.block(BLOCKS[0])
+            await held.reached()
+            bob.block(others[1])
+            await bob.expect_end("end BAD_BLOCK_PROOF last None about 1")
+            assert claims == []
+            held.open()
+            await alice.expect("ack 0")
+        carol.block(others[1])
+        await carol.expect("ack 0", "end BAD_BLOCK_PROOF last 0 about 1")
+        assert claims == [0]
+        assert in_flight.disputed is None
+        alice.block(BLOCKS[1])
+        await alice.expect("ack 1")
+
+    on_stage(tmp_path, play)

@@ -7,15 +7,18 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from gateway import proof_process
+from gateway.block_layout import StoredBlock
 from gateway.errors import BlockRefused
 from gateway.ledger_keys import LedgerKeys
 from gateway.proof_checks import ProofChecks
-from gateway.proofs import ProofVerifier
+from gateway.proofs import ProofVerifier, RsaBook
 from gateway.proofs.ledger_data import LedgerData
 from gateway.verification import BlockVerifier
 from tests.gateway.blocks import PUBLIC_KEY, block_items, summary_of
+from tests.gateway.proofs import record_files
 from tests.gateway.proofs.tss_chain import TssChain
 from tests.gateway.proofs.tss_network import TssNetwork
 
@@ -177,3 +180,37 @@ def test_closing_fails_a_check_that_is_under_way() -> None:
             await task
 
     with_checks(play, ledger=NETWORK.ledger)
+
+
+def test_only_a_signature_that_was_checked_covers_a_root_hash() -> None:
+    """Of a block that was accepted just now, and of one that an earlier run has stored in whatever mode."""
+    own = block_items(3)
+    root_hash = summary_of(own).root_hash
+    record_file = record_files.contents(3)
+    proof = record_files.record_file_proof([(0, record_files.sign(record_file, 0))])
+    unsigned = record_files.block_items(record_files.record_file_item(record_file), proof, 3)
+    stranger = block_items(3, key=Ed25519PrivateKey.from_private_bytes(bytes(32)))
+    book = RsaBook(record_files.book_bytes(1))
+
+    def stored(items: list[bytes], root: bytes | None = None) -> StoredBlock:
+        return StoredBlock(3, tuple(items), summary_of(items).root_hash if root is None else root)
+
+    async def play(full: ProofChecks) -> None:
+        in_mode_hash = ProofChecks(BlockVerifier(ProofVerifier(OWN_KEY, "hash")))
+        with_book = ProofChecks(BlockVerifier(ProofVerifier(LedgerKeys(rsa_file="b"), "full", None, book)))
+        try:
+            assert full.signs_root(summary_of(own))
+            assert not in_mode_hash.signs_root(summary_of(own))
+            assert not with_book.signs_root(summary_of(unsigned))
+            assert full.signs_stored_root(stored(own))
+            assert not in_mode_hash.signs_stored_root(stored(own))
+            assert not full.signs_stored_root(stored(own, root_hash[:-1] + bytes([root_hash[-1] ^ 1])))
+            assert not full.signs_stored_root(stored(stranger))
+            assert not full.signs_stored_root(stored([b"\xff", *own[1:]], root_hash))
+            with_book.check_now(summary_of(unsigned))  # its proof holds
+            assert not with_book.signs_stored_root(stored(unsigned))
+        finally:
+            in_mode_hash.close()
+            with_book.close()
+
+    with_checks(play, OWN_KEY)

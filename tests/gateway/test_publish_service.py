@@ -22,6 +22,7 @@ from gateway.items import ItemKind, field_item, kind_of
 from gateway.limits import INLINE_HASH_ITEMS_MAX, PUBLISHER_NAME_CHARACTERS_MAX, TURN_ITEMS_MIN
 from gateway.publish_service import METHOD_NAME, SERVICE_NAME, publisher_name
 from gateway.race_facts import RaceRules
+from gateway.transport.callers import Caller
 from gateway.turns import Turns
 from publishers.maker import BlockMaker, MakerOptions, key_of_seed
 from tests.nodes import (
@@ -522,30 +523,25 @@ def test_a_publisher_that_reads_nothing_is_closed(tmp_path: Path, caplog: pytest
 
 
 @pytest.mark.parametrize(
-    ("auth", "metadata", "name"),
+    ("subjects", "metadata", "name"),
     [
-        ({"x509_subject": [b"CN=alice"]}, (("publisher-id", "bob"),), "CN=alice"),
-        ({"x509_common_name": [b"alice"]}, (("publisher-id", "bob"),), "alice"),
-        ({"x509_subject": [b"\xff"]}, None, "\ufffd"),
-        ({"transport_security_type": [b"ssl"]}, (("other", "x"), ("publisher-id", "bob")), "bob"),
+        (("CN=alice", "DNS:alice.net"), (("publisher-id", "bob"),), "CN=alice"),
+        (("URI:spiffe://net/alice",), (("publisher-id", "bob"),), "URI:spiffe://net/alice"),
+        ((), (("other", "x"), ("publisher-id", "bob")), "bob"),
         *(
-            ({}, (("publisher-id", "b" * size),), "b" * PUBLISHER_NAME_CHARACTERS_MAX)
+            ((), (("publisher-id", "b" * size),), "b" * PUBLISHER_NAME_CHARACTERS_MAX)
             for size in (PUBLISHER_NAME_CHARACTERS_MAX, PUBLISHER_NAME_CHARACTERS_MAX + 1)
         ),
-        ({}, (("publisher-id", ""),), "ipv4:127.0.0.1:5"),
-        ({}, None, "ipv4:127.0.0.1:5"),
-        ({"x509_subject": []}, None, "ipv4:127.0.0.1:5"),
-        # A certificate with alternative names alone: all of them were one publisher, named "".
-        ({"x509_subject": [b""], "x509_common_name": [b""]}, (("publisher-id", "bob"),), "bob"),
+        ((), (("publisher-id", ""),), "ipv4:127.0.0.1:5"),
+        ((), None, "ipv4:127.0.0.1:5"),
     ],
 )
 def test_a_publisher_is_its_certificate_else_its_id_else_its_connection(
-    auth: dict[str, list[bytes]], metadata: tuple[tuple[str, str], ...] | None, name: str
+    subjects: tuple[str, ...], metadata: tuple[tuple[str, str], ...] | None, name: str
 ) -> None:
-    context = SimpleNamespace(
-        auth_context=lambda: auth, invocation_metadata=lambda: metadata, peer=lambda: "ipv4:127.0.0.1:5"
-    )
-    assert publisher_name(context) == name  # type: ignore[arg-type]
+    caller = Caller("ipv4:127.0.0.1:5", "127.0.0.1", subjects)
+    context = SimpleNamespace(invocation_metadata=lambda: metadata)
+    assert publisher_name(caller, context) == name  # type: ignore[arg-type]
 
 
 def test_a_publisher_is_known_by_its_id_or_its_connection(

@@ -126,6 +126,7 @@ def test_a_peer_that_is_followed_is_under_no_limit_of_its_own() -> None:
         (lambda race: race.header("Alice", 12), Failure.ABANDONED),
         (lambda race: race.bad_request("Alice"), Failure.BAD_REQUEST),
         (lambda race: (race.end("Alice", 9), race.refused(9)), Failure.REFUSED),
+        (lambda race: (race.end("Alice", 9), race.refused(9, is_disputed=True)), Failure.DISPUTED),
         (lambda race: race.wait(6), Failure.TIMED_OUT),
         (lambda race: race.block("Bob", 11, 12), Failure.STALLED),
     ],

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.regular_files import open_regular
+from gateway.regular_files import flush_folder, open_regular
 
 
 def test_a_file_and_a_link_to_it_are_read(tmp_path: Path) -> None:
@@ -51,3 +51,16 @@ def opened() -> Iterator[str]:
     for entry in Path("/proc/self/fd").iterdir():
         with suppress(FileNotFoundError):  # the folder itself, as it was read
             yield str(entry.readlink())
+
+
+def test_the_names_in_a_folder_are_flushed_by_its_own_descriptor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flushed: list[Path] = []
+    descriptors = Path("/proc/self/fd")
+    monkeypatch.setattr(os, "fsync", lambda number: flushed.append((descriptors / str(number)).readlink()))
+    flush_folder(tmp_path)
+    assert flushed == [tmp_path]
+    (tmp_path / "file").touch()
+    with pytest.raises(NotADirectoryError):
+        flush_folder(tmp_path / "file")

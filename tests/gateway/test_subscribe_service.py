@@ -17,11 +17,10 @@ from grpc import aio
 
 from datastream import DataStreamer
 from datastream.layout import DATA_SIZE_MAX
-from gateway import subscribe_service
 from gateway.addresses import Address
 from gateway.api import subscribe_pb2, subscribe_pb2_grpc
 from gateway.block import Block
-from gateway.connections import cut_off
+from gateway.grpc_server import GrpcServer, ServerPlan, start_server
 from gateway.items import ItemKind, field_item, varint
 from gateway.ledger import Ledger, VerifiedBlock
 from gateway.limits import SUBSCRIBE_REQUEST_BYTES_MAX
@@ -45,9 +44,15 @@ class Serving:
         self.ledger = Ledger.open(data_dir)
         self.metrics = Metrics(verification_mode="full")
         self.service = SubscribeService(self.ledger, first_number, self.metrics, limits)
-        self.server = aio.server(options=(("grpc.max_send_message_length", -1),))
-        self.service.add_to(self.server)
-        self.grpc_address = Address("127.0.0.1", self.server.add_insecure_port("127.0.0.1:0"))
+        self.server: GrpcServer
+        self.grpc_address: Address
+        self.wire: Wire
+
+    async def start(self) -> None:
+        """Listen."""
+        plan = ServerPlan("subscriber.address", Address("127.0.0.1", 0), MIB, 0, 100)
+        self.server = await start_server(plan, self.service.add_to)
+        self.grpc_address = self.server.address
         self.wire = Wire(self)  # type: ignore[arg-type]  # of a node it needs the address alone
 
     async def commit(self, *blocks: Block) -> None:
@@ -78,7 +83,7 @@ async def until(holds: Callable[[], bool]) -> None:
 async def serving(data_dir: Path, first_number: int | None = 0, **limits: Any) -> AsyncIterator[Serving]:
     """A service that is closed at the end."""
     one = Serving(data_dir, SubscribeLimits(**limits), first_number)
-    await one.server.start()
+    await one.start()
     try:
         yield one
     finally:
@@ -386,35 +391,6 @@ def test_who_does_not_take_its_status_is_cut_off(
     caplog.set_level(logging.INFO)
     asyncio.run(scenario())
     assert [line["seconds"] for line in logged(caplog, CUT_OFF)] == [0.2]
-
-
-def test_who_cannot_be_cut_off_now_is_cut_off_later(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """To look for its socket, the node needs a file more than it has."""
-    asked: list[str] = []
-
-    def refuse_at_first(peer: str) -> bool:
-        asked.append(peer)
-        if len(asked) == 1:
-            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-        return cut_off(peer)
-
-    monkeypatch.setattr(subscribe_service, "cut_off", refuse_at_first)
-
-    async def scenario() -> None:
-        async with serving(tmp_path, write_timeout_seconds=0.2) as node:
-            await node.commit(big_block(0, *[100_000] * 30))
-            await node.subscribe(0, 0)
-            async with asyncio.timeout(ANSWER_SECONDS):
-                while not logged(caplog, "subscriber left"):  # noqa: ASYNC110 - no event
-                    await asyncio.sleep(0.005)
-
-    caplog.set_level(logging.INFO)
-    asyncio.run(scenario())
-    assert asked == [asked[0]] * 2
-    got = [line["got"] for line in logged(caplog, "subscriber takes nothing, and cannot be cut off now")]
-    assert got == ["[Errno 24] Too many open files"]
 
 
 def test_those_who_wait_for_the_same_block_share_its_reading(tmp_path: Path) -> None:

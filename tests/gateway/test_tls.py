@@ -164,9 +164,9 @@ def test_no_session_is_resumed_where_certificates_are_looked_at(
 
     async def main() -> bool:
         plan = ServerPlan("grpc.address", Address("127.0.0.1", 0), 1 << 20, 0, 100, tls)
-        listening, address = await start_server(plan, lambda server: None)
+        listening = await start_server(plan, lambda server: None)
         try:
-            return await asyncio.to_thread(was_resumed, address)
+            return await asyncio.to_thread(was_resumed, listening.address)
         finally:
             await listening.stop(0)
 

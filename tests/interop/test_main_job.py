@@ -21,7 +21,7 @@ from gateway.block import Block
 from gateway.block_layout import BlockDecoder, StoredBlock, bookmark_of, legacy_bookmark_of
 from gateway.items import ItemKind, footer_of, kind_of
 from gateway.root_hash import BlockHasher
-from publishers.block_files import list_block_files, read_chain
+from publishers.block_places import blocks_in, read_chain
 from publishers.job import publish
 from publishers.node_process import NodeProcess
 
@@ -111,7 +111,7 @@ def test_a_real_chain_goes_through_and_comes_back(spark: SparkSession, chain: Pa
     # The first blocks, then SIGKILL: the node goes on where it was.
     first = tmp_path / "first"
     first.mkdir()
-    for _, path in list_block_files(chain)[:2]:
+    for path in [Path(place.path) for place in blocks_in(chain)[:2]]:
         shutil.copy(path, first)
     with NodeProcess(data_dir, log, keys) as node:
         report = publish(spark, first, [node.grpc], 1, deadline_seconds=60)

@@ -28,6 +28,7 @@ SERVE = "sluice serve --data-dir /var/lib/sluice --ledger-key ed25519:HEX --conf
 STATUS = "sluice status HOST:40840 OTHER:40840"
 READY = "curl -s http://HOST:16007/readyz"
 COMPARE = "sluice check /var/lib/sluice --against /var/lib/other"
+TRUNCATE = "sluice truncate /var/lib/sluice --to-block 41"
 CHECK = "sluice check /var/lib/sluice"
 REPAIR = "sluice check --repair /var/lib/sluice"
 FAIL_OVER = "sluice failover --from A:40841 --to B:40841"
@@ -49,7 +50,7 @@ def documented() -> set[str]:
 
 def test_every_command_of_the_page_is_tried_here() -> None:
     tried = {PRINT_CONFIG, SERVE, STATUS, READY, COMPARE, CHECK, REPAIR, FAIL_OVER, FORCE}
-    tried |= {BACK_UP, CHECK_BACKUP, RESTORE, SERVE_RESTORED, SERVE_EMPTY}
+    tried |= {TRUNCATE, BACK_UP, CHECK_BACKUP, RESTORE, SERVE_RESTORED, SERVE_EMPTY}
     assert documented() == tried
 
 
@@ -61,15 +62,16 @@ def words_of(line: str, places: Places) -> list[str]:
     return [*SLUICE, *words[1:]] if words[0] == "sluice" else words
 
 
-async def ask(line: str, places: Places, *, status: int = 0) -> str:
-    """Run a line of the page; give what it prints."""
+async def ask(line: str, places: Places, *, status: int = 0, answer: bytes | None = None) -> str:
+    """Run a line of the page, with an answer to what it asks; give what it prints."""
     process = await asyncio.create_subprocess_exec(
         *words_of(line, places),
+        stdin=None if answer is None else asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
         env=environment_without_settings(),
     )
-    out, _ = await asyncio.wait_for(process.communicate(), 3 * ANSWER_SECONDS)
+    out, _ = await asyncio.wait_for(process.communicate(answer), 3 * ANSWER_SECONDS)
     assert process.returncode == status, out.decode()
     return out.decode()
 
@@ -265,6 +267,11 @@ def test_a_stream_that_is_damaged_is_found_repaired_or_filled_anew(tmp_path: Pat
             places["/var/lib/sluice"] = places["/var/lib/empty"]
             assert "sound" in await ask(CHECK, places)
             await ask(COMPARE, places)
+            places["41"] = str(last - 2)
+            text = await ask(TRUNCATE, places, answer=b"y\n")
+            assert f"goes   blocks {last - 1} to {last} of " in text
+            assert f"ends with block {last - 2}, " in text
+            assert f"{last - 1} blocks: sound" in await ask(CHECK, places)
 
     async def some(last: int) -> AsyncIterator[Block]:
         for block in BLOCKS[: last + 1]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 import pytest
 
 pytest.importorskip("pyspark")
 
 from publishers.block_files import write_block_file
+from publishers.block_layouts import BlockLayout, default_format, path_in, zip_of
 from publishers.spark import sink_options
 from tests.nodes import make_blocks
 from tests.publishers.node_thread import node_thread
@@ -26,6 +27,18 @@ def test_every_option_of_the_sink_is_in_the_table() -> None:
     cells = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
     named = {name for cell in cells for name in re.findall(r"`(\w+)`", cell)}
     assert named == sink_options._KNOWN - sink_options.SPARK_OPTIONS
+
+
+def test_the_layouts_in_the_table_are_those_that_are_written() -> None:
+    table = PAGE.partition("## Block files")[2].partition("\n## ")[0]
+    rows = dict(re.findall(r"^\| `(\w+)` \| (.+?) \|", table, re.MULTILINE))
+    assert list(rows) == list(get_args(BlockLayout))
+    for layout in get_args(BlockLayout):
+        names = [zip_of(1_234_567)[0]] if layout == "historic" else []
+        names.append(path_in(layout, 1_234_567, default_format(layout)).rpartition("staging/")[2])
+        if layout == "historic":
+            names[1] = names[1].rpartition("/")[2]
+        assert all(name in rows[layout] for name in names), layout
 
 
 @pytest.mark.spark

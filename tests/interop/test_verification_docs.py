@@ -29,7 +29,7 @@ def test_a_command_is_taken(line: str) -> None:
 
 
 def test_what_the_page_says() -> None:
-    assert len(LINES) == 5
+    assert len(LINES) == 6
     assert f"# {', '.join(VERDICT_COLUMNS)}\n" in PAGE
 
 

@@ -10,7 +10,7 @@ import pytest
 from gateway.block import Block
 from gateway.merkle import EMPTY_HASH, tree_root
 from publishers.block_check import BlockCheck
-from publishers.block_files import read_chain
+from publishers.block_places import read_chain
 from publishers.errors import BadBlock
 from tests.gateway.blocks import block_items, summary_of
 from tests.nodes import make_blocks

@@ -11,7 +11,7 @@ import pytest
 
 from gateway.ledger_keys import LedgerKeys
 from publishers import demo as demo_module
-from publishers.block_files import read_chain
+from publishers.block_places import read_chain
 from publishers.demo import DemoOptions, DemoProgress, DemoResult, PublisherResult, _chain, run_demo
 from publishers.errors import BlockListError
 from publishers.stream_reader import ReadTotals

@@ -15,7 +15,8 @@ import pytest
 
 from gateway.block import Block
 from publishers import job as job_module
-from publishers.block_files import read_chain, write_block_file
+from publishers.block_files import write_block_file
+from publishers.block_places import read_chain
 from publishers.checkpoint import FollowCheckpoint
 from publishers.errors import BlockListError
 from publishers.head import Head

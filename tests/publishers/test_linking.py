@@ -11,7 +11,8 @@ from gateway.items import ItemKind, field_item
 from gateway.merkle import EMPTY_HASH, StreamingTree
 from gateway.proofs.ed25519 import Ed25519Check
 from gateway.root_hash import BlockHasher, BlockSummary, RootLayout
-from publishers.block_files import list_block_files, read_block_file
+from publishers.block_files import read_block_file
+from publishers.block_places import blocks_in
 from publishers.errors import PrepareError
 from publishers.frame_items import footer_item, header_item, proof_item
 from publishers.linking import ChainStart, Linker, LinkPath, Links, open_block, sign_block, summary_of
@@ -57,7 +58,7 @@ def test_extensions_are_part_of_the_path_in_layout_16_alone() -> None:
 @needs_real_blocks
 @pytest.mark.parametrize("folder", sorted(REAL_BLOCKS.glob("*-chain")), ids=lambda path: path.name)
 def test_real_chains_are_linked_as_they_are(folder: Path) -> None:
-    listed = [read_block_file(Path(path)) for _, path in list_block_files(folder)]
+    listed = [read_block_file(Path(place.path)) for place in blocks_in(folder)]
     blocks = [block for index, block in enumerate(listed) if block.number == index]  # up to the first gap
     assert blocks
     linker = Linker(ChainStart())

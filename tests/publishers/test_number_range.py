@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
-from publishers.number_range import NumberRange, cut_evenly, number_of
+from publishers.number_range import NumberRange, cut_by_weight, cut_evenly, number_of
 
 
 @pytest.mark.parametrize(
@@ -75,3 +77,31 @@ def test_an_empty_range_has_no_parts() -> None:
 )
 def test_a_number_that_somebody_wrote(text: str, number: int | None) -> None:
     assert number_of(text, 255) == number
+
+
+@pytest.mark.parametrize(
+    ("weights", "parts", "cuts"),
+    [
+        ([], 3, []),
+        ([5], 3, [(0, 1)]),
+        ([1, 1, 1, 1], 2, [(0, 2), (2, 4)]),
+        ([9, 1, 1, 1], 2, [(0, 1), (1, 4)]),
+        ([1, 1, 1, 9], 2, [(0, 3), (3, 4)]),
+        ([1, 100, 1], 3, [(0, 1), (1, 2), (2, 3)]),
+        ([100, 1, 1], 3, [(0, 1), (1, 2), (2, 3)]),
+        ([3, 3, 2, 2, 2], 2, [(0, 2), (2, 5)]),
+    ],
+)
+def test_parts_of_about_the_same_weight(weights: list[int], parts: int, cuts: list[tuple[int, int]]) -> None:
+    assert cut_by_weight(weights, parts) == cuts
+
+
+def test_parts_cover_everything_whatever_the_weights() -> None:
+    choose = random.Random(1)
+    for _ in range(500):
+        weights = [choose.choice((1, 5, 1000)) for _ in range(choose.randrange(1, 30))]
+        parts = choose.randrange(1, 35)
+        cuts = cut_by_weight(weights, parts)
+        assert len(cuts) == min(parts, len(weights))
+        assert [place for cut in cuts for place in range(*cut)] == list(range(len(weights)))
+        assert all(first < end for first, end in cuts)

@@ -8,11 +8,11 @@ import pytest
 
 from datastream.layout import MAGIC
 from publishers.errors import OptionError
-from publishers.source_names import SourceName, parse_source
+from publishers.source_names import SourceName, parse_source, parse_sources
 
 FORMS = (
-    "a folder of block files, blockfiles:PATH, datastream:PATH, datastream:HOST:PORT, blockstream:HOST:PORT, "
-    "parquet:PATH or table:NAME"
+    "a folder or archive of block files, blockfiles:PATH, datastream:PATH, datastream:HOST:PORT, "
+    "blockstream:HOST:PORT, parquet:PATH or table:NAME"
 )
 
 
@@ -36,7 +36,12 @@ def test_formats(text: str, kind: str, location: str, is_server: bool) -> None:
 
 @pytest.mark.parametrize(
     ("name", "kind"),
-    [("3.blk.zst", "blockfiles"), ("datastream.bin", "datastream"), ("part-0.parquet", "parquet")],
+    [
+        ("3.blk.zst", "blockfiles"),
+        ("0000.zip", "blockfiles"),
+        ("datastream.bin", "datastream"),
+        ("part-0.parquet", "parquet"),
+    ],
 )
 def test_a_folder_is_what_is_in_it(tmp_path: Path, name: str, kind: str) -> None:
     (tmp_path / name).touch()
@@ -77,11 +82,6 @@ def test_what_cannot_be_guessed_is_asked_for(tmp_path: Path) -> None:
         f"'{tmp_path}/notes.txt', a file of no kind that is known",
         FORMS,
     )
-    (tmp_path / "7.blk").touch()
-    assert refusal(str(tmp_path / "7.blk")) == (
-        f"'{tmp_path}/7.blk', one block file",
-        f"the folder '{tmp_path}'; --from and --to choose blocks of it",
-    )
 
 
 def test_what_is_not_there_is_said(tmp_path: Path) -> None:
@@ -89,8 +89,32 @@ def test_what_is_not_there_is_said(tmp_path: Path) -> None:
     assert refusal("datastream:nothing") == ("'nothing', which is not there", "a path after datastream:")
     assert refusal("blockstream:x") == ("'blockstream:x'", "blockstream:HOST:PORT")
     assert refusal("table:") == ("table: and nothing", "table: and where the blocks are")
-    (tmp_path / "7.blk").touch()
     assert refusal(f"blockfiles:{tmp_path}/7.blk") == (
-        f"'{tmp_path}/7.blk', which is a file",
-        "the folder that block files are in",
+        f"'{tmp_path}/7.blk', which is not there",
+        "a path after blockfiles:",
+    )
+
+
+def test_files_archives_and_globs_are_block_files(tmp_path: Path) -> None:
+    for name in ("7.blk", "0.zip", "0.tar.zst"):
+        (tmp_path / name).touch()
+        for text in (f"{tmp_path}/{name}", f"blockfiles:{tmp_path}/{name}"):
+            assert str(parse_source(text)) == f"blockfiles:{tmp_path}/{name}"
+    for text in (f"{tmp_path}/**/*.zip", f"blockfiles:{tmp_path}/**/*.zip"):
+        assert str(parse_source(text)) == f"blockfiles:{tmp_path}/**/*.zip"
+    assert refusal("[::1]:40840")[0] == "'[::1]:40840', which may be either"  # not a glob
+
+
+def test_several_sources_are_block_files(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    source = parse_sources([f"{tmp_path}/a", f"{tmp_path}/*.zip"], {"check": "true"})
+    assert source.locations == (f"{tmp_path}/a", f"{tmp_path}/*.zip")
+    assert str(source) == f"blockfiles:{tmp_path}/a blockfiles:{tmp_path}/*.zip"
+    assert source.options == {"check": "true"}
+    assert parse_sources([f"{tmp_path}/a"]) == parse_source(f"{tmp_path}/a")
+    with pytest.raises(OptionError) as caught:
+        parse_sources([str(tmp_path), "table:lake.blocks"])
+    assert (caught.value.got, caught.value.expected) == (
+        "table:lake.blocks among several",
+        "block files, where there are several",
     )

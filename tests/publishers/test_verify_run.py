@@ -29,7 +29,7 @@ NETWORK, OTHER = TssNetwork((3, 1)), TssNetwork((1, 1))
 def run_over(folder: Path, *keys: str, workers_count: int = 1, first: int = 0) -> VerifyRun:
     """A run over a folder."""
     verifier = make_verifier(LedgerKeys.parse(keys), "full", "auto", 0)
-    return VerifyRun(FileSource([folder], NumberRange(first)), verifier, workers_count)
+    return VerifyRun(FileSource([str(folder)], NumberRange(first)), verifier, workers_count)
 
 
 def test_several_processes_keep_the_order(tmp_path: Path) -> None:

@@ -13,7 +13,8 @@ from gateway.node import Node
 from gateway.proofs import ProofVerifier
 from gateway.verification import BlockVerifier
 from publishers.block_files import write_block_file
-from publishers.errors import BlockFileError, BlockListError, SourceRefused, SourceUnreachable
+from publishers.block_places import BlockPlace
+from publishers.errors import BlockListError, SourceRefused, SourceUnreachable
 from publishers.number_range import NumberRange
 from publishers.verify_sources import BlockSource, FileSource, Job, NodeSource, StreamSource, check_job
 from tests.nodes import ledger_key, make_blocks
@@ -49,38 +50,47 @@ def numbers(source: BlockSource) -> list[int]:
 
 
 def test_files_and_folders(folder: Path) -> None:
-    assert numbers(FileSource([folder], ALL)) == [0, 1, 2, 3, 4]
-    some = FileSource([folder / "3.blk", folder / "1.blk"], NumberRange(1))
+    assert numbers(FileSource([str(folder)], ALL)) == [0, 1, 2, 3, 4]
+    some = FileSource([f"{folder}/3.blk", f"{folder}/1.blk"], NumberRange(1))
     assert numbers(some) == [1, 3]
     assert (some.count, some.block_0()) == (2, None)
-    part = FileSource([folder], NumberRange(2, 4))
+    part = FileSource([str(folder)], NumberRange(2, 4))
     assert (numbers(part), part.count) == ([2, 3], 2)
-    assert part.block_0() == Job(0, folder / "0.blk")
-    assert numbers(FileSource([folder, folder / "1.blk"], ALL)) == [0, 1, 2, 3, 4]
+    assert part.block_0() == Job(0, BlockPlace(0, f"{folder}/0.blk"))
+    assert numbers(FileSource([str(folder), f"{folder}/1.blk"], ALL)) == [0, 1, 2, 3, 4]
 
 
 def test_files_that_make_no_source(folder: Path) -> None:
     (folder / "copy").mkdir()
-    write_block_file(folder / "copy" / "1.blk.gz", BLOCKS[1])
+    copy = folder / "copy" / "1.blk.gz"
+    write_block_file(copy, BLOCKS[1])
+    assert numbers(FileSource([str(folder)], ALL)) == [0, 1, 2, 3, 4]
+    write_block_file(copy, make_blocks(2, seed=9)[1])
     with pytest.raises(BlockListError) as twice:
-        FileSource([folder, folder / "copy"], ALL)
+        FileSource([str(folder)], ALL)
     assert str(twice.value) == (
-        f"{folder}, {folder / 'copy'}: block 1 is there twice: {folder / '1.blk'} and "
-        f"{folder / 'copy' / '1.blk.gz'}"
+        f"{copy}: block 1 is there twice, and not the same: {folder / '1.blk'} and {copy}"
     )
+    copy.unlink()
     with pytest.raises(BlockListError) as none:
-        FileSource([folder], NumberRange(9))
-    assert str(none.value) == f"{folder}: no block files (N.blk, N.blk.gz, N.blk.zst) of these numbers"
-    with pytest.raises(BlockFileError) as name:
-        FileSource([folder / "x.bin"], ALL)
-    assert str(name.value) == f"{folder / 'x.bin'}: not a block file name (N.blk, N.blk.gz, N.blk.zst)"
+        FileSource([str(folder)], NumberRange(9))
+    assert str(none.value) == (
+        f"{folder}: no block files (N.blk, N.blk.gz, N.blk.zst, alone or in a zip or a tar) of these numbers"
+    )
+    (folder / "x.bin").write_bytes(b"xyz")
+    with pytest.raises(BlockListError) as name:
+        FileSource([f"{folder}/x.bin"], ALL)
+    assert str(name.value) == (
+        f"{folder / 'x.bin'}: not an archive: it begins with 78 79 7a; expected a zip or a tar"
+    )
 
 
 def test_what_a_file_holds_instead(folder: Path) -> None:
     (folder / "1.blk").write_bytes(BLOCKS[2].to_bytes())
-    refusal = check_job(VERIFIER, Job(1, folder / "1.blk")).refusal
+    refusal = check_job(VERIFIER, Job(1, BlockPlace(1, f"{folder}/1.blk"))).refusal
     assert str(refusal) == (
-        f"cannot parse: {folder / '1.blk'}: got holds block 2, not 1, expected the file of block 1"
+        f"cannot parse: {folder / '1.blk'}: got holds block 2, expected 1 by its name, expected the file of "
+        "block 1"
     )
 
 

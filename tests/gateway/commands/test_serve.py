@@ -190,17 +190,18 @@ def test_an_interrupt_ends_the_process_with_130_and_no_traceback() -> None:
     assert errors.strip() == ""
 
 
-def test_grpc_is_told_how_to_read_sockets_before_it_is_loaded() -> None:
+def test_grpc_is_told_to_log_nothing_before_it_is_loaded() -> None:
     program = (
         "import os, sys, types\n"
         "node = types.ModuleType('gateway.node_run')\n"
-        "node.run_node = lambda settings: print(os.environ['GRPC_EXPERIMENTS'], 'grpc' in sys.modules) or 0\n"
+        "node.run_node = lambda settings: print(os.environ['GRPC_VERBOSITY'], 'grpc' in sys.modules) or 0\n"
         "sys.modules['gateway.node_run'] = node\n"
-        "from gateway.cli import main\n"
-        "sys.exit(main(['serve']))\n"
+        "from gateway.start import main\n"
+        "sys.argv = ['sluice', 'serve']\n"
+        "sys.exit(main())\n"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout == "-event_engine_listener False\n"
+    assert done.stdout == "NONE False\n"
 
 
 def test_a_node_may_open_as_many_files_as_it_is_allowed_to() -> None:

@@ -60,11 +60,35 @@ def test_json(node: Node, number: str, index: int) -> None:
     assert json.loads(result.output) == summarize(BLOCKS[index]).as_json()
 
 
-@pytest.mark.parametrize("name", ["1.blk", "1.blk.gz", "1.blk.zst"])
+@pytest.mark.parametrize("name", ["1.blk", "1.blk.gz", "1.blk.zst", "1.blk.zstd"])
 def test_a_file(node: Node, tmp_path: Path, name: str) -> None:
     result = run(1, "--gateway", node.grpc_address, "--out", tmp_path / name)
     assert result.exit_code == 0, result.output
     assert read_block_file(tmp_path / name) == BLOCKS[1]
+
+
+@pytest.mark.parametrize(
+    ("layout", "name"),
+    [
+        ("plain", "1.blk.gz"),
+        ("consensus", f"{1:036}.blk.gz"),
+        ("recent", f"000/000/000/000/000/0/{1:019}.blk.zstd"),
+        ("bucket", "0000/0000/0000/0000/001.blk.zstd"),
+    ],
+)
+def test_a_file_in_a_layout_of_other_software(node: Node, tmp_path: Path, layout: str, name: str) -> None:
+    result = run(1, "--gateway", node.grpc_address, "--out", tmp_path / "new", "--layout", layout)
+    assert result.exit_code == 0, result.output
+    assert read_block_file(tmp_path / "new" / name) == BLOCKS[1]
+
+
+def test_a_file_that_is_there_is_replaced_where_a_link_leads(node: Node, tmp_path: Path) -> None:
+    (tmp_path / "1.blk").write_bytes(b"before")
+    (tmp_path / "link").symlink_to("1.blk")
+    assert run(1, "--gateway", node.grpc_address, "--out", tmp_path / "link").exit_code == 0
+    assert (tmp_path / "link").is_symlink()
+    assert read_block_file(tmp_path / "1.blk") == BLOCKS[1]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["1.blk", "link"]
 
 
 def test_standard_output(node: Node) -> None:
@@ -80,6 +104,13 @@ def test_errors_are_one_line(node: Node, tmp_path: Path, capsys: pytest.CaptureF
         ("9" * 5000, "--gateway", address): (2, "9' is not a block number or 'latest'"),
         ("0", "--gateway", NOBODY): (1, f"sluice: block 0 cannot be had: {NOBODY}: UNAVAILABLE: "),
         ("0", "--gateway", address, "--out", str(tmp_path / "no" / "x")): (1, "No such file or directory"),
+        ("0", "--gateway", address, "--out", str(tmp_path)): (
+            2,
+            f"got the folder {tmp_path}, expected a file",
+        ),
+        ("0", "--gateway", address, "--layout", "recent"): (2, "--layout needs --out DIR"),
+        ("0", "--gateway", address, "--layout", "recent", "--out", "-"): (2, "--layout needs --out DIR"),
+        ("0", "--gateway", address, "--layout", "historic"): (2, "'historic' is not one of 'plain', "),
     }
     for arguments, (status, words) in cases.items():
         assert main(["block", *arguments]) == status

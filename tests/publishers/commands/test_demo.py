@@ -17,6 +17,7 @@ from rich.console import Console
 
 from gateway.cli import main
 from publishers.block_files import write_block_file
+from publishers.block_places import NO_BLOCKS
 from publishers.commands.demo import print_result
 from publishers.demo import DemoResult, PublisherResult
 from publishers.stream_reader import ReadTotals
@@ -151,7 +152,7 @@ def test_a_source_that_cannot_be_published_leaves_no_folder(
     made.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(made))
     assert main(["demo", "--source", str(source)]) == 1
-    assert capsys.readouterr().err == f"sluice: {source}: no block files (N.blk, N.blk.gz, N.blk.zst)\n"
+    assert capsys.readouterr().err == f"sluice: {source}: {NO_BLOCKS}\n"
     blocks = make_blocks(3)
     for block in (blocks[0], blocks[2]):
         write_block_file(source / f"{block.number}.blk", block)

@@ -7,6 +7,7 @@ import stat
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from click.testing import CliRunner, Result
@@ -14,7 +15,8 @@ from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from gateway.key_files import create_private_key, public_key_hex
 from gateway.ledger_keys import LedgerKeys
-from publishers.block_files import list_block_files, read_chain
+from publishers.block_layouts import BlockLayout
+from publishers.block_places import blocks_in, read_chain
 from publishers.commands.generate import KEY_FILE_NAME, command
 from publishers.errors import BlockFileError, BlockListError, MakerOptionError
 from publishers.limits import MAKER_BLOCKS_MAX
@@ -32,7 +34,7 @@ def test_blocks_and_key_are_written(tmp_path: Path) -> None:
     key = key_of_seed(9)
     expected = BlockMaker(9, key, MakerOptions(transactions_per_block=4)).blocks(3)
     assert list(read_chain(folder)) == list(expected)
-    assert [path.name for _, path in list_block_files(folder)] == ["0.blk.gz", "1.blk.gz", "2.blk.gz"]
+    assert [place.name for place in blocks_in(folder)] == ["0.blk.gz", "1.blk.gz", "2.blk.gz"]
     key_file = folder / KEY_FILE_NAME
     assert stat.S_IMODE(key_file.stat().st_mode) == 0o600
     assert load_pem_private_key(key_file.read_bytes(), None).public_key() == key.public_key()
@@ -52,6 +54,17 @@ def test_a_key_of_ones_own(tmp_path: Path) -> None:
     assert summary["ledger_key"] == f"ed25519:{public_key_hex(key)}"
     assert (summary["first_block"], summary["last_block"], summary["blocks"]) == (0, 0, 1)
     assert [path.name for path in (tmp_path / "chain").iterdir()] == ["0.blk.zst"]
+
+
+@pytest.mark.parametrize("layout", get_args(BlockLayout))
+def test_layouts_of_other_software(tmp_path: Path, layout: str) -> None:
+    result = generate(tmp_path, "--blocks", "3", "--layout", layout)
+    assert result.exit_code == 0, result.output
+    assert len(list(read_chain(tmp_path))) == 3
+    staged = f"3 blocks are in {tmp_path}/staging: a zip is written when its 10,000 are there."
+    assert (staged in result.output) == (layout == "historic")
+    result = generate(tmp_path, "--blocks", "3")
+    assert "has block files already (" in str(result.exception)
 
 
 def test_a_later_part_of_a_chain_fits_to_the_first(tmp_path: Path) -> None:
@@ -79,7 +92,7 @@ def test_a_key_file_of_another_seed_is_not_replaced(tmp_path: Path) -> None:
     result = generate(tmp_path, "--blocks", "1", "--seed", "2")
     assert isinstance(result.exception, BlockFileError)
     assert str(result.exception).endswith(f"{KEY_FILE_NAME}: holds another key than that of the seed")
-    assert list_block_files(tmp_path) == []
+    assert blocks_in(tmp_path) == []
 
 
 def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:

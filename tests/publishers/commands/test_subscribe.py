@@ -16,7 +16,7 @@ from click.testing import CliRunner, Result
 
 from gateway.cli import main
 from gateway.node import Node
-from publishers.block_files import read_chain
+from publishers.block_places import read_chain
 from publishers.commands.subscribe import _View, command
 from tests.nodes import make_blocks
 from tests.publishers.node_thread import node_thread, store
@@ -59,7 +59,7 @@ def test_json_lines(node: Node) -> None:
     assert trouble.endswith("; going on with the next node")
 
 
-@pytest.mark.parametrize("block_format", ["blk", "blk.gz", "blk.zst"])
+@pytest.mark.parametrize("block_format", ["blk", "blk.gz", "blk.zst", "blk.zstd"])
 def test_block_files(node: Node, tmp_path: Path, block_format: str) -> None:
     folder = tmp_path / "new" / "folder"
     result = run(
@@ -69,6 +69,26 @@ def test_block_files(node: Node, tmp_path: Path, block_format: str) -> None:
     assert result.output.startswith("5 blocks, ")
     assert sorted(path.name for path in folder.iterdir()) == [f"{n}.{block_format}" for n in range(2, 7)]
     assert list(read_chain(folder)) == BLOCKS[2:7]
+
+
+@pytest.mark.parametrize(
+    ("layout", "name"),
+    [
+        ("consensus", f"{6:036}.mf"),
+        ("recent", f"000/000/000/000/000/0/{6:019}.blk.zstd"),
+        ("historic", f"staging/000/000/000/000/000/0/{6:019}.blk.zstd"),
+        ("bucket", "0000/0000/0000/0000/006.blk.zstd"),
+    ],
+)
+def test_layouts_of_other_software(node: Node, tmp_path: Path, layout: str, name: str) -> None:
+    arguments = ("--gateway", node.grpc_address, "--out", tmp_path, "--layout", layout)
+    for first, last in ((2, 4), (3, 6)):  # begun again
+        result = run(*arguments, "--from", first, "--to", last)
+        assert result.exit_code == 0, result.output
+    assert (tmp_path / name).is_file()
+    assert list(read_chain(tmp_path)) == BLOCKS[2:7]
+    staged = f"sluice: 5 blocks are in {tmp_path}/staging: a zip is written when its 10,000 are there\n"
+    assert result.stderr == (staged if layout == "historic" else "")
 
 
 @pytest.mark.parametrize(
@@ -82,6 +102,8 @@ def test_block_files(node: Node, tmp_path: Path, block_format: str) -> None:
         ),
         (["--from", "9" * 5000], "9' is not a block number, 'first' or 'new'"),
         (["--patience", "nan"], "'--patience': got nan, expected a number"),
+        (["--layout", "recent"], "--layout needs --out DIR"),
+        (["--layout", "recent", "--format", "blk.zst"], "got blk.zst, expected blk.zstd or blk with layout"),
         (["--gateway", "nowhere"], "address: got 'nowhere', expected host:port"),
     ],
 )

@@ -11,13 +11,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
 
+from gateway.block import Block
 from gateway.cli import main
 from gateway.node import Node
 from publishers import verify_run
@@ -25,13 +26,14 @@ from publishers.block_files import write_block_file
 from publishers.commands import verify
 from publishers.commands.verify import command
 from publishers.errors import SourceRefused, SourceUnreachable
-from publishers.limits import VERIFY_TABLE_ROWS_MAX, VERIFY_WORKERS_MAX
+from publishers.limits import VERIFY_ALONE_BLOCKS_MAX, VERIFY_TABLE_ROWS_MAX, VERIFY_WORKERS_MAX
 from publishers.verify_sources import Job
 from tests.certificates import Authority
 from tests.gateway.proofs import real
 from tests.gateway.proofs.tss_chain import TssChain
 from tests.gateway.proofs.tss_network import TssNetwork
 from tests.nodes import ledger_key, make_blocks
+from tests.publishers import field_files
 from tests.publishers.node_thread import node_thread, store
 from tests.publishers.test_verify_run import WAITING, stuck_command
 
@@ -125,6 +127,33 @@ def test_a_block_0_that_gives_no_ledger_data_says_why_where_it_is_not_listed(tmp
     )
     assert "gives no ledger data" not in run(tmp_path, *pinned).stdout
     assert "gives no ledger data" not in run(tmp_path, "--from", "1").stdout
+
+
+@pytest.mark.parametrize(
+    "make", [field_files.in_recent_folder, field_files.in_bucket, field_files.in_consensus_folder]
+)
+def test_folders_of_other_software(tmp_path: Path, make: Callable[[Path, Sequence[Block]], None]) -> None:
+    make(tmp_path, BLOCKS)
+    status, found = run_json(tmp_path, "--ledger-key", ledger_key())
+    assert (status, found["accepted"], found["refused"]) == (0, len(BLOCKS), 0)
+
+
+def test_archives_and_globs(tmp_path: Path) -> None:
+    chain = make_blocks(VERIFY_ALONE_BLOCKS_MAX + 8)  # in several processes
+    field_files.in_zip(tmp_path / "00/0.zip", chain[:20])
+    field_files.in_tar(tmp_path / "01/0.tar", chain[20:])
+    for arguments in ([tmp_path], [tmp_path / "**/*.zip", tmp_path / "01/0.tar"]):
+        status, found = run_json(*arguments, "--ledger-key", ledger_key(), "--workers", 2)
+        assert (status, found["accepted"], found["gaps"]) == (0, len(chain), [])
+    damaged = tmp_path / "00/0.zip"
+    data = bytearray(damaged.read_bytes())
+    data[200] ^= 0xFF  # in the first member
+    damaged.write_bytes(data)
+    status, found = run_json(tmp_path, "--ledger-key", ledger_key())
+    assert (status, found["refused"]) == (1, 1)
+    reason = found["blocks"][0]["reason"]
+    assert reason["what"] == f"{damaged}!{0:019}.blk.zstd"
+    assert reason["got"].startswith("damaged: Bad CRC-32")
 
 
 def test_a_gap(folder: Path) -> None:
@@ -336,7 +365,7 @@ def test_errors_are_one_line(folder: Path, node: Node, capsys: pytest.CaptureFix
         (str(stream), str(folder)): (1, f"sluice: {stream}: got a stream among other files, expected a node"),
         (str(both),): (1, f"sluice: {both}: got a stream file and block files, expected the one or the"),
         (str(folder), "--from", "3", "--to", "2"): (2, "sluice verify: --to 2 is before --from 3"),
-        (str(folder), "--from", "9"): (1, "no block files (N.blk, N.blk.gz, N.blk.zst) of these numbers"),
+        (str(folder), "--from", "9"): (1, "alone or in a zip or a tar) of these numbers"),
         (str(folder), "--ledger-key", "x"): (2, "sluice: ledger key 'x': got no kind"),
         ("127.0.0.1:1",): (1, "sluice: what the node has did not come (127.0.0.1:1: UNAVAILABLE"),
     }

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import gzip
+import json
 import os
 import pickle
+import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -22,6 +24,7 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from gateway.block import Block
 from publishers import limits
+from publishers.block_archives import Archive
 from publishers.block_files import write_block_file
 from publishers.errors import BlockFileError, BlockListError, OptionError, SchemaError
 from publishers.linking import summary_of
@@ -31,6 +34,7 @@ from publishers.spark.block_files import BlockFilesDataSource, BlockFilesReader,
 from publishers.spark.block_rows import root_row
 from publishers.spark.failures import reason_in
 from publishers.spark.schema import BLOCK_COLUMNS, ROOT_COLUMNS, arrow_schema, spark_schema
+from tests.publishers import field_files
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -76,7 +80,7 @@ def read_all(reader: BlockFilesReader) -> list[pa.RecordBatch]:
     return read(reader, reader.partitions())
 
 
-@pytest.mark.parametrize(("asked", "sizes"), [(1, [10]), (3, [3, 3, 4]), (10, [1] * 10), (99, [1] * 10)])
+@pytest.mark.parametrize(("asked", "sizes"), [(1, [10]), (3, [3, 4, 3]), (10, [1] * 10), (99, [1] * 10)])
 def test_partitions_are_consecutive_ranges_of_about_the_same_size(
     chain: Path, asked: int, sizes: list[int]
 ) -> None:
@@ -85,6 +89,100 @@ def test_partitions_are_consecutive_ranges_of_about_the_same_size(
     read_back = [blocks_in(read(reader, [partition])) for partition in partitions]
     assert [len(blocks) for blocks in read_back] == sizes
     assert [block for blocks in read_back for block in blocks] == BLOCKS
+
+
+def test_partitions_are_of_about_as_many_bytes(tmp_path: Path) -> None:
+    large = Block.from_items([BLOCKS[0].items[0], b"\x22\x80\x80\x40" + os.urandom(1 << 20)])
+    for block in (large, *BLOCKS[1:]):
+        write_block_file(tmp_path / f"{block.number}.blk", block)
+    partitions = reader_of(tmp_path, partitions=2).partitions()
+    assert [len(blocks_in(read(reader_of(tmp_path), [part]))) for part in partitions] == [1, 9]
+
+
+@pytest.mark.parametrize("make", [field_files.in_zip, field_files.in_tar])
+def test_an_archive_is_read_in_parts_that_each_read_no_more_than_their_own(
+    tmp_path: Path, make: Callable[[Path, Sequence[Block]], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make(tmp_path / "x.archive", BLOCKS)
+    reader = reader_of(tmp_path / "x.archive", partitions=5)
+    partitions = reader.partitions()
+    assert len(partitions) == 5
+    read_bytes = []
+    whole = Archive.read
+
+    def counted(self: Archive, entry: int, size_bytes: int, size_bytes_max: int) -> bytes:
+        read_bytes.append(size_bytes)
+        return whole(self, entry, size_bytes, size_bytes_max)
+
+    monkeypatch.setattr(Archive, "read", counted)
+    for number, partition in enumerate(partitions):
+        read_bytes.clear()
+        assert blocks_in(read(reader, [partition])) == BLOCKS[2 * number : 2 * number + 2]
+        assert len(read_bytes) == 2
+
+
+def test_a_tar_is_passed_over_once_whatever_the_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    field_files.in_tar(tmp_path / "x.tar", BLOCKS)
+    passes = []
+    whole = Archive.members
+    monkeypatch.setattr(Archive, "members", lambda self: passes.append(1) or whole(self))  # type: ignore[func-returns-value]
+    reader = reader_of(tmp_path, partitions=5)
+    assert blocks_in(read(reader, reader.partitions())) == BLOCKS
+    assert len(passes) == 1
+
+
+def test_a_stream_finds_new_files_in_nested_folders_and_whole_archives(tmp_path: Path) -> None:
+    root = tmp_path / "data"
+    root.mkdir()
+    reader, limit = stream_of(root, partitions=2), ReadMaxRows(100)
+    start = reader.initialOffset()
+    field_files.in_recent_folder(root / "live", BLOCKS[:3])
+    first = reader.latestOffset(start, limit)
+    assert first == {"first": 0, "next": 3}
+    archive = root / "historic/000/0.zip"
+    field_files.in_zip(archive, BLOCKS[3:6])
+    whole = archive.read_bytes()
+    archive.write_bytes(whole[:-30])  # being written
+    assert reader.latestOffset(first, limit) == first
+    archive.write_bytes(whole)
+    second = reader.latestOffset(first, limit)
+    assert second == {"first": 3, "next": 6}
+    field_files.in_recent_folder(root / "live", BLOCKS[6:])
+    third = reader.latestOffset(second, limit)
+    field_files.in_zip(archive, BLOCKS[:6])  # and the node lets go of what is in a zip
+    shutil.rmtree(root / "live/000/000/000/000/000/0")
+    field_files.in_recent_folder(root / "live", BLOCKS[6:])
+    assert blocks_in(read(reader, reader.partitions(start, first))) == BLOCKS[:3]
+    assert blocks_in(read(reader, reader.partitions(first, second))) == BLOCKS[3:6]
+    assert blocks_in(read(reader, reader.partitions(second, third))) == BLOCKS[6:]
+
+
+def test_an_empty_file_of_a_live_node_is_waited_for(chain: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = chain / "009.blk"
+    whole = path.read_bytes()
+    path.write_bytes(b"")
+    clock = SimpleNamespace(monotonic=time.monotonic, sleep=lambda _: path.write_bytes(whole))
+    monkeypatch.setattr(block_files_module, "time", clock)
+    stream = stream_of(chain, partitions=1)
+    assert blocks_in(read(stream, stream.partitions({"next": 0}, {"next": 10}))) == BLOCKS
+    path.write_bytes(b"")
+    (batch,) = read_all(reader_of(chain, mode="permissive", partitions=1))
+    assert batch.column("_corrupt").to_pylist()[9].startswith(f"{path}: empty (0 bytes)")
+
+
+def test_several_paths_are_one_chain(tmp_path: Path) -> None:
+    field_files.in_zip(tmp_path / "a/0.zip", BLOCKS[:5])
+    field_files.in_consensus_folder(tmp_path / "block-0.0.3", BLOCKS[4:])
+    paths = json.dumps([str(tmp_path / "a/*.zip"), str(tmp_path / "block-0.0.3")])
+    source = BlockFilesDataSource({"paths": paths})
+    reader = source.reader(source.schema())
+    assert isinstance(reader, BlockFilesReader)
+    assert blocks_in(read_all(reader)) == BLOCKS
+    for text in ("chain/", "[1]", "{}"):
+        with pytest.raises(OptionError, match="expected a JSON array of paths"):
+            BlockFilesDataSource({"paths": text}).schema()
 
 
 def test_batches_have_the_schema_and_are_bounded_in_rows_and_bytes(
@@ -317,6 +415,17 @@ def test_spark_reads_a_chain_and_names_what_is_wrong(spark: SparkSession, chain:
 
 
 @pytest.mark.spark
+def test_spark_reads_archives_globs_and_several_paths(spark: SparkSession, tmp_path: Path) -> None:
+    field_files.in_zip(tmp_path / "000/0.zip", BLOCKS[:4])
+    field_files.in_tar(tmp_path / "x.tar", BLOCKS[4:])
+    for path in (str(tmp_path), [f"{tmp_path}/**/*.zip", f"{tmp_path}/x.tar"]):
+        frame = spark.read.format("blockfiles").option("partitions", 5).load(path)
+        rows = frame.orderBy("block_number").collect()
+        assert [Block(row.block_number, tuple(map(bytes, row["items"]))) for row in rows] == BLOCKS
+        assert frame.rdd.getNumPartitions() == 5
+
+
+@pytest.mark.spark
 def test_spark_follows_a_folder(spark: SparkSession, tmp_path: Path) -> None:
     folder, checkpoint = tmp_path / "chain", tmp_path / "checkpoint"
     folder.mkdir()
@@ -341,6 +450,10 @@ def test_spark_follows_a_folder(spark: SparkSession, tmp_path: Path) -> None:
     write_block_file(folder / "3.blk.zst", BLOCKS[3])
     run()
     assert seen == [0, 1, 2, 3, 4]
+    field_files.in_zip(folder / "000/00000.zip", BLOCKS[4:7])
+    field_files.in_recent_folder(folder / "staging", BLOCKS[7:])
+    run()
+    assert seen == list(range(10))
 
 
 @pytest.mark.spark

@@ -14,7 +14,8 @@ pytest.importorskip("pyspark")
 from pyspark.sql.datasource import InputPartition
 
 from publishers import limits
-from publishers.block_files import list_block_files, read_chain, write_block_file
+from publishers.block_files import write_block_file
+from publishers.block_places import blocks_in, read_chain
 from publishers.errors import OptionError, SourceUnreachable
 from publishers.spark.block_stream import BlockStreamDataSource
 from publishers.spark.block_subscription import BlockStreamReader, SubscriptionOptions, SubscriptionReader
@@ -174,5 +175,5 @@ def test_spark_follows_a_gateway(spark: SparkSession, gateway: str, tmp_path: Pa
         .start()
     )
     query.awaitTermination()
-    assert len(list_block_files(folder)) == 12
+    assert len(blocks_in(folder)) == 12
     assert list(read_chain(folder)) == BLOCKS

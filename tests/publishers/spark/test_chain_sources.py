@@ -21,7 +21,7 @@ from publishers.errors import (
     SourceUnreachable,
 )
 from publishers.number_range import NumberRange
-from publishers.source_names import parse_source
+from publishers.source_names import parse_source, parse_sources
 from publishers.spark.chain_sources import (
     ChainFrame,
     batch_frame,
@@ -31,6 +31,7 @@ from publishers.spark.chain_sources import (
     stream_frame,
 )
 from tests.nodes import make_blocks
+from tests.publishers import field_files
 from tests.publishers.node_thread import node_thread, store
 
 if TYPE_CHECKING:
@@ -82,10 +83,28 @@ def refusal(spark: SparkSession, text: str, numbers: NumberRange = ALL) -> str:
 
 def test_block_files_are_cut_into_shards_and_bounded(spark: SparkSession, folder: Path) -> None:
     chain = chain_of(spark, str(folder / "chain"), shards=2)
-    assert partitions_of(chain) == [[0, 1, 2, 3], [4, 5, 6, 7, 8]]
+    assert partitions_of(chain) == [[0, 1, 2, 3, 4], [5, 6, 7, 8]]
     assert (chain.first_block, chain.last_block, chain.is_streaming) == (0, 8, False)
     chain = chain_of(spark, str(folder / "chain"), SOME)
     assert (partitions_of(chain), chain.first_block, chain.last_block) == ([[2, 3, 4, 5, 6]], 2, 6)
+
+
+def test_several_places_of_block_files_are_one_chain(spark: SparkSession, tmp_path: Path) -> None:
+    field_files.in_zip(tmp_path / "historic/000/0.zip", BLOCKS[:5])
+    field_files.in_recent_folder(tmp_path / "live", BLOCKS[4:])
+    source = parse_sources([f"{tmp_path}/**/*.zip", f"blockfiles:{tmp_path}/live"])
+    check_options(source)
+    check_before_spark(source, ALL)
+    chain = batch_frame(spark, source, ALL, 3)
+    assert partitions_of(chain) == [[0, 1, 2], [3, 4, 5], [6, 7, 8]]
+    assert (chain.first_block, chain.last_block) == (0, 8)
+    seen: list[int] = []
+    stream = stream_frame(spark, source, SOME, 2).frame.writeStream.foreachBatch(
+        lambda batch, _: seen.extend(row.block_number for row in batch.collect())
+    )
+    query = stream.option("checkpointLocation", str(tmp_path / "state")).trigger(availableNow=True).start()
+    query.awaitTermination()
+    assert seen == [2, 3, 4, 5, 6]
 
 
 def test_ends_that_are_not_there_are_named(spark: SparkSession, folder: Path) -> None:

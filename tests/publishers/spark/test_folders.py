@@ -12,10 +12,12 @@ pytest.importorskip("pyspark")
 from pyarrow import fs
 
 from publishers.block_files import write_block_file
+from publishers.block_places import BlockPlace
 from publishers.errors import BlockFileError, BlockListError, OptionError
 from publishers.maker import BlockMaker, MakerOptions, key_of_seed
 from publishers.spark import folders
-from publishers.spark.folders import BlockFolder, folder_of
+from publishers.spark.folders import BlockFolders, folder_of
+from tests.publishers import field_files
 
 SMALL = MakerOptions(rounds_per_block=1, events_per_round=1, transactions_per_block=1, item_bytes=300)
 BLOCKS = list(BlockMaker(3, key_of_seed(3), SMALL).blocks(3))
@@ -59,7 +61,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 )
 def test_paths_and_file_urls(path: str, folder: str) -> None:
     assert folder_of(path) == Path(folder)
-    assert not BlockFolder(path).is_remote
+    assert not BlockFolders([path]).is_remote
 
 
 def test_a_folder_is_on_a_disk() -> None:
@@ -71,41 +73,74 @@ def test_a_folder_is_on_a_disk() -> None:
 
 
 def test_a_local_folder(chain: Path) -> None:
-    folder = BlockFolder(f"file://{chain}")
-    assert [path for _, path in folder.files()] == [f"{chain}/{n}.{e}" for n, e in enumerate(ENDINGS)]
-    assert [folder.read(path) for _, path in folder.files()] == BLOCKS
+    folders = BlockFolders([f"file://{chain}"])
+    assert [place.path for place in folders.blocks()] == [f"{chain}/{n}.{e}" for n, e in enumerate(ENDINGS)]
+    with folders.reader() as reader:
+        assert [reader.read(place) for place in folders.blocks()] == BLOCKS
 
 
 def test_an_object_store(chain: Path, store: str) -> None:
-    folder = pickle.loads(pickle.dumps(BlockFolder(store)))
-    assert folder.is_remote
-    assert folder.files() == [(n, f"bucket/chain/{n}.{e}") for n, e in enumerate(ENDINGS)]
-    assert [folder.read(path) for _, path in folder.files()] == BLOCKS
+    folders = pickle.loads(pickle.dumps(BlockFolders([store])))
+    assert folders.is_remote
+    assert [place.path for place in folders.blocks()] == [
+        f"bucket/chain/{n}.{e}" for n, e in enumerate(ENDINGS)
+    ]
+    with folders.reader() as reader:
+        assert [reader.read(place) for place in folders.blocks()] == BLOCKS
+
+
+def test_archives_globs_and_a_bucket_s_layout_in_an_object_store(chain: Path, store: str) -> None:
+    for path in chain.glob("*.blk*"):
+        path.unlink()
+    field_files.in_bucket(chain / "inner", BLOCKS[:1])
+    field_files.in_zip(chain / "inner" / "0.zip", BLOCKS[1:2])
+    field_files.in_tar(chain / "0000" / "0.tar", BLOCKS[2:])
+    folders = BlockFolders([store])
+    with folders.reader() as reader:
+        assert [reader.read(place) for place in folders.blocks()] == BLOCKS
+    some = BlockFolders(["s3://bucket/chain/*/*.zip", "s3://bucket/chain/0000/0.tar"])
+    assert [str(place) for place in some.blocks()] == [
+        "bucket/chain/inner/0.zip!0000000000000000001.blk.zstd",
+        "bucket/chain/0000/0.tar!0000000000000000002.blk.zstd",
+    ]
+    with pytest.raises(BlockListError, match=r"bucket/chain/none\.zip: No such file or directory"):
+        BlockFolders(["s3://bucket/chain/none.zip"]).blocks()
+
+
+def test_paths_are_in_one_store(store: str) -> None:
+    with pytest.raises(OptionError) as caught:
+        BlockFolders([store, "chain"])
+    assert str(caught.value) == (
+        "option 'paths': got s3a://bucket/chain/, chain, expected paths on disks, or in one object store"
+    )
 
 
 def test_what_is_wrong_in_an_object_store_is_named(chain: Path, store: str) -> None:
-    folder = BlockFolder(store)
+    folders = BlockFolders([store])
     (chain / "1.blk.gz").write_bytes(b"\x1f\x8b")
-    with pytest.raises(BlockFileError) as damaged:
-        folder.read("bucket/chain/1.blk.gz")
-    assert damaged.value.path == "bucket/chain/1.blk.gz"
-    assert damaged.value.reason.startswith("truncated")
-    with pytest.raises(BlockFileError, match=r"bucket/chain/9\.blk: "):
-        folder.read("bucket/chain/9.blk")
-    with pytest.raises(BlockListError, match="s3a://bucket/other: "):
-        BlockFolder("s3a://bucket/other").files()
+    with folders.reader() as reader:
+        with pytest.raises(BlockFileError) as damaged:
+            reader.read(folders.blocks()[1])
+        assert damaged.value.path == "bucket/chain/1.blk.gz"
+        assert damaged.value.reason.startswith("truncated")
+        with pytest.raises(BlockFileError, match=r"bucket/chain/9\.blk: "):
+            reader.read(BlockPlace(9, "bucket/chain/9.blk"))
+    with pytest.raises(BlockListError, match="bucket/other: No such file or directory"):
+        BlockFolders(["s3a://bucket/other"]).blocks()
     (chain / "001.blk").write_bytes(b"")
-    with pytest.raises(BlockListError, match=r"block 1 is there twice: 001\.blk and 1\.blk\.gz"):
-        folder.files()
+    with pytest.raises(
+        BlockListError, match=r"block 1 is there twice: .*/1\.blk\.gz, and .*/001\.blk: empty"
+    ):
+        folders.blocks()
 
 
 def test_a_store_that_pyarrow_does_not_know(store: str) -> None:
     with pytest.raises(BlockListError) as caught:
-        BlockFolder("ftp://host/chain").files()
+        BlockFolders(["ftp://host/chain"]).blocks()
     assert caught.value.reason == "Unrecognized filesystem type in URI: ftp://host/chain"
 
 
 def test_a_folder_needs_a_name() -> None:
     with pytest.raises(OptionError) as caught:
-        BlockFolder(" ")
+        BlockFolders([" "])
     assert str(caught.value) == "option 'path': got nothing, expected the folder of block files"

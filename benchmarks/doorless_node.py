@@ -1,0 +1,53 @@
+"""A node without its front door: `sluice serve`, whose gRPC listens at the address itself, without limits.
+
+    python -m benchmarks.doorless_node serve …
+
+`benchmarks.front_door` compares the node with it. It has no TLS and knows its clients as gRPC does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import cast
+
+from grpc import aio
+
+import gateway.node_servers
+from gateway.addresses import Address
+from gateway.cli import main
+from gateway.grpc_server import GrpcServer, ServerPlan, options_of
+
+
+class _NoDoor:
+    """Counts nothing."""
+
+    connection_count = 0
+
+
+class DoorlessServer:
+    """As `gateway.grpc_server.GrpcServer`."""
+
+    def __init__(self, server: aio.Server, address: Address) -> None:
+        self.address = address
+        self.door = _NoDoor()
+        self._server = server
+
+    async def stop(self, grace_seconds: float) -> None:
+        """Stop the server."""
+        await self._server.stop(grace_seconds)
+
+
+async def start_doorless(
+    plan: ServerPlan, add_services: Callable[[aio.Server], None], *_: object
+) -> GrpcServer:
+    """Start a server as `gateway.grpc_server.start_server` does, but for the door."""
+    server = aio.server(options=options_of(plan))
+    add_services(server)
+    port = server.add_insecure_port(str(plan.address))
+    await server.start()
+    return cast(GrpcServer, DoorlessServer(server, Address(plan.address.host, port)))
+
+
+if __name__ == "__main__":
+    gateway.node_servers.start_server = start_doorless  # type: ignore[attr-defined,assignment]
+    main()

@@ -1,0 +1,52 @@
+"""What the front door costs: a node with it against the same node without it, in turns, in the same run.
+
+    python -m benchmarks.front_door [--quick]
+
+Publishing is measured as in `benchmarks.publish`, latency as in `benchmarks.publish_latency`: a block every so
+often, at half of the load that the doorless node has. Each pair of neighbours gives a ratio, and the median
+counts: minutes of a machine are not alike.
+"""
+
+from __future__ import annotations
+
+import sys
+from statistics import median
+
+import uvloop
+
+from benchmarks.chains import Chain, make_chain
+from benchmarks.paced_publisher import latencies
+from benchmarks.publish import CASES
+from benchmarks.publish_processes import node, publish
+
+__all__ = ["run"]
+
+PAIRS = 7
+LATENCY_BLOCKS = 1_500
+
+
+def _seconds(chain: Chain, *, has_door: bool) -> float:
+    with node(chain, has_door=has_door) as facts:
+        return uvloop.run(publish(facts.address, chain))
+
+
+def run(quick: bool = False) -> list[tuple[str, str]]:
+    """Run every case; return a label and a text for each figure."""
+    rows = []
+    pairs = 1 if quick else PAIRS
+    for case in CASES[1:2] if quick else CASES:
+        chain = make_chain(case.block_count, case.items_per_block, case.item_bytes)
+        found = [(_seconds(chain, has_door=True), _seconds(chain, has_door=False)) for _ in range(pairs)]
+        megabytes = chain.size_bytes / 1e6
+        text = (
+            f"{megabytes / min(door for door, _ in found):,.1f} MB/s; "
+            f"without it {megabytes / min(bare for _, bare in found):,.1f} MB/s; "
+            f"ratio {median(bare / door for door, bare in found):.2f}"
+        )
+        rows.append((f"front door, {case.label}", text))
+    return rows
+
+
+if __name__ == "__main__":
+    for label, text in run(quick="--quick" in sys.argv):
+        print(f"{label}: {text}")

@@ -1,0 +1,321 @@
+"""`sluice truncate`: cut the last blocks off a node's data folder, or the last entries off a stream file."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import click
+
+from datastream import DataStreamer
+from datastream.errors import BookmarkNotFound
+from datastream.limits import BOOKMARK_SIZE_MAX
+from gateway.block_layout import BlockDecoder, bookmark_of
+from gateway.commands.check import stream_file_of
+from gateway.commands.ds_client import bookmarks_of
+from gateway.commands.named_path import NamedPath
+from gateway.cutting import Looked, block_time, check_place, look_at, write_cut
+from gateway.errors import Fatal
+from gateway.ledger import STREAM_FILE_NAME, Ledger
+
+__all__ = ["command"]
+
+_HEX = re.compile(rf"([0-9a-fA-F]{{2}}){{1,{BOOKMARK_SIZE_MAX}}}")
+_MEANT = re.compile(r"(?P<kind>l2block|batch|\d{1,3}):(?P<number>\d{1,20})", re.ASCII)
+_U64 = click.IntRange(0, (1 << 64) - 1)
+
+
+class _BookmarkType(click.ParamType):  # type: ignore[type-arg]
+    """A bookmark, in hex or by what it counts: the bookmarks that may be meant, in the order of trial."""
+
+    name = "HEX|TYPE:VALUE"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> list[bytes]:
+        """Read it; a usage error says what is expected."""
+        if isinstance(value, list):
+            return value
+        if _HEX.fullmatch(value):
+            return [bytes.fromhex(value)]
+        meant = _MEANT.fullmatch(value)
+        kind, number = ("", 0) if meant is None else (meant["kind"], int(meant["number"]))
+        if meant is None or number >= 1 << 64 or (kind.isdigit() and int(kind) > 255):
+            forms = f"1 to {BOOKMARK_SIZE_MAX} bytes in hex, l2block:N, batch:N or 0..255:N"
+            self.fail(f"got {value!r}, expected {forms}", param, ctx)
+        return bookmarks_of(kind, number)
+
+
+@dataclass(frozen=True, slots=True)
+class _Blocks:
+    """The numbers of blocks."""
+
+    first: int
+    kept_last: int
+    last: int
+    unix_seconds: tuple[int | None, int | None]
+    """Times of the first and the last that go, since 1970."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """What stays and what goes."""
+
+    path: Path
+    """The stream file."""
+    is_node: bool
+    kept_entries: int
+    total_entries: int
+    cut_bytes: int
+    """Of the stream file."""
+    blocks: _Blocks | None
+    """None where it is not cut by blocks."""
+    place: Path
+    """Where what goes is written first."""
+
+    def as_json(self, *, truncated: bool) -> dict[str, object]:
+        """All of it for `--json`."""
+        blocks = self.blocks
+        return {
+            "file": str(self.path),
+            "kind": "node" if self.is_node else "stream",
+            "truncated": truncated,
+            "kept_entries": self.kept_entries,
+            "cut_entries": self.total_entries - self.kept_entries,
+            "cut_bytes": self.cut_bytes,
+            "cut_to": str(self.place) if truncated else None,
+            "last_block": None if blocks is None else blocks.kept_last,
+            "cut_first_block": None if blocks is None or not truncated else blocks.kept_last + 1,
+            "cut_last_block": None if blocks is None or not truncated else blocks.last,
+        }
+
+    def lines(self) -> Iterator[str]:
+        """All of it for people."""
+        kind = "data folder of a node" if self.is_node else "stream file"
+        yield f"{self.path}: {kind}, {self.total_entries} entries"
+        last = self.kept_entries - 1
+        kept = f"entries 0 to {last}" if self.kept_entries else "no entry"
+        cut = f"entries {self.kept_entries} to {self.total_entries - 1}, {self.cut_bytes} bytes"
+        if self.blocks is not None:
+            blocks = self.blocks
+            kept = f"{_numbers(blocks.first, blocks.kept_last)}, {kept}"
+            times = " to ".join(_time(seconds) for seconds in dict.fromkeys(blocks.unix_seconds))
+            cut = f"{_numbers(blocks.kept_last + 1, blocks.last)} of {times}, {cut}"
+        yield f"stays  {kept}"
+        yield f"goes   {cut}"
+        yield f"       to {self.place} first"
+
+
+def _numbers(first: int, last: int) -> str:
+    return f"block {first}" if first == last else f"blocks {first} to {last}"
+
+
+def _time(seconds: int | None) -> str:
+    try:
+        return "an unknown time" if seconds is None else f"{datetime.fromtimestamp(seconds, UTC):%FT%TZ}"
+    except (ValueError, OverflowError, OSError):
+        return f"{seconds} s"
+
+
+@click.command("truncate", short_help="Cut the last blocks off a node's data, or entries off a stream.")
+@click.argument("path", type=NamedPath(exists=True, path_type=Path), metavar="DIR|FILE")
+@click.option("--to-block", type=_U64, metavar="N", help="Block N is the last that stays.")
+@click.option("--to-entry", type=_U64, metavar="N", help="Entry N is the last that stays.")
+@click.option(
+    "--to-bookmark",
+    type=_BookmarkType(),
+    help="This bookmark goes, and all behind it: its bytes in hex, or l2block:N, batch:N in either network's "
+    "form, or 0..255:N (one byte, and N in eight). Where several entries are this bookmark, the last counts.",
+)
+@click.option(
+    "--cut-to",
+    type=NamedPath(path_type=Path),
+    metavar="FILE",
+    help="Where what goes is written first, as a stream file; nothing is overwritten. Without it: a file "
+    "named cut-… beside the stream file.",
+)
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text; needs --yes.")
+def command(
+    path: Path,
+    to_block: int | None,
+    to_entry: int | None,
+    to_bookmark: list[bytes] | None,
+    cut_to: Path | None,
+    yes: bool,
+    as_json: bool,
+) -> None:
+    """Cut the end off a stream for good, and write what goes to a file of its own first.
+
+    DIR is the data folder of a node that is stopped: cut it with --to-block. FILE is a stream file, of sluice
+    ds or of the Go data streamer, whose server is stopped: cut it with --to-entry or --to-bookmark. What
+    stays is not changed. Killed at any moment, the stream is whole, as it was or cut; do the same again.
+
+    The blocks of a node were acknowledged: publishers may not have them any more, and its standbys have to be
+    cut as well. See "The last block fits nobody" in docs/operations.md first.
+    """
+    if sum(option is not None for option in (to_block, to_entry, to_bookmark)) != 1:
+        raise click.UsageError("expected one of --to-block, --to-entry and --to-bookmark")
+    if as_json and not yes:
+        raise click.UsageError("--json asks nothing: expected --yes with it")
+    file = stream_file_of(path)
+    looked = look_at(file)
+    is_node = looked.holds_blocks and file.name == STREAM_FILE_NAME
+    if to_block is not None and not looked.holds_blocks:
+        raise click.UsageError(
+            f"--to-block: {file} does not end with a block: expected --to-entry or --to-bookmark"
+        )
+    if to_block is None and is_node:
+        raise click.UsageError(
+            f"{file} is the stream of a node, which holds whole blocks: expected --to-block"
+        )
+    with _opened(file, looked, is_node=is_node) as (ledger, streamer):
+        total = streamer.committed.total_entries
+        kept = _kept(streamer, ledger, to_block, to_entry, to_bookmark)
+        plan = _planned(file, streamer, ledger, to_block, kept, cut_to)
+        if kept == total:
+            _say(plan, as_json=as_json, truncated=False)
+            return
+        check_place(plan.place, total - kept)
+        if not yes and not _is_wanted(plan):
+            raise Fatal(str(file), got="no leave to cut", expected="y, or --yes; nothing was changed")
+        write_cut(streamer, kept, plan.place)
+        if ledger is not None and to_block is not None:
+            ledger.truncate(to_block)
+        else:
+            streamer.truncate_file(kept)
+    _say(plan, as_json=as_json, truncated=True)
+
+
+@contextmanager
+def _opened(file: Path, looked: Looked, *, is_node: bool) -> Iterator[tuple[Ledger | None, DataStreamer]]:
+    """Open the stream, locked; of a node, with its chain."""
+    header = looked.header
+    if not is_node:
+        with DataStreamer.open(file, stream_type=header.stream_type) as streamer:
+            yield None, streamer
+        return
+    ledger = Ledger.open(
+        file.parent,
+        stream_type=header.stream_type,
+        system_id=header.system_id,
+        version=header.version,
+    )
+    try:
+        yield ledger, ledger.streamer
+    finally:
+        ledger.close()
+
+
+def _kept(
+    streamer: DataStreamer,
+    ledger: Ledger | None,
+    to_block: int | None,
+    to_entry: int | None,
+    to_bookmark: list[bytes] | None,
+) -> int:
+    """Return how many entries stay.
+
+    Raises:
+        Fatal: the stream has no such block, entry or bookmark.
+    """
+    total = streamer.committed.total_entries
+    if to_entry is not None:
+        if to_entry >= total:
+            expected = f"at most {total - 1}, the last of {streamer.path}" if total else "an entry to cut"
+            raise Fatal("--to-entry", got=f"{to_entry}", expected=expected)
+        return to_entry + 1
+    if to_bookmark is not None:
+        for bookmark in to_bookmark:
+            try:
+                return streamer.get_bookmark(bookmark)
+            except BookmarkNotFound:
+                continue
+        tried = " and ".join(bookmark.hex() for bookmark in to_bookmark)
+        raise Fatal("--to-bookmark", got=tried, expected=f"a bookmark that is in {streamer.path}")
+    assert to_block is not None
+    first, last = _ends(streamer, ledger)
+    if not first <= to_block <= last:
+        expected = f"{first} to {last}, the blocks of {streamer.path}"
+        if to_block < first:
+            expected += "; to drop them all, take an empty folder"
+        raise Fatal("--to-block", got=str(to_block), expected=expected)
+    return total if to_block == last else streamer.get_bookmark(bookmark_of(to_block + 1))
+
+
+def _ends(streamer: DataStreamer, ledger: Ledger | None) -> tuple[int, int]:
+    """Return the first and the last block of a stream of blocks."""
+    if ledger is not None:
+        assert ledger.first_number is not None
+        assert ledger.last_number is not None
+        return ledger.first_number, ledger.last_number
+    end = streamer.get_entry(streamer.committed.total_entries - 1)
+    decoder = BlockDecoder()
+    for entry in streamer.read_entries(0):
+        decoder.feed(entry.type, entry.data)
+        if decoder.block_number is not None:
+            break
+    assert decoder.block_number is not None
+    return decoder.block_number, int.from_bytes(end.data[:8], "big")
+
+
+def _planned(
+    file: Path,
+    streamer: DataStreamer,
+    ledger: Ledger | None,
+    to_block: int | None,
+    kept: int,
+    cut_to: Path | None,
+) -> _Plan:
+    total = streamer.committed.total_entries
+    blocks = None
+    name = f"cut-{file.name.split('.')[0]}-entries-{kept}-to-{total - 1}.bin"
+    if to_block is not None:
+        first, last = _ends(streamer, ledger)
+        times: tuple[int | None, int | None] = (None, None)
+        if to_block < last:
+            last_begins = streamer.get_bookmark(bookmark_of(last))
+            times = block_time(streamer, kept), block_time(streamer, last_begins)
+            name = f"cut-blocks-{to_block + 1}-to-{last}.bin"
+        blocks = _Blocks(first, to_block, last, times)
+    return _Plan(
+        path=file,
+        is_node=ledger is not None,
+        kept_entries=kept,
+        total_entries=total,
+        cut_bytes=streamer.committed.total_length - streamer.offset_of(kept),
+        blocks=blocks,
+        place=cut_to or file.with_name(name),
+    )
+
+
+def _is_wanted(plan: _Plan) -> bool:
+    """Show what goes, and ask."""
+    for line in plan.lines():
+        click.echo(line)
+    click.echo("Cut it? [y/N] ", nl=False, err=True)
+    answer = sys.stdin.readline()
+    if not answer:
+        click.echo("", err=True)
+        raise click.UsageError("nobody answers: expected --yes where nobody can be asked")
+    return answer.strip().lower() in ("y", "yes")
+
+
+def _say(plan: _Plan, *, as_json: bool, truncated: bool) -> None:
+    """Say what was done."""
+    if as_json:
+        click.echo(json.dumps(plan.as_json(truncated=truncated)))
+        return
+    last = f"{plan.kept_entries} entries"
+    if plan.blocks is not None:
+        last = f"block {plan.blocks.kept_last}, {last}"
+    if not truncated:
+        click.echo(f"{plan.path} ends there already, with {last}: nothing was changed")
+        return
+    click.echo(f"{plan.path} ends with {last} now")
+    click.echo(f"What was cut is in {plan.place}")

@@ -1,0 +1,260 @@
+"""Which streams may receive a large message now: a budget of bytes over all connections, with fair shares.
+
+Pure. gRPC receives a whole message before the node sees any of it. Whoever relays frames to gRPC reads the
+five bytes in front of a message and asks here before the client may send the rest:
+
+    size of the message                  answer
+    up to `small_bytes`                  yes; it fits in a stream's window and is not counted
+    above `message_bytes_max`            yes; gRPC refuses it by those five bytes and receives none of it
+    anything else                        yes while the budget and the sender's share have room, else later
+
+Ask when gRPC opens the stream's window for the message: it does so when the service reads. A stream that the
+node does not read must hold nothing here, else it would count as slow.
+
+Shares. R is the room for one largest message, at most a quarter of the budget:
+
+    the message is                                            after it there must be free
+    the first of its address                                  nothing
+    the first of its connection, not of its address           R
+    a further one of its connection                           2 R
+
+Order. Addresses take turns, so do the connections of an address, and messages of a connection come in the
+order in which they asked. Small messages must not overtake a large one for ever, so a message that has to
+wait keeps others back:
+
+    the message that waits is                                 it keeps back
+    the first of its address                                  everybody
+    the first of its connection, not of its address           the other connections of its address
+    a further one of its connection                           its connection
+
+Pace. While any message waits, a connection has to deliver `bytes_per_second` of what it holds, in equal parts
+of each of its messages, after `grace_ns`; `tick` names the streams that do not, which are then to be ended.
+So every message is granted in bounded time: the holders either finish or are named.
+
+Invariants
+  - The messages that are held never have more bytes than the budget.
+  - One message is always possible: the budget is no smaller than the largest message.
+  - What has ended is forgotten: a stream, a connection or an address without messages leaves nothing here.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import Final, NamedTuple, TypeVar
+
+__all__ = ["LARGE_BYTES_PER_SECOND", "LARGE_GRACE_NS", "MessageShares", "StreamKey"]
+
+SMALL_BYTES: Final = 1 << 20
+"""A message up to this length needs no grant: a stream's window (`STREAM_WINDOW_BYTES`) holds it anyway."""
+
+LARGE_BYTES_PER_SECOND: Final = 4 << 20
+"""What a connection has to deliver of its large messages while others wait. A block with an item of 36 MB
+takes 9 s at this pace, more than `publish.block_timeout_seconds`, so no publisher of use is slower."""
+
+LARGE_GRACE_NS: Final = 2_000_000_000
+"""Time before that pace is demanded, after a grant and after somebody has begun to wait: a round trip, and
+what the client's own threads need."""
+
+SECOND_NS: Final = 1_000_000_000
+
+_Key = TypeVar("_Key")
+
+
+class StreamKey(NamedTuple):
+    """One stream, by whom it comes from. A stream receives one message at a time."""
+
+    address: str
+    """The network address that shares are counted by."""
+    connection: int
+    """A number of the connection, unique in the process."""
+    stream: int
+    """The number of the stream in its connection."""
+
+
+@dataclass(slots=True)
+class _Held:
+    """A message that was granted."""
+
+    size: int
+    granted_at_ns: int
+    left: int
+    """Bytes of it that have not come yet."""
+    delivered: int = 0
+    """Bytes of it that have come since it was granted, or since the present waiting began."""
+    due: float = 0.0
+    """Bytes that should have come in that time."""
+
+
+_Queue = OrderedDict[StreamKey, int]
+"""The messages of a connection that wait, with their sizes, in the order in which they asked."""
+
+
+class MessageShares:
+    """Decides who receives a large message. One for all connections of a node.
+
+    Args:
+        budget_bytes: of all messages that are held together (`grpc.max_receiving_bytes`); no less than
+            `message_bytes_max` counts.
+        message_bytes_max: the largest message that gRPC takes (`grpc.max_message_bytes`).
+        small_bytes: a message up to this length passes uncounted.
+        bytes_per_second: the pace of a connection while others wait.
+        grace_ns: time before the pace is demanded.
+    """
+
+    def __init__(
+        self,
+        budget_bytes: int,
+        message_bytes_max: int,
+        *,
+        small_bytes: int = SMALL_BYTES,
+        bytes_per_second: int = LARGE_BYTES_PER_SECOND,
+        grace_ns: int = LARGE_GRACE_NS,
+    ) -> None:
+        self.budget_bytes = max(budget_bytes, message_bytes_max)
+        self.held_bytes = 0
+        """Of all messages that were granted and are not over."""
+        self._message_bytes_max = message_bytes_max
+        self._small_bytes = small_bytes
+        self._bytes_per_second = bytes_per_second
+        self._grace_ns = grace_ns
+        self._room_bytes = min(message_bytes_max, self.budget_bytes // 4)
+        self._held: dict[StreamKey, _Held] = {}
+        self._held_by_connection: dict[tuple[str, int], int] = {}
+        self._held_by_address: dict[str, int] = {}
+        # Whose turn it is stands first: addresses, their connections, and the messages of each.
+        self._waiting: OrderedDict[str, OrderedDict[int, _Queue]] = OrderedDict()
+        self.waiting_count = 0
+        """How many streams wait for a grant."""
+        self._waiting_since_ns = 0  # while there are any
+        self._ticked_at_ns = 0
+
+    def ask(self, key: StreamKey, size_bytes: int, now_ns: int) -> bool:
+        """Tell whether a stream may receive its next message now; if not, a later `done` grants it.
+
+        Args:
+            key: a stream that neither holds a message nor waits for one.
+            size_bytes: the length that stands in front of the message.
+            now_ns: a monotonic clock's time.
+        """
+        if size_bytes <= self._small_bytes or size_bytes > self._message_bytes_max:
+            return True
+        is_over = key not in self._held and not self._is_waiting(key)
+        assert is_over, f"{key} has not ended its last message"
+        queues = self._waiting.setdefault(key.address, OrderedDict())
+        queues.setdefault(key.connection, _Queue())[key] = size_bytes
+        self.waiting_count += 1
+        if self.waiting_count == 1:
+            self._waiting_since_ns = now_ns
+        is_granted = bool(self._grant(now_ns))  # of itself: for the others nothing has changed
+        if not is_granted and self.waiting_count == 1:
+            for held in self._held.values():  # nobody waited for what they did before
+                held.delivered, held.due = 0, 0.0
+        return is_granted
+
+    def progressed(self, key: StreamKey, size_bytes: int) -> None:
+        """Take note that bytes of a stream's message have come; of one that holds none, nothing is noted."""
+        held = self._held.get(key)
+        if held is not None:
+            held.delivered += size_bytes
+            held.left -= size_bytes
+
+    def done(self, key: StreamKey, now_ns: int) -> list[StreamKey]:
+        """Forget the message of a stream: it was passed on whole, or the stream is over.
+
+        Returns:
+            the streams that may receive theirs now. A stream without a message here changes nothing.
+        """
+        held = self._held.pop(key, None)
+        if held is not None:
+            self.held_bytes -= held.size
+            _add(self._held_by_connection, key[:2], -held.size)
+            _add(self._held_by_address, key.address, -held.size)
+        elif self._is_waiting(key):
+            self._leave_queue(key)
+        else:
+            return []
+        return self._grant(now_ns)
+
+    def tick(self, now_ns: int) -> list[StreamKey]:
+        """Name the streams that are to be ended: they hold a message, are too slow, and others wait.
+
+        Call it a few times a second while `waiting_count` is not 0. A stream that is named and not ended
+        with `done` is named again.
+        """
+        before_ns, self._ticked_at_ns = self._ticked_at_ns, now_ns
+        if not self.waiting_count:
+            return []
+        counts: dict[tuple[str, int], int] = {}
+        for key in self._held:
+            _add(counts, key[:2], 1)
+        slow = []
+        for key, held in self._held.items():
+            begins_ns = max(self._waiting_since_ns, held.granted_at_ns) + self._grace_ns
+            judged_ns = now_ns - max(begins_ns, before_ns)
+            if judged_ns > 0:
+                shared_by = counts[key[:2]]
+                held.due += self._bytes_per_second * judged_ns / SECOND_NS / shared_by
+            if held.left > 0 and held.delivered < held.due:
+                slow.append(key)
+        return slow
+
+    def _grant(self, now_ns: int) -> list[StreamKey]:
+        """Grant what may be granted now; whoever is granted goes behind the others."""
+        granted: list[StreamKey] = []
+        while (found := self._next()) is not None:
+            key, size_bytes = found
+            self._leave_queue(key)
+            if key.address in self._waiting:
+                self._waiting.move_to_end(key.address)
+                if key.connection in self._waiting[key.address]:
+                    self._waiting[key.address].move_to_end(key.connection)
+            self._held[key] = _Held(size_bytes, now_ns, left=size_bytes)
+            self.held_bytes += size_bytes
+            _add(self._held_by_connection, key[:2], size_bytes)
+            _add(self._held_by_address, key.address, size_bytes)
+            granted.append(key)
+        return granted
+
+    def _next(self) -> tuple[StreamKey, int] | None:
+        """Find the message whose turn it is; None: nobody can be granted one now.
+
+        It looks at no more connections than hold a message, and one more.
+        """
+        free_bytes = self.budget_bytes - self.held_bytes
+        for address, queues in self._waiting.items():
+            is_first_of_address = address not in self._held_by_address
+            for connection, queue in queues.items():
+                key, size_bytes = next(iter(queue.items()))
+                is_first = (address, connection) not in self._held_by_connection
+                rooms = 0 if is_first_of_address else 1 if is_first else 2
+                if size_bytes + rooms * self._room_bytes <= free_bytes:
+                    return key, size_bytes
+                if is_first_of_address:
+                    return None
+                if is_first:
+                    break
+        return None
+
+    def _is_waiting(self, key: StreamKey) -> bool:
+        queues = self._waiting.get(key.address)
+        return queues is not None and key in queues.get(key.connection, ())
+
+    def _leave_queue(self, key: StreamKey) -> None:
+        """Take a message out of its queue."""
+        queues = self._waiting[key.address]
+        del queues[key.connection][key]
+        if not queues[key.connection]:
+            del queues[key.connection]
+        if not queues:
+            del self._waiting[key.address]
+        self.waiting_count -= 1
+
+
+def _add(sums: dict[_Key, int], key: _Key, size_bytes: int) -> None:
+    """Add to one of several sums, or take off from it; one that comes to 0 is forgotten."""
+    total = sums.get(key, 0) + size_bytes
+    if total:
+        sums[key] = total
+    else:
+        del sums[key]

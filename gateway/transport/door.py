@@ -1,0 +1,337 @@
+"""The front door of one gRPC server: it listens, and relays each connection to gRPC on a private Unix socket.
+
+A shell around `relay` (what passes, and what is mended) and `doorkeeper` (who may connect, for how long);
+`pump` moves the bytes.
+
+    client ── TCP, TLS ──▶ door ── Unix socket ──▶ gRPC core ──▶ services
+                                                                   │ caller_of(context)
+                             callers  ◀── by the name of the socket ┘
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import secrets
+import shutil
+import socket
+import ssl
+import tempfile
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from datastream.descriptors import client_descriptors_end
+from gateway.limits import STREAM_WINDOW_BYTES
+from gateway.logs import fields
+from gateway.message_shares import MessageShares, StreamKey
+from gateway.tls import ServerTls, subjects_of
+from gateway.transport.callers import Caller, enter, leave
+from gateway.transport.door_notes import DoorNotes
+from gateway.transport.doorkeeper import Doorkeeper, DoorLimits, Visit
+from gateway.transport.frames import ConnectionBreach
+from gateway.transport.pump import LINGER_SECONDS, READ_BYTES, Pump
+from gateway.transport.relay import ServerRelay
+
+__all__ = ["Door", "DoorPlan"]
+
+log = logging.getLogger(__name__)
+
+ACCEPTED_AT_ONCE: Final = 64
+"""Connections that are taken in one turn of the event loop."""
+LISTEN_BACKLOG: Final = 1_024
+TICK_SECONDS: Final = 0.25
+"""Time between two looks at who takes too long."""
+COST_LOOKED_AT: Final = 2_048
+"""Bytes of frames without data after which the doorkeeper is asked."""
+NO_DESCRIPTOR_SECONDS: Final = 0.1
+"""Rest when the process has no file descriptor left for a connection."""
+
+
+@dataclass(frozen=True, slots=True)
+class DoorPlan:
+    """What a door is to be."""
+
+    limits: DoorLimits
+    tls: ServerTls | None = None
+    """Certificates; None: no TLS."""
+    kept_addresses: frozenset[str] = frozenset()
+    """Network addresses of `peers`."""
+    listed_subjects: frozenset[str] = frozenset()
+    """Subjects of certificates for which places are kept."""
+
+
+class Door:
+    """One address that is listened at.
+
+    Args:
+        plan: what it is to be.
+        notes: is told what happens.
+        shares: says which large messages may be received now, over all doors of a node; None: all.
+    """
+
+    def __init__(self, plan: DoorPlan, notes: DoorNotes, shares: MessageShares | None = None) -> None:
+        self.plan = plan
+        self.notes = notes
+        self.shares = shares
+        self.keeper = Doorkeeper(plan.limits)
+        self.loop = asyncio.get_running_loop()
+        self.buffer = memoryview(bytearray(READ_BYTES))
+        self.connections: dict[int, _Connection] = {}
+        # Only this user may enter the folder: who reaches gRPC without the door passes by its limits.
+        self._folder = Path(tempfile.mkdtemp(prefix="sluice-"))
+        self.grpc_path = self._folder / "grpc"
+        """Where gRPC is to listen."""
+        self._listeners: list[socket.socket] = []
+        self._ticking: asyncio.TimerHandle | None = None
+        self._finished: asyncio.Event | None = None
+
+    @property
+    def connection_count(self) -> int:
+        """Connections now."""
+        return self.keeper.count
+
+    def listen(self, sockets: Iterable[socket.socket]) -> None:
+        """Take connections at sockets that are bound."""
+        for listener in sockets:
+            listener.listen(LISTEN_BACKLOG)
+            listener.setblocking(False)
+            self._listeners.append(listener)
+            self.loop.add_reader(listener.fileno(), self._accept, listener)
+        self._ticking = self.loop.call_later(TICK_SECONDS, self._tick)
+
+    def stop_listening(self) -> None:
+        """Take no further connection."""
+        for listener in self._listeners:
+            self.loop.remove_reader(listener.fileno())
+            listener.close()
+        self._listeners.clear()
+
+    async def finish(self) -> None:
+        """Give clients a moment to read the last words of gRPC, which has closed its connections."""
+        if self.connections:
+            self._finished = asyncio.Event()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._finished.wait(), LINGER_SECONDS)
+
+    def close(self) -> None:
+        """End everything. Closing twice does nothing."""
+        self.stop_listening()
+        if self._ticking is not None:
+            self._ticking.cancel()
+        for connection in tuple(self.connections.values()):
+            connection.close()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _accept(self, listener: socket.socket) -> None:
+        for _ in range(ACCEPTED_AT_ONCE):
+            try:
+                client, address = listener.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:  # no descriptor left: the connection waits in the kernel
+                log.warning("connection not taken: %s", error.strerror)
+                self.loop.remove_reader(listener.fileno())
+                self.loop.call_later(NO_DESCRIPTOR_SECONDS, self._accept_again, listener)
+                return
+            self._take(client, address)
+
+    def _accept_again(self, listener: socket.socket) -> None:
+        if listener in self._listeners:
+            self.loop.add_reader(listener.fileno(), self._accept, listener)
+
+    def _take(self, client: socket.socket, name: tuple[str, int]) -> None:
+        """Let a client in, or close its connection."""
+        host, port = name[0].partition("%")[0], name[1]
+        if host.startswith("::ffff:") and "." in host:
+            host = host.removeprefix("::ffff:")
+        plan = self.plan
+        end = client_descriptors_end()
+        visit: Visit | str = "descriptors"
+        if end is None or client.fileno() < end:
+            visit = self.keeper.admit(
+                host,
+                time.monotonic_ns(),
+                is_kept=host in plan.kept_addresses,
+                may_be_listed=plan.tls is not None and bool(plan.listed_subjects),
+            )
+        if isinstance(visit, str):
+            client.close()
+            self.notes.refused(host, visit)
+            return
+        peer = f"ipv6:%5B{host}%5D:{port}" if ":" in host else f"ipv4:{host}:{port}"
+        connection = _Connection(self, client, peer, visit)
+        try:
+            connection.start()
+        except OSError as error:  # it has gone by now
+            log.info("connection not taken", extra=fields(peer=peer, got=str(error)))
+            connection.close()
+
+    def _tick(self) -> None:
+        """Look at every connection: who takes too long, who waits for a window."""
+        self._ticking = self.loop.call_later(TICK_SECONDS, self._tick)
+        now_ns = time.monotonic_ns()
+        for connection in tuple(self.connections.values()):
+            connection.tick(now_ns)
+        if self.shares is not None:
+            for key in self.shares.tick(now_ns):
+                slow = self.connections.get(key.connection)
+                if slow is not None:
+                    slow.breach(_slow_message())
+
+    def gone(self, number: int) -> None:
+        """A connection has ended."""
+        self.connections.pop(number, None)
+        if self._finished is not None and not self.connections:
+            self._finished.set()
+
+    def granted(self, keys: Iterable[StreamKey]) -> None:
+        """Large messages may be received now."""
+        for key in keys:
+            connection = self.connections.get(key.connection)
+            if connection is not None:
+                connection.granted(key.stream)
+
+
+def _slow_message() -> ConnectionBreach:
+    return ConnectionBreach(
+        "large message", got="one that comes too slowly while others wait", expected="4 MiB a second"
+    )
+
+
+_numbers = itertools.count(1)
+_token = secrets.token_hex(8)
+
+
+class _Gate:
+    """The shares of large messages, for the streams of one connection."""
+
+    small_bytes = STREAM_WINDOW_BYTES
+
+    def __init__(self, door: Door, shares: MessageShares, address: str, number: int) -> None:
+        self._door, self._shares, self._address, self._number = door, shares, address, number
+
+    def ask(self, stream_id: int, size: int) -> bool:
+        return self._shares.ask(self._key(stream_id), size, time.monotonic_ns())
+
+    def progressed(self, stream_id: int, size: int) -> None:
+        self._shares.progressed(self._key(stream_id), size)
+
+    def done(self, stream_id: int) -> None:
+        granted = self._shares.done(self._key(stream_id), time.monotonic_ns())
+        if granted:  # later: now this relay, or another, may be in the middle of a reading
+            self._door.loop.call_soon(self._door.granted, granted)
+
+    def _key(self, stream_id: int) -> StreamKey:
+        return StreamKey(self._address, self._number, stream_id)
+
+
+class _Connection(Pump[ServerRelay]):
+    """One client."""
+
+    def __init__(self, door: Door, client: socket.socket, peer: str, visit: Visit) -> None:
+        self.number = next(_numbers)
+        gate = None if door.shares is None else _Gate(door, door.shares, visit.address, self.number)
+        super().__init__(door.loop, door.buffer, ServerRelay(gate), client)
+        self._door = door
+        self._visit = visit
+        self._peer = peer
+        self._name = f"sluice-{_token}-{self.number}"
+        self._subjects: tuple[str, ...] = ()
+
+    def start(self) -> None:
+        """Begin with TLS, if there is any, or with HTTP/2."""
+        self._door.connections[self.number] = self
+        self.outside.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        tls = self._door.plan.tls
+        if tls is None:
+            self.outside.read_on()
+        else:
+            self.start_tls(tls.context(), is_server=True)
+
+    def on_tls_failed(self, reason: str) -> None:
+        """As `Pump.on_tls_failed`."""
+        breach = ConnectionBreach("handshake", got=reason, expected="TLS with a certificate that is taken")
+        self._door.notes.ended(self._visit.address, breach)
+
+    def on_secured(self, sock: ssl.SSLSocket) -> None:
+        """As `Pump.on_secured`: the client has shown who it is."""
+        certificate = sock.getpeercert(binary_form=True)
+        self._subjects = subjects_of(certificate) if certificate else ()
+        is_listed = not self._door.plan.listed_subjects.isdisjoint(self._subjects)
+        reason = self._door.keeper.known(self._visit, is_listed=is_listed)
+        if reason is not None:
+            self._door.notes.refused(self._visit.address, reason)
+            self.close()
+            return
+        self.outside.read_on()
+
+    def on_outside(self) -> None:
+        """As `Pump.on_outside`."""
+        relay = self.relay
+        if self.grpc is None and not relay.awaits_preface:
+            self._connect()
+        if relay.cost >= COST_LOOKED_AT:
+            wait_ns = self._door.keeper.spend(self._visit, relay.cost, relay.data_bytes, relay.now_ns)
+            relay.cost = relay.data_bytes = 0
+            if wait_ns:
+                self.pause(wait_ns / 1e9)
+
+    def _connect(self) -> None:
+        """Connect to gRPC: the client speaks HTTP/2."""
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            sock.bind(b"\0" + self._name.encode())
+            enter(self._name, Caller(self._peer, self._visit.address, self._subjects, self.cut_off))
+            sock.setblocking(False)
+            sock.connect(str(self._door.grpc_path))
+        except OSError as error:
+            sock.close()
+            log.warning("connection not taken", extra=fields(peer=self._peer, got=str(error)))
+            self.close()
+            return
+        self._visit.has_shaken_hands = True
+        self.enter(sock)
+
+    def on_grpc(self) -> None:
+        """As `Pump.on_grpc`."""
+        refused = self.relay.refused
+        if refused:
+            for message in refused:
+                self._door.notes.refused_message(self._visit.address, message)
+            refused.clear()
+
+    def on_breach(self, breach: ConnectionBreach) -> None:
+        """As `Pump.on_breach`."""
+        self._door.notes.ended(self._visit.address, breach)
+
+    def on_left_grpc(self) -> None:
+        """As `Pump.on_left_grpc`."""
+        leave(self._name)
+
+    def on_closed(self) -> None:
+        """As `Pump.on_closed`."""
+        self._door.gone(self.number)
+        self._door.keeper.leave(self._visit)
+
+    def granted(self, stream_id: int) -> None:
+        """A stream may receive its large message now."""
+        self.relay.grant(stream_id)
+        self.flush()
+
+    def tick(self, now_ns: int) -> None:
+        """Look at what takes too long."""
+        if self.is_over(now_ns):
+            return
+        relay, visit = self.relay, self._visit
+        visit.has_called = bool(relay.streams_begun)
+        breach = self._door.keeper.overdue(visit, relay.block_began_ns, now_ns)
+        if breach is not None:
+            self.breach(breach)
+        elif relay.open_streams:
+            relay.tick()
+            self.flush()

@@ -1,0 +1,110 @@
+"""What operators see of a front door: counters, log lines, and words for the status page.
+
+A shell. Strangers decide how often something happens at a door, so an address is logged once a minute, and
+the next line says how many were left out.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Final
+
+from gateway.logs import fields
+from gateway.metrics import Metrics
+from gateway.transport.frames import ConnectionBreach
+from gateway.transport.relay import RefusedMessage
+
+__all__ = ["DoorNotes"]
+
+log = logging.getLogger(__name__)
+
+LOG_NS: Final = 60 * 1_000_000_000
+"""Time between two log lines about one address."""
+ADDRESSES_KEPT: Final = 10_000
+"""Addresses whose last log line is remembered; the oldest is forgotten first."""
+SHOWN_NS: Final = 600 * 1_000_000_000
+"""How long the status page shows what happened at the door."""
+REASONS_SHOWN: Final = 8
+"""Kinds of trouble that it shows."""
+
+
+class DoorNotes:
+    """What is noted of one door.
+
+    Args:
+        setting: the setting that names the address, for messages.
+        metrics: of the node; None counts nothing (tests).
+        now_ns: a monotonic clock.
+    """
+
+    def __init__(
+        self, setting: str, metrics: Metrics | None = None, now_ns: Callable[[], int] = time.monotonic_ns
+    ) -> None:
+        self._setting = setting
+        self._metrics = metrics
+        self._now_ns = now_ns
+        self._logged: OrderedDict[str, tuple[int, int]] = OrderedDict()  # when, and lines left out since
+        self._shown: dict[str, tuple[int, int, str]] = {}  # by what: when last, how often, the last address
+
+    def refused(self, address: str, reason: str) -> None:
+        """A connection was not taken: there are too many."""
+        if self._metrics is not None:
+            self._metrics.connections_refused.labels(reason=reason).inc()
+        self._note(address, f"connections refused, too many {reason}", "connection refused", reason=reason)
+
+    def ended(self, address: str, breach: ConnectionBreach) -> None:
+        """The door ended a connection."""
+        if self._metrics is not None:
+            self._metrics.connections_ended.labels(reason=breach.what).inc()
+        if breach.what == "no call":  # nobody's fault
+            return
+        self._note(
+            address,
+            f"connections ended, {breach.what}",
+            "connection ended",
+            reason=breach.what,
+            got=breach.got,
+            expected=breach.expected,
+        )
+
+    def refused_message(self, address: str, message: RefusedMessage) -> None:
+        """gRPC refused a message for its size."""
+        if self._metrics is not None:
+            self._metrics.messages_refused.labels(reason="size").inc()
+        self._note(
+            address,
+            f"messages refused, longer than {message.limit} bytes (grpc.max_message_bytes)",
+            "message refused for its size",
+            size=message.size,
+            limit=message.limit,
+            limit_setting="grpc.max_message_bytes",
+        )
+
+    def words(self) -> tuple[str, ...]:
+        """Say what happened in the last ten minutes, for the status page."""
+        now_ns = self._now_ns()
+        self._shown = {what: note for what, note in self._shown.items() if now_ns - note[0] < SHOWN_NS}
+        return tuple(
+            f"{self._setting}: {what}: {count}, last from {address}"
+            for what, (_, count, address) in self._shown.items()
+        )
+
+    def _note(self, address: str, what: str, line: str, **words: str | int) -> None:
+        now_ns = self._now_ns()
+        count = self._shown[what][1] if what in self._shown else 0
+        if count or len(self._shown) < REASONS_SHOWN:
+            self._shown[what] = (now_ns, count + 1, address)
+        logged_ns, left_out = self._logged.get(address, (now_ns - LOG_NS, 0))
+        if now_ns - logged_ns < LOG_NS:
+            self._logged[address] = (logged_ns, left_out + 1)
+            return
+        self._logged[address] = (now_ns, 0)
+        self._logged.move_to_end(address)
+        if len(self._logged) > ADDRESSES_KEPT:
+            self._logged.popitem(last=False)
+        if left_out:
+            words["lines_left_out"] = left_out
+        log.warning(line, extra=fields(setting=self._setting, address=address, **words))

@@ -1,0 +1,307 @@
+"""HTTP/2 frames: where one ends in a run of bytes, and how one is written.
+
+Pure. A frame is nine bytes, then its payload; all integers are big-endian:
+
+    length u24 | type u8 | flags u8 | reserved 1 bit, stream id u31 | payload of `length` bytes
+
+`FrameScanner` finds the frames in what a socket gives. Most bytes pass: they are handed on in as few pieces
+as they came in, and of DATA only the nine bytes at the head are looked at. What has to be seen whole is kept
+until it is whole, at most one frame.
+
+Source: RFC 9113 sections 4 and 6.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from gateway.errors import PeerError
+
+__all__ = [
+    "CLIENT_PREFACE",
+    "FRAME_BYTES_DEFAULT",
+    "HEAD_BYTES",
+    "WINDOW_BYTES_DEFAULT",
+    "WINDOW_BYTES_MAX",
+    "Buffer",
+    "ConnectionBreach",
+    "ErrorCode",
+    "Flag",
+    "FrameScanner",
+    "Kind",
+    "Setting",
+    "frame",
+    "go_away",
+    "settings_in",
+    "window_update",
+]
+
+Buffer = bytes | memoryview
+
+CLIENT_PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+"""What a client sends before its first frame."""
+HEAD_BYTES: Final = 9
+FRAME_BYTES_DEFAULT: Final = 16_384
+"""SETTINGS_MAX_FRAME_SIZE where nobody says another one; payload bytes."""
+WINDOW_BYTES_DEFAULT: Final = 65_535
+"""SETTINGS_INITIAL_WINDOW_SIZE where nobody says another one."""
+WINDOW_BYTES_MAX: Final = (1 << 31) - 1
+
+
+class Kind:
+    """Types of frames."""
+
+    DATA: Final = 0
+    HEADERS: Final = 1
+    PRIORITY: Final = 2
+    RST_STREAM: Final = 3
+    SETTINGS: Final = 4
+    PUSH_PROMISE: Final = 5
+    PING: Final = 6
+    GOAWAY: Final = 7
+    WINDOW_UPDATE: Final = 8
+    CONTINUATION: Final = 9
+
+
+class Flag:
+    """Flags of frames; END_STREAM and ACK are the same bit of different types."""
+
+    END_STREAM: Final = 0x1
+    ACK: Final = 0x1
+    END_HEADERS: Final = 0x4
+    PADDED: Final = 0x8
+    PRIORITY: Final = 0x20
+
+
+class Setting:
+    """Identifiers in SETTINGS frames."""
+
+    HEADER_TABLE_SIZE: Final = 1
+    INITIAL_WINDOW_SIZE: Final = 4
+    MAX_FRAME_SIZE: Final = 5
+
+
+class ErrorCode:
+    """Codes of RST_STREAM and GOAWAY."""
+
+    NO_ERROR: Final = 0
+    PROTOCOL_ERROR: Final = 1
+    FLOW_CONTROL_ERROR: Final = 3
+    FRAME_SIZE_ERROR: Final = 6
+    CANCEL: Final = 8
+    COMPRESSION_ERROR: Final = 9
+    ENHANCE_YOUR_CALM: Final = 11
+
+
+class ConnectionBreach(PeerError):
+    """One end of a connection broke the rules of HTTP/2, or a limit; the connection ends."""
+
+    def __init__(self, what: str, *, got: str, expected: str, code: int = ErrorCode.PROTOCOL_ERROR) -> None:
+        super().__init__(what, got=got, expected=expected)
+        self.code = code
+        """The code of the GOAWAY frame that answers it."""
+
+
+def frame(kind: int, flags: int, stream_id: int, payload: Buffer = b"") -> bytes:
+    """Write one frame."""
+    return b"".join((_head(len(payload), kind, flags, stream_id), payload))
+
+
+def _head(length: int, kind: int, flags: int, stream_id: int) -> bytes:
+    return (length << 48 | kind << 40 | flags << 32 | stream_id).to_bytes(HEAD_BYTES, "big")
+
+
+def window_update(stream_id: int, size: int) -> bytes:
+    """Write a WINDOW_UPDATE that grants `size` bytes; stream 0 is the connection."""
+    return _head(4, Kind.WINDOW_UPDATE, 0, stream_id) + size.to_bytes(4, "big")
+
+
+def go_away(code: int, words: str, last_stream_id: int = 0) -> bytes:
+    """Write a GOAWAY frame, with words for whoever reads a log at the other end."""
+    payload = last_stream_id.to_bytes(4, "big") + code.to_bytes(4, "big") + words.encode()
+    return frame(Kind.GOAWAY, 0, 0, payload)
+
+
+def settings_in(payload: Buffer) -> list[tuple[int, int]]:
+    """Read the identifiers and values of a SETTINGS frame, in order.
+
+    Raises:
+        ConnectionBreach: the payload is not a whole number of settings.
+    """
+    if len(payload) % 6:
+        raise ConnectionBreach(
+            "settings",
+            got=f"{len(payload)} bytes",
+            expected="a multiple of 6",
+            code=ErrorCode.FRAME_SIZE_ERROR,
+        )
+    return [
+        (int.from_bytes(payload[at : at + 2], "big"), int.from_bytes(payload[at + 2 : at + 6], "big"))
+        for at in range(0, len(payload), 6)
+    ]
+
+
+class FrameScanner:
+    """Finds the frames in the bytes of one direction of a connection, and hands on those that pass.
+
+    Args:
+        out: takes what goes on to the other end, in order; parts of what `feed` was given among it.
+        on_data: is told of the head of each DATA frame: flags, stream id, payload bytes. True lets it pass as
+            it comes; False wants it whole, in `on_frame`.
+        on_payload: is shown the payload of DATA that passes, in as many pieces as it comes in; None: nobody.
+        on_frame: is shown every other frame, whole: type, flags, stream id, payload. None lets it pass, bytes
+            stand in its place.
+        preface: bytes that must come before the first frame; they pass.
+    """
+
+    def __init__(
+        self,
+        out: list[Buffer],
+        *,
+        on_data: Callable[[int, int, int], bool],
+        on_payload: Callable[[memoryview], None] | None,
+        on_frame: Callable[[int, int, int, memoryview], bytes | None],
+        preface: bytes = b"",
+    ) -> None:
+        self.frame_bytes_max = FRAME_BYTES_DEFAULT
+        """Longest payload of a frame that the receiving end takes."""
+        self._out = out
+        self._on_data = on_data
+        self._on_payload = on_payload
+        self._on_frame = on_frame
+        self._preface = preface
+        self._left = 0  # payload bytes of a passing DATA frame that have not come
+        self._carry = bytearray()  # the beginning of a frame, where it is not whole
+        self._waiting: list[bytes] = []  # frames of ours, for the end of the DATA frame that passes
+
+    @property
+    def awaits_preface(self) -> bool:
+        """Whether the preface has not come, or not whole."""
+        return bool(self._preface)
+
+    def insert(self, frames: bytes) -> None:
+        """Send frames of our own, behind the DATA frame that passes now, if one does."""
+        if frames:
+            (self._waiting if self._left else self._out).append(frames)
+
+    def feed(self, chunk: memoryview) -> None:
+        """Take what a socket gave.
+
+        Raises:
+            ConnectionBreach: it cannot go on; `out` holds what came before.
+        """
+        at, start, end = 0, 0, len(chunk)
+        if self._preface:
+            at = self._take_preface(chunk)
+            start = at
+        if not self._left and self._carry:
+            start = at = self._finish_carried(chunk, at)
+        if self._left:
+            at = self._pass_payload(chunk, at)
+            if self._waiting and not self._left:
+                self._out += (chunk[start:at], *self._waiting)
+                self._waiting.clear()
+                start = at
+        on_data, on_payload, frame_max = self._on_data, self._on_payload, self.frame_bytes_max
+        while end - at >= HEAD_BYTES:
+            length = chunk[at] << 16 | chunk[at + 1] << 8 | chunk[at + 2]
+            if length > frame_max:
+                raise _too_long(length, frame_max)
+            is_data = not chunk[at + 3]
+            flags = chunk[at + 4]
+            stream_id = int.from_bytes(chunk[at + 5 : at + HEAD_BYTES], "big") & WINDOW_BYTES_MAX
+            if is_data and on_data(flags, stream_id, length):
+                at += HEAD_BYTES
+                after = at + length
+                if after > end:
+                    self._left = after - end
+                    after = end
+                if on_payload is not None and after > at:
+                    on_payload(chunk[at:after])
+                at = after
+                continue
+            after = at + HEAD_BYTES + length
+            if after > end:
+                self._keep(chunk, start, at, is_data)
+                return
+            instead = self._on_frame(chunk[at + 3], flags, stream_id, chunk[at + HEAD_BYTES : after])
+            if instead is not None:
+                if start < at:
+                    self._out.append(chunk[start:at])
+                if instead:
+                    self._out.append(instead)
+                start = after
+            at = after
+            frame_max = self.frame_bytes_max
+        self._keep(chunk, start, at, False)
+
+    def _keep(self, chunk: memoryview, start: int, at: int, is_announced: bool) -> None:
+        """Hand on what passes, and keep the beginning of a frame."""
+        if start < at:
+            self._out.append(chunk[start:at])
+        if at < len(chunk):
+            self._carry += chunk[at:]
+            self._is_announced = is_announced
+
+    _is_announced = False
+    """Whether the frame that is kept is DATA of which `on_data` knows already."""
+
+    def _take_preface(self, chunk: memoryview) -> int:
+        take = min(len(self._preface), len(chunk))
+        got = bytes(chunk[:take])
+        if not self._preface.startswith(got):
+            raise ConnectionBreach("preface", got=repr(got[:24]), expected="the preface of an HTTP/2 client")
+        self._preface = self._preface[take:]
+        self._out.append(got)
+        return take
+
+    def _pass_payload(self, chunk: memoryview, at: int) -> int:
+        """Let the rest of a DATA frame pass; give where it ends, or the chunk."""
+        after = min(at + self._left, len(chunk))
+        self._left -= after - at
+        if self._on_payload is not None and after > at:
+            self._on_payload(chunk[at:after])
+        return after
+
+    def _finish_carried(self, chunk: memoryview, at: int) -> int:
+        """Complete the frame that is kept, if the chunk does; give where the chunk goes on."""
+        carry = self._carry
+        if len(carry) < HEAD_BYTES:
+            take = min(HEAD_BYTES - len(carry), len(chunk) - at)
+            carry += chunk[at : at + take]
+            at += take
+            if len(carry) < HEAD_BYTES:
+                return at
+        length = int.from_bytes(carry[:3], "big")
+        if length > self.frame_bytes_max:
+            raise _too_long(length, self.frame_bytes_max)
+        kind, flags = carry[3], carry[4]
+        stream_id = int.from_bytes(carry[5:HEAD_BYTES], "big") & WINDOW_BYTES_MAX
+        if kind == Kind.DATA and not self._is_announced:
+            if self._on_data(flags, stream_id, length):
+                self._out.append(bytes(carry))
+                carry.clear()
+                self._left = length
+                return at
+            self._is_announced = True
+        take = min(HEAD_BYTES + length - len(carry), len(chunk) - at)
+        carry += chunk[at : at + take]
+        at += take
+        if len(carry) < HEAD_BYTES + length:
+            return at
+        whole = bytes(carry)
+        carry.clear()
+        self._is_announced = False
+        instead = self._on_frame(kind, flags, stream_id, memoryview(whole)[HEAD_BYTES:])
+        if instead is None:
+            self._out.append(whole)
+        elif instead:
+            self._out.append(instead)
+        return at
+
+
+def _too_long(length: int, most: int) -> ConnectionBreach:
+    return ConnectionBreach(
+        "frame size", got=f"{length} bytes", expected=f"at most {most}", code=ErrorCode.FRAME_SIZE_ERROR
+    )

@@ -1,0 +1,195 @@
+"""Header blocks of HTTP/2: put together from their frames, read within limits, and written anew.
+
+Pure. A block is the payload of one HEADERS frame and the CONTINUATION frames that follow it. It is handed on
+only when it is whole: what gRPC core does with a block that never ends is to keep it.
+
+The library `hpack` reads blocks. What is added to one stands at its end as "literal without indexing", which
+leaves the tables of both ends as they are.
+
+Source: RFC 9113 section 6.2; RFC 7541 sections 2.3 and 6.2.2.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import hpack
+from hpack.exceptions import HPACKError, OversizedHeaderListError
+
+from gateway.transport.frames import (
+    FRAME_BYTES_DEFAULT,
+    HEAD_BYTES,
+    Buffer,
+    ConnectionBreach,
+    ErrorCode,
+    Flag,
+    Kind,
+    frame,
+)
+
+__all__ = ["HeaderBlock", "HeaderReader", "HeaderWriter", "Headers", "append_te", "header_frames"]
+
+Headers = list[tuple[bytes, bytes]]
+
+BLOCK_BYTES_MAX: Final = 64 * 1024
+"""Bytes of the frames of one block, heads and padding included, and of its fields once they are read. gRPC
+core announces 16 KiB for the fields; an ordinary call has some 300."""
+FIELDS_MAX: Final = 256
+"""Fields of one block. A call has about 10."""
+_TE: Final = b"\x00\x02te\x08trailers"
+"""`te: trailers`, literal without indexing."""
+
+
+@dataclass(slots=True)
+class HeaderBlock:
+    """A block whose frames are coming."""
+
+    stream_id: int
+    ends_stream: bool
+    """END_STREAM: nothing follows it on its stream."""
+    priority: bytes
+    """The five bytes of its PRIORITY flag; empty without."""
+    fragment: bytearray
+    """The block as far as it has come."""
+    began_ns: int
+    """When its first frame came."""
+    frame_bytes: int
+    """Bytes of its frames so far."""
+    is_whole: bool
+
+    @classmethod
+    def begin(cls, flags: int, stream_id: int, payload: Buffer, now_ns: int) -> HeaderBlock:
+        """Take a HEADERS frame.
+
+        Raises:
+            ConnectionBreach: its padding or priority is longer than the frame.
+        """
+        start, end = 0, len(payload)
+        if flags & Flag.PADDED:
+            start = 1
+            end -= payload[0] if payload else 1
+        priority = b""
+        if flags & Flag.PRIORITY:
+            priority = bytes(payload[start : start + 5])
+            start += 5
+        if start > end:
+            raise ConnectionBreach(
+                "header block", got="padding longer than its frame", expected="a fragment of a block"
+            )
+        fragment = bytearray(payload[start:end])
+        return cls(
+            stream_id,
+            bool(flags & Flag.END_STREAM),
+            priority,
+            fragment,
+            now_ns,
+            HEAD_BYTES + len(payload),
+            bool(flags & Flag.END_HEADERS),
+        )
+
+    def add(self, kind: int, flags: int, stream_id: int, payload: Buffer) -> None:
+        """Take the next frame of the connection, which must be its CONTINUATION.
+
+        Raises:
+            ConnectionBreach: it is another frame, or the block grows too long.
+        """
+        if kind != Kind.CONTINUATION or stream_id != self.stream_id:
+            raise ConnectionBreach(
+                "header block",
+                got=f"a frame of type {kind} on stream {stream_id}",
+                expected=f"CONTINUATION on stream {self.stream_id}",
+            )
+        self.fragment += payload
+        self.frame_bytes += HEAD_BYTES + len(payload)
+        if self.frame_bytes > BLOCK_BYTES_MAX:
+            raise ConnectionBreach(
+                "header block",
+                got=f"more than {BLOCK_BYTES_MAX} bytes of frames",
+                expected=f"at most {BLOCK_BYTES_MAX}",
+                code=ErrorCode.ENHANCE_YOUR_CALM,
+            )
+        self.is_whole = bool(flags & Flag.END_HEADERS)
+
+
+class HeaderReader:
+    """Reads the blocks of one direction, in order."""
+
+    def __init__(self) -> None:
+        self._decoder = hpack.Decoder(max_header_list_size=BLOCK_BYTES_MAX)
+
+    def allow_table(self, size: int) -> None:
+        """The receiving end lets the sender's table have `size` bytes."""
+        self._decoder.max_allowed_table_size = size
+
+    def read(self, fragment: Buffer | bytearray) -> Headers:
+        """Give the fields of a whole block.
+
+        Raises:
+            ConnectionBreach: it is no block, refers to what no table has, or is too long.
+        """
+        try:
+            fields = list(self._decoder.decode(bytes(fragment), raw=True))
+        except OversizedHeaderListError as error:
+            raise ConnectionBreach(
+                "header block",
+                got=f"fields of more than {BLOCK_BYTES_MAX} bytes",
+                expected=f"at most {BLOCK_BYTES_MAX}",
+                code=ErrorCode.ENHANCE_YOUR_CALM,
+            ) from error
+        except (HPACKError, ValueError, IndexError) as error:
+            raise ConnectionBreach(
+                "header block",
+                got=f"a block that cannot be read ({type(error).__name__})",
+                expected="HPACK",
+                code=ErrorCode.COMPRESSION_ERROR,
+            ) from error
+        if len(fields) > FIELDS_MAX:
+            raise ConnectionBreach(
+                "header block",
+                got=f"{len(fields)} fields",
+                expected=f"at most {FIELDS_MAX}",
+                code=ErrorCode.ENHANCE_YOUR_CALM,
+            )
+        return [(bytes(name), bytes(value)) for name, value in fields]
+
+
+class HeaderWriter:
+    """Writes blocks for servers that want pseudo-headers by their index in the static table.
+
+    gRPC core writes the name `:path` out, which Helidon's servers refuse. Nothing goes into the dynamic table
+    ("never indexed"), so no setting of the server matters: in Helidon's decoder a field that does not fit
+    into its table is a loop without end.
+    """
+
+    def __init__(self) -> None:
+        self._encoder = hpack.Encoder()
+
+    def write(self, fields: Headers) -> bytes:
+        """Give the block of the fields."""
+        return self._encoder.encode([(name, value, True) for name, value in fields], huffman=False)
+
+
+def append_te(fragment: Buffer) -> bytes:
+    """Add `te: trailers` to a block."""
+    return b"".join((fragment, _TE))
+
+
+def header_frames(
+    stream_id: int,
+    fragment: Buffer | bytearray,
+    *,
+    ends_stream: bool,
+    priority: bytes = b"",
+    frame_bytes_max: int = FRAME_BYTES_DEFAULT,
+) -> bytes:
+    """Write a whole block in as few frames as it needs."""
+    payload = memoryview(priority + bytes(fragment))
+    flags = (Flag.END_STREAM if ends_stream else 0) | (Flag.PRIORITY if priority else 0)
+    kind, written = Kind.HEADERS, []
+    while True:
+        piece, payload = payload[:frame_bytes_max], payload[frame_bytes_max:]
+        written.append(frame(kind, flags if payload else flags | Flag.END_HEADERS, stream_id, piece))
+        if not payload:
+            return b"".join(written)
+        kind, flags = Kind.CONTINUATION, 0

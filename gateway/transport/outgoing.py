@@ -1,0 +1,220 @@
+"""Connections to servers that do not understand gRPC core: relayed by this process, over a Unix socket.
+
+A shell. Helidon's servers, consensus and block nodes among them, refuse how gRPC core writes headers. A
+client that has found that out (`gateway.channels.refused_headers`), or was told so (`SLUICE_VIA=relay`,
+`--via`), connects gRPC to a socket of its own, where a thread of this process relays to the server:
+
+    gRPC core ── Unix socket ──▶ thread, ClientRelay ── TCP, TLS ──▶ server
+
+Every address and certificate has a socket of its own, which lives as long as the process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import shutil
+import socket
+import tempfile
+import threading
+import time
+import weakref
+from collections.abc import Hashable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from gateway.addresses import parse_address
+from gateway.transport.pump import READ_BYTES, Pump
+from gateway.transport.relay import ClientRelay
+
+if TYPE_CHECKING:
+    from gateway.channels import ClientTls
+
+__all__ = ["VIA_VARIABLE", "is_relayed", "learn", "relayed"]
+
+log = logging.getLogger(__name__)
+
+VIA_VARIABLE: Final = "SLUICE_VIA"
+"""Environment: `direct` never relays, `relay` always; `auto`, or unset, relays where a server wants it."""
+CONNECT_SECONDS_MAX: Final = 20.0
+"""How long a server may take to accept a connection, and for TLS; as gRPC has it."""
+TICK_SECONDS: Final = 0.1
+
+_learned: set[str] = set()
+
+
+def is_relayed(address: str) -> bool:
+    """Whether connections to `host:port` go through the relay."""
+    via = os.environ.get(VIA_VARIABLE, "auto")
+    return via == "relay" or (via != "direct" and address in _learned)
+
+
+def learn(address: str) -> bool:
+    """Relay to this address from now on; False where the environment forbids it."""
+    if os.environ.get(VIA_VARIABLE) == "direct":
+        return False
+    _learned.add(address)
+    log.info("%s wants indexed headers, as Helidon's servers do: connections to it are relayed", address)
+    return True
+
+
+def relayed(address: str, tls: ClientTls | None) -> str:
+    """Give the target of a channel that is relayed to `host:port`.
+
+    Raises:
+        TlsError: a file of `tls` cannot be read.
+    """
+    if tls is not None:
+        tls.context()  # now, so that the caller hears of it
+    return f"unix:{_thread_of_process().socket_of(address, tls)}"
+
+
+_lock = threading.Lock()
+_thread: _RelayThread | None = None
+
+
+def _thread_of_process() -> _RelayThread:
+    global _thread
+    with _lock:
+        if _thread is None or _thread.process_id != os.getpid():  # a fork has no threads
+            _thread = _RelayThread()
+        return _thread
+
+
+class _RelayThread:
+    """The thread that relays, and its event loop."""
+
+    def __init__(self) -> None:
+        self.process_id = os.getpid()
+        self.loop = asyncio.new_event_loop()
+        self.buffer = memoryview(bytearray(READ_BYTES))
+        self.pumps: set[_Outgoing] = set()
+        self._folder = Path(tempfile.mkdtemp(prefix="sluice-"))
+        weakref.finalize(self, _remove, self._folder, os.getpid())
+        self._sockets: dict[Hashable, Path] = {}
+        threading.Thread(target=self._run, name="relay", daemon=True).start()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        self.loop.call_soon(self._tick)
+        self.loop.run_forever()
+
+    def _tick(self) -> None:
+        self.loop.call_later(TICK_SECONDS, self._tick)
+        now_ns = time.monotonic_ns()
+        for pump in tuple(self.pumps):
+            pump.tick(now_ns)
+
+    def socket_of(self, address: str, tls: ClientTls | None) -> Path:
+        """Listen for an address, if nobody does yet; give the socket."""
+        key = (address, tls)
+        path = self._sockets.get(key)
+        if path is None:
+            path = self._folder / str(len(self._sockets))
+            listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            listener.bind(str(path))
+            listener.listen()
+            listener.setblocking(False)
+            self._sockets[key] = path
+            self.loop.call_soon_threadsafe(
+                self.loop.add_reader, listener, self._accept, listener, address, tls
+            )
+        return path
+
+    def _accept(self, listener: socket.socket, address: str, tls: ClientTls | None) -> None:
+        try:
+            grpc, _ = listener.accept()
+        except OSError:
+            return
+        task = self.loop.create_task(self._connect(grpc, address, tls))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    _tasks: set[asyncio.Task[None]] = set()  # noqa: RUF012  # there is one thread
+
+    async def _connect(self, grpc: socket.socket, address: str, tls: ClientTls | None) -> None:
+        """Connect to the server, and relay."""
+        where = parse_address(address)
+        try:
+            async with asyncio.timeout(CONNECT_SECONDS_MAX):
+                found = await self.loop.getaddrinfo(where.host, where.port, type=socket.SOCK_STREAM)
+                server = await self._connected(found)
+        except (OSError, TimeoutError) as error:
+            log.warning("%s: cannot connect: %s", address, error or "no answer in time")
+            grpc.close()
+            return
+        server.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        pump = _Outgoing(self, server, grpc, address)
+        self.pumps.add(pump)
+        if tls is None:
+            pump.begin()
+        else:
+            pump.start_tls(tls.context(), is_server=False, server_name=tls.server_name or where.host)
+
+    async def _connected(self, found: Sequence[tuple[Any, ...]]) -> socket.socket:
+        """Connect to the first of a host's addresses that answers.
+
+        Raises:
+            OSError: none does.
+        """
+        last: OSError = OSError("no address")
+        for family, kind, protocol, _, name in found:
+            server = socket.socket(family, kind, protocol)
+            server.setblocking(False)
+            try:
+                await self.loop.sock_connect(server, name)
+                return server
+            except OSError as error:
+                server.close()
+                last = error
+            except BaseException:
+                server.close()
+                raise
+        raise last
+
+
+def _remove(folder: Path, process_id: int) -> None:
+    if os.getpid() == process_id:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+class _Outgoing(Pump[ClientRelay]):
+    """One connection to a server."""
+
+    def __init__(
+        self, thread: _RelayThread, server: socket.socket, grpc: socket.socket, address: str
+    ) -> None:
+        super().__init__(thread.loop, thread.buffer, ClientRelay(), server)
+        self._thread = thread
+        self._grpc_socket = grpc
+        self._address = address
+        self._gives_up_at_ns = time.monotonic_ns() + int(CONNECT_SECONDS_MAX * 1e9)
+
+    def begin(self) -> None:
+        """Relay: the server is connected, and trusted."""
+        self._gives_up_at_ns = 0
+        self.enter(self._grpc_socket)
+        self.outside.read_on()
+
+    def on_secured(self, sock: object) -> None:
+        """As `Pump.on_secured`."""
+        self.begin()
+
+    def on_tls_failed(self, reason: str) -> None:
+        """As `Pump.on_tls_failed`."""
+        log.warning("%s: TLS failed: %s", self._address, reason)
+
+    def on_closed(self) -> None:
+        """As `Pump.on_closed`."""
+        self._grpc_socket.close()
+        self._thread.pumps.discard(self)
+
+    def tick(self, now_ns: int) -> None:
+        """Look at what takes too long."""
+        if self._gives_up_at_ns and now_ns >= self._gives_up_at_ns:
+            self.on_tls_failed("no answer in time")
+            self.close()
+        elif not self.is_over(now_ns) and self.relay.open_streams:
+            self.relay.tick()
+            self.flush()

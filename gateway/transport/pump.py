@@ -1,0 +1,421 @@
+"""What moves the bytes of one relayed connection: two sockets and the relay between them.
+
+A shell, on the event loop. Data is copied once: from a socket into a buffer that all connections of the loop
+share, and from there into the other socket.
+
+Back-pressure is not reading: while one end does not take what came from the other, the other is not read. So
+a connection holds one reading at most, whoever is slow.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+import struct
+import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final, Generic, TypeVar
+
+from gateway.transport.frames import Buffer, ConnectionBreach
+from gateway.transport.relay import ClientRelay, ServerRelay
+
+__all__ = ["LINGER_SECONDS", "READ_BYTES", "End", "Pump"]
+
+READ_BYTES: Final = 256 * 1024
+"""Bytes that are read from a socket at once. A Unix socket takes some 200 kB in one go."""
+BUFFERS_AT_ONCE: Final = 512
+"""Buffers in one call of sendmsg(2), which takes 1,024."""
+LINGER_SECONDS: Final = 1.0
+"""How long a connection that ends is still read, so that its last frame is not lost to a reset."""
+FLUSH_SECONDS: Final = 30.0
+"""How long the outside may take nothing of what gRPC said before it closed the connection."""
+SOCKET_BUFFER_BYTES: Final = 1 << 20
+"""Asked for at the end towards gRPC; the kernel gives at most `net.core.wmem_max`."""
+
+AnyRelay = TypeVar("AnyRelay", bound=ServerRelay | ClientRelay)
+
+
+class End:
+    """One of the two sockets of a connection.
+
+    Args:
+        loop: the event loop.
+        sock: does not block.
+        on_readable: is called when there is something to read.
+        on_lost: is called when a send finds that the other side is gone.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        sock: socket.socket,
+        on_readable: Callable[[], None],
+        on_lost: Callable[[], None],
+    ) -> None:
+        self.socket = sock
+        self.is_tls = isinstance(sock, ssl.SSLSocket)
+        self.on_drained: Callable[[], None] = lambda: None
+        """Is called when all that had to wait is sent."""
+        self._loop = loop
+        self._number = sock.fileno()
+        self._on_readable = on_readable
+        self._on_lost = on_lost
+        self._unsent: deque[Buffer] = deque()
+        self._is_reading = False
+        self._is_closed = False
+
+    @property
+    def is_clogged(self) -> bool:
+        """Whether something waits to be sent to it."""
+        return bool(self._unsent)
+
+    def read_on(self) -> None:
+        """Call `on_readable` when there is something."""
+        if not self._is_reading and not self._is_closed:
+            self._is_reading = True
+            self._loop.add_reader(self._number, self._on_readable)
+            if self.is_tls:  # what is decrypted already makes no socket readable
+                self._loop.call_soon(self._read_pending)
+
+    def read_no_more(self) -> None:
+        """Do not, for now."""
+        if self._is_reading:
+            self._is_reading = False
+            self._loop.remove_reader(self._number)
+
+    def _read_pending(self) -> None:
+        if self._is_reading:
+            self._on_readable()
+
+    def read_into(self, buffer: memoryview) -> int | None:
+        """Read what there is; 0 at the end, None where there is nothing.
+
+        Raises:
+            OSError: the other side is gone.
+        """
+        if not self.is_tls:
+            try:
+                return self.socket.recv_into(buffer)
+            except (BlockingIOError, InterruptedError):
+                return None
+        filled = 0  # TLS gives one record at a time
+        try:
+            while filled < len(buffer):
+                got = self.socket.recv_into(buffer[filled:])
+                if not got:
+                    return filled
+                filled += got
+            self._loop.call_soon(self._read_pending)
+        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            return filled or None
+        return filled
+
+    def send(self, buffers: list[Buffer]) -> None:
+        """Send them, now or later."""
+        if self._is_closed:
+            return
+        if self._unsent:
+            self._unsent.extend(map(bytes, buffers))
+            return
+        for at, left in self._send_now(buffers):
+            self._unsent.append(bytes(left))
+            self._unsent.extend(map(bytes, buffers[at + 1 :]))
+            self._loop.add_writer(self._number, self._send_unsent)
+            break
+
+    def _send_unsent(self) -> None:
+        buffers = list(self._unsent)
+        for at, left in self._send_now(buffers):
+            self._unsent = deque((memoryview(left), *buffers[at + 1 :]))
+            return
+        self._unsent.clear()
+        self._loop.remove_writer(self._number)
+        self.on_drained()
+
+    def _send_now(self, buffers: list[Buffer]) -> list[tuple[int, Buffer]]:
+        """Send as much as goes; give the place and the rest of the first buffer that does not go whole."""
+        sent = 0
+        try:
+            if self.is_tls:
+                for buffer in buffers:
+                    took = 0
+                    while took < len(buffer):
+                        step = self.socket.send(buffer[took:])
+                        took += step
+                        sent += step
+            else:
+                sent = self.socket.sendmsg(buffers[:BUFFERS_AT_ONCE])
+        except (BlockingIOError, InterruptedError, ssl.SSLWantWriteError, ssl.SSLWantReadError):
+            pass
+        except OSError:
+            self._on_lost()
+            return []
+        for at, buffer in enumerate(buffers):
+            if sent < len(buffer):
+                return [(at, buffer[sent:])]
+            sent -= len(buffer)
+        return []
+
+    def send_end(self) -> None:
+        """Say that nothing more comes."""
+        if self._is_closed:
+            return
+        if isinstance(self.socket, ssl.SSLSocket):
+            with suppress(OSError, ValueError):
+                self.socket.unwrap()  # sends the alert, and does not wait for the other side's
+        with suppress(OSError):
+            socket.socket.shutdown(self.socket, socket.SHUT_WR)
+
+    def close(self) -> None:
+        """Forget the socket. Closing twice does nothing."""
+        if self._is_closed:
+            return
+        self._is_closed, self._is_reading = True, False
+        self._loop.remove_reader(self._number)
+        self._loop.remove_writer(self._number)
+        self._unsent.clear()
+        self.socket.close()
+
+
+class Pump(Generic[AnyRelay]):
+    """One relayed connection.
+
+    Args:
+        loop: the event loop.
+        buffer: what is read into, and free again when a call returns.
+        relay: decides what passes.
+        outside: the socket towards the network.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        buffer: memoryview,
+        relay: AnyRelay,
+        outside: socket.socket,
+    ) -> None:
+        self.loop = loop
+        self.relay: AnyRelay = relay
+        self.outside = self.end_of(outside, self._read_outside)
+        self.grpc: End | None = None
+        self.is_closed = False
+        self._buffer = buffer
+        self._is_paused = False
+        self._ends_at_ns: int | None = None  # once nothing more is relayed
+
+    def end_of(self, sock: socket.socket, on_readable: Callable[[], None]) -> End:
+        """Make one end of the connection."""
+        sock.setblocking(False)
+        end = End(self.loop, sock, on_readable, self.close)
+        end.on_drained = self._on_drained
+        return end
+
+    def start_tls(self, context: ssl.SSLContext, *, is_server: bool, server_name: str | None = None) -> None:
+        """Begin TLS with the outside; `on_secured` follows, or `close`."""
+        wrapped = context.wrap_socket(
+            self.outside.socket,
+            server_side=is_server,
+            do_handshake_on_connect=False,
+            server_hostname=server_name,
+        )
+        self.outside = self.end_of(wrapped, self._read_outside)
+        self.loop.add_reader(wrapped.fileno(), self._shake_hands)
+        if not is_server:
+            self._shake_hands()
+
+    def _shake_hands(self) -> None:
+        sock = self.outside.socket
+        assert isinstance(sock, ssl.SSLSocket)
+        try:
+            sock.do_handshake()
+        except ssl.SSLWantReadError:
+            return
+        except OSError as error:  # also one who does not read what is little enough for an empty socket
+            self.on_tls_failed(str(getattr(error, "reason", None) or error.strerror or type(error).__name__))
+            self.close()
+            return
+        self.loop.remove_reader(sock.fileno())
+        self.on_secured(sock)
+
+    def enter(self, grpc: socket.socket) -> None:
+        """Relay to gRPC, over a socket that is connected."""
+        for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
+            grpc.setsockopt(socket.SOL_SOCKET, option, SOCKET_BUFFER_BYTES)
+        self.grpc = self.end_of(grpc, self._read_grpc)
+        self.grpc.read_on()
+
+    # --- what subclasses add --------------------------------------------------------------------------------
+
+    def on_secured(self, sock: ssl.SSLSocket) -> None:
+        """TLS is through."""
+        self.outside.read_on()
+
+    def on_tls_failed(self, reason: str) -> None:
+        """TLS has failed; the connection is closed next."""
+
+    def on_outside(self) -> None:
+        """Bytes of the outside went through the relay.
+
+        Raises:
+            ConnectionBreach: the connection ends.
+        """
+
+    def on_grpc(self) -> None:
+        """Bytes of gRPC went through the relay."""
+
+    def on_breach(self, breach: ConnectionBreach) -> None:
+        """The connection is ended for a breach."""
+
+    def on_left_grpc(self) -> None:
+        """Nothing more is relayed."""
+
+    def on_closed(self) -> None:
+        """The connection is over."""
+
+    # --- reading and sending --------------------------------------------------------------------------------
+
+    def _read_outside(self) -> None:
+        try:
+            size = self.outside.read_into(self._buffer)
+        except OSError:
+            self.close()
+            return
+        if size is None:
+            return
+        if self._ends_at_ns is not None:  # it is over, and nobody listens
+            if not size:
+                self.close()
+            return
+        if not size:
+            self._on_outside_end()
+            return
+        self.relay.now_ns = time.monotonic_ns()
+        try:
+            self.relay.from_outside(self._buffer[:size])
+            self.on_outside()
+        except ConnectionBreach as breach:
+            self.breach(breach)
+            return
+        self.flush()
+
+    def _read_grpc(self) -> None:
+        assert self.grpc is not None
+        try:
+            size = self.grpc.read_into(self._buffer)
+            if size:
+                self.relay.now_ns = time.monotonic_ns()
+                self.relay.from_grpc(self._buffer[:size])
+        except (OSError, ConnectionBreach):  # what gRPC says cannot be relayed
+            self.close()
+            return
+        if size is None:
+            return
+        if not size:
+            self._end(FLUSH_SECONDS if self.outside.is_clogged else LINGER_SECONDS)
+            return
+        self.flush()
+        self.on_grpc()
+
+    def flush(self) -> None:
+        """Send what the relay has; whoever sent it is not read while the other end does not take it."""
+        relay, outside, grpc = self.relay, self.outside, self.grpc
+        if relay.to_grpc and grpc is not None:
+            grpc.send(relay.to_grpc)
+            relay.to_grpc.clear()
+            if grpc.is_clogged:
+                outside.read_no_more()
+        if relay.to_outside:
+            outside.send(relay.to_outside)
+            relay.to_outside.clear()
+            if outside.is_clogged and grpc is not None:
+                grpc.read_no_more()
+
+    def _on_drained(self) -> None:
+        """An end has taken what waited for it, or a pause is over."""
+        outside, grpc = self.outside, self.grpc
+        if self.is_closed:
+            return
+        if self._ends_at_ns is not None:
+            if not outside.is_clogged:
+                outside.send_end()
+            return
+        if grpc is not None and not outside.is_clogged:
+            grpc.read_on()
+        if (grpc is None or not grpc.is_clogged) and not self._is_paused:
+            outside.read_on()
+
+    def pause(self, seconds: float) -> None:
+        """Do not read the outside for some time."""
+        if not self._is_paused:
+            self._is_paused = True
+            self.outside.read_no_more()
+            self.loop.call_later(seconds, self._go_on)
+
+    def _go_on(self) -> None:
+        self._is_paused = False
+        self._on_drained()
+
+    # --- the end --------------------------------------------------------------------------------------------
+
+    def _on_outside_end(self) -> None:
+        """The outside sends nothing more: gRPC is told, and ends the connection."""
+        self.outside.read_no_more()
+        if self.grpc is None:
+            self.close()
+        elif self.grpc.is_clogged:  # it has the rest of its life to take that
+            self.grpc.on_drained = self.grpc.send_end
+        else:
+            self.grpc.send_end()
+
+    def breach(self, breach: ConnectionBreach) -> None:
+        """End the connection, and tell the outside why."""
+        if self._ends_at_ns is not None or self.is_closed:
+            return
+        self.on_breach(breach)
+        self.relay.end(breach)
+        self.relay.to_grpc.clear()
+        self.flush()
+        self._end(LINGER_SECONDS)
+
+    def _end(self, seconds: float) -> None:
+        """Relay nothing more; close when the outside has read what was sent to it, or after some time."""
+        if self.is_closed:
+            return
+        self._ends_at_ns = time.monotonic_ns() + int(seconds * 1e9)
+        self._leave_grpc()
+        if not self.outside.is_clogged:
+            self.outside.send_end()
+        self.outside.read_on()
+
+    def _leave_grpc(self) -> None:
+        self.relay.close()
+        if self.grpc is not None:
+            self.grpc.close()
+        self.on_left_grpc()
+
+    def is_over(self, now_ns: int) -> bool:
+        """Close a connection that ends when its time is up; whether nothing more is relayed."""
+        if self._ends_at_ns is not None and now_ns >= self._ends_at_ns:
+            self.close()
+        return self._ends_at_ns is not None or self.is_closed
+
+    def cut_off(self) -> bool:
+        """End the connection at once; False: it has ended."""
+        if self.is_closed:
+            return False
+        with suppress(OSError):  # a reset: the other side is to notice
+            self.outside.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.close()
+        return True
+
+    def close(self) -> None:
+        """Close both sockets. Closing twice does nothing."""
+        if self.is_closed:
+            return
+        self.is_closed = True
+        self._leave_grpc()
+        self.outside.close()
+        self.on_closed()

@@ -1,0 +1,686 @@
+"""The relay of one connection: what comes from outside goes to gRPC core, and back, and is mended on the way.
+
+Pure: bytes in, bytes out. `gateway.transport.door` has the sockets of a node, `gateway.transport.outgoing`
+those of a client.
+
+Frames pass as they are, flow control included, but for four things:
+
+    header blocks           handed on only when whole, and within limits
+    requests without `te`   gRPC core resets them. `te: trailers` is added, and their streams are *mended*
+    requests to a server    that wants indexed pseudo-headers: written anew, and their streams are mended
+    large messages          the window for one is held back until `MessageGate` grants it
+
+A mended stream belongs to software that miscounts its stream window: Helidon's client counts each
+WINDOW_UPDATE of a stream twice, overruns the window, and gRPC core would end its stream. So the outside gets
+one large window, gRPC's updates of that stream are kept here, and DATA beyond them waits here in a queue:
+
+    outside ── DATA ──▶ queue ── DATA, within gRPC's window ──▶ gRPC core
+            ◀── one large grant            WINDOW_UPDATE (kept) ──┘
+
+The window of the connection passes unchanged and bounds the queue: what waits here was not read by gRPC core,
+so gRPC core does not grant it anew. A client that waits for one stream may thus wait with all of its
+connection.
+
+Who counts how is seen from what comes. Let R be the window that is left by counting right. A client that
+sends beyond R = 0 counts twice; one that stops at R = 0, or just before it and for a tick, does not.
+
+Source: RFC 9113 sections 5.2, 6.9 and 8.2.2; the gRPC protocol over HTTP/2, "Requests" (te).
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+from gateway.transport.frames import (
+    CLIENT_PREFACE,
+    FRAME_BYTES_DEFAULT,
+    HEAD_BYTES,
+    WINDOW_BYTES_DEFAULT,
+    WINDOW_BYTES_MAX,
+    Buffer,
+    ConnectionBreach,
+    ErrorCode,
+    Flag,
+    FrameScanner,
+    Kind,
+    Setting,
+    frame,
+    go_away,
+    settings_in,
+    window_update,
+)
+from gateway.transport.header_blocks import HeaderBlock, HeaderReader, HeaderWriter, append_te, header_frames
+
+__all__ = ["ClientRelay", "MessageGate", "RefusedMessage", "ServerRelay"]
+
+_LARGE_WINDOW: Final = 1 << 30
+"""The window that a mended stream gets at first, in bytes. Counted twice it is still within 2^31 - 1."""
+_FURTHER_GRANT: Final = 1 << 29
+"""What it gets when it has used that up."""
+_NEARLY_USED_UP: Final = 1 << 16
+"""A client that waits for a window for a whole message may stop so many bytes before the end of it."""
+_PREFIX_BYTES: Final = 5
+"""In front of each gRPC message: a byte for compression, then u32 its length."""
+_RESET_COST: Final = 1_000
+"""What a client's RST_STREAM counts as, in bytes: a call was begun for it, in vain."""
+_TOO_LARGE = re.compile(rb"received message larger than max \((\d+) vs\. (\d+)\)", re.IGNORECASE)
+"""How gRPC core says that it refuses a message for its size."""
+
+
+class MessageGate(Protocol):
+    """Who says which large messages may be received now."""
+
+    small_bytes: int
+    """A message up to this length needs no grant."""
+
+    def ask(self, stream_id: int, size: int) -> bool:
+        """A message of `size` bytes begins; False: hold it until `ServerRelay.grant` is called."""
+
+    def progressed(self, stream_id: int, size: int) -> None:
+        """`size` bytes of the message that was granted have come."""
+
+    def done(self, stream_id: int) -> None:
+        """The message has come whole, or its stream has ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedMessage:
+    """gRPC core refused a message for its size."""
+
+    size: int
+    """The bytes of the message."""
+    limit: int
+    """The most that gRPC core takes."""
+
+
+@dataclass(slots=True)
+class _Stream:
+    """One stream that is open."""
+
+    stream_id: int
+    is_mended: bool = False
+    outside_done: bool = False
+    grpc_done: bool = False
+    # Flow control of a mended stream: what gRPC core allows, and what the outside was granted and has used.
+    window: int = 0
+    queue: deque[memoryview] = field(default_factory=deque)
+    queued_end: bool = False
+    trailers: bytes = b""
+    granted: int = 0
+    used: int = 0
+    used_at_tick: int = 0
+    counts_twice: bool | None = None
+    # The gRPC message that is coming.
+    left: int = 0
+    prefix: bytearray = field(default_factory=bytearray)
+    large: int = 0
+    has_asked: bool = False
+    held: int = 0
+    is_held: bool = False
+
+
+class _Relay:
+    """What both sides share. Streams are mended in the direction from outside to gRPC core."""
+
+    def __init__(self, *, outside_is_client: bool, frame_bytes_outside: int = FRAME_BYTES_DEFAULT) -> None:
+        self.to_grpc: list[Buffer] = []
+        """What is to be sent to gRPC core, in order; the caller empties it."""
+        self.to_outside: list[Buffer] = []
+        """What is to be sent to the outside, in order; the caller empties it."""
+        self.now_ns = 0
+        """A monotonic clock's time, which the caller sets before it feeds."""
+        self.last_stream_id = 0
+        """The last call that was begun by the outside."""
+        self.streams_begun = 0
+        """Calls that were begun."""
+        self.cost = 0
+        """Bytes from outside that carry no data; the caller takes them off."""
+        self.data_bytes = 0
+        """Bytes of data, both ways; the caller takes them off."""
+        self._streams: dict[int, _Stream] = {}
+        self._current: _Stream | None = None
+        self._block: HeaderBlock | None = None  # from outside
+        self._grpc_block: HeaderBlock | None = None
+        self._window_sent = self._window_in_force = WINDOW_BYTES_DEFAULT  # of gRPC's SETTINGS
+        self._connection_window = WINDOW_BYTES_DEFAULT  # what the outside may still send, over all streams
+        self._frame_bytes_sent = FRAME_BYTES_DEFAULT
+        self._unacknowledged: deque[dict[int, int]] = deque()
+        preface = CLIENT_PREFACE
+        self._outside = FrameScanner(
+            self.to_grpc,
+            on_data=self._on_outside_data,
+            on_payload=self._follow if outside_is_client else None,
+            on_frame=self._on_outside_frame,
+            preface=preface if outside_is_client else b"",
+        )
+        self._grpc = FrameScanner(
+            self.to_outside,
+            on_data=self._on_grpc_data,
+            on_payload=None,
+            on_frame=self._on_grpc_frame,
+            preface=b"" if outside_is_client else preface,
+        )
+        # gRPC core sends no frame that is longer than its other end has said, which passes through here.
+        self._grpc.frame_bytes_max = (1 << 24) - 1
+
+    # --- what the caller does -------------------------------------------------------------------------------
+
+    def from_outside(self, chunk: memoryview) -> None:
+        """Take bytes that came from outside.
+
+        Raises:
+            ConnectionBreach: the connection ends.
+        """
+        self._outside.feed(chunk)
+
+    def from_grpc(self, chunk: memoryview) -> None:
+        """Take bytes that came from gRPC core.
+
+        Raises:
+            ConnectionBreach: the connection ends.
+        """
+        self._grpc.feed(chunk)
+
+    def end(self, breach: ConnectionBreach) -> None:
+        """Tell the outside why its connection ends, unless a frame is on its way to it."""
+        if self.awaits_preface:  # a client is told in HTTP/2, whatever it speaks
+            self._grpc.insert(frame(Kind.SETTINGS, 0, 0))
+        self._grpc.insert(go_away(breach.code, str(breach), self.last_stream_id))
+
+    def close(self) -> None:
+        """The connection is over, and all its streams."""
+        for stream in tuple(self._streams.values()):
+            self._forget(stream)
+
+    def tick(self) -> None:
+        """Look at the streams that may wait for a window; some ten times a second."""
+        for stream in self._streams.values():
+            if stream.is_mended and stream.counts_twice is None:
+                left = self._left_by_right_count(stream)
+                if left < _NEARLY_USED_UP and stream.used == stream.used_at_tick:
+                    stream.counts_twice = False
+                    self._grant_outside(stream)
+                stream.used_at_tick = stream.used
+
+    @property
+    def open_streams(self) -> int:
+        """Calls that are open."""
+        return len(self._streams)
+
+    @property
+    def awaits_preface(self) -> bool:
+        """Whether the client's preface has not come whole."""
+        return self._outside.awaits_preface
+
+    @property
+    def block_began_ns(self) -> int | None:
+        """When the header block began that is not whole; None: there is none."""
+        return None if self._block is None else self._block.began_ns
+
+    # --- from outside ---------------------------------------------------------------------------------------
+
+    def _on_outside_data(self, flags: int, stream_id: int, length: int) -> bool:
+        if self._block is not None:
+            self._block.add(Kind.DATA, flags, stream_id, b"")
+        self.data_bytes += length
+        self._connection_window -= length
+        if self._connection_window < 0:
+            raise ConnectionBreach(
+                "flow control",
+                got=f"{-self._connection_window} bytes beyond the window of the connection",
+                expected="none",
+                code=ErrorCode.FLOW_CONTROL_ERROR,
+            )
+        if not length and not flags & Flag.END_STREAM:
+            self.cost += HEAD_BYTES
+        stream = self._current = self._streams.get(stream_id)
+        if stream is None:
+            return True
+        if stream.is_mended:
+            stream.used += length
+            self._watch_count(stream)
+            if stream.queue or stream.window < length or flags & Flag.PADDED:
+                return False
+            stream.window -= length
+        elif flags & Flag.PADDED:
+            return False
+        if flags & Flag.END_STREAM:
+            self._outside_ends(stream)
+        return True
+
+    def _follow(self, piece: memoryview) -> None:
+        """Payload of the current stream has come."""
+
+    def _on_outside_frame(self, kind: int, flags: int, stream_id: int, payload: memoryview) -> bytes | None:
+        if kind == Kind.DATA:
+            return self._on_whole_data(flags, stream_id, payload)
+        self.cost += HEAD_BYTES + len(payload)
+        if self._block is not None:
+            self._block.add(kind, flags, stream_id, payload)
+            return self._on_outside_block()
+        if kind == Kind.HEADERS:
+            self._block = HeaderBlock.begin(flags, stream_id, payload, self.now_ns)
+            return self._on_outside_block()
+        if kind == Kind.CONTINUATION:
+            raise ConnectionBreach(
+                "header block", got="CONTINUATION without HEADERS", expected="HEADERS in front of it"
+            )
+        if kind == Kind.RST_STREAM:
+            stream = self._streams.get(stream_id)
+            if stream is not None:
+                if not stream.grpc_done:
+                    self.cost += _RESET_COST
+                self._forget(stream)
+        elif kind == Kind.SETTINGS:
+            self._on_outside_settings(flags, payload)
+        return None
+
+    def _on_outside_settings(self, flags: int, payload: memoryview) -> None:
+        if flags & Flag.ACK:
+            if self._unacknowledged:
+                self._put_in_force(self._unacknowledged.popleft())
+            return
+        for identifier, value in settings_in(payload):
+            if identifier == Setting.HEADER_TABLE_SIZE:
+                self._outside_table_size(value)
+
+    def _outside_table_size(self, size: int) -> None:
+        """The outside lets gRPC's table of header fields have this size."""
+
+    def _on_outside_block(self) -> bytes:
+        """Handle a header block of the outside, once it is whole."""
+        raise NotImplementedError
+
+    def _on_whole_data(self, flags: int, stream_id: int, payload: memoryview) -> bytes | None:
+        """Handle DATA that is padded, or waits."""
+        stream = self._streams.get(stream_id)
+        if stream is None:  # it ended while the frame was coming
+            return None
+        data = payload
+        if flags & Flag.PADDED:
+            if not payload or payload[0] >= len(payload):
+                raise ConnectionBreach(
+                    "padding", got="padding longer than its frame", expected="at most the rest of the frame"
+                )
+            data = payload[1 : len(payload) - payload[0]]
+        self._current = stream
+        self._follow(data)
+        ends = bool(flags & Flag.END_STREAM)
+        if not stream.is_mended:
+            if ends:
+                self._outside_ends(stream)
+            return None
+        self._credit(len(payload) - len(data))
+        if data:
+            stream.queue.append(memoryview(bytes(data)))
+        stream.queued_end |= ends
+        return self._drain(stream)
+
+    def _drain(self, stream: _Stream) -> bytes:
+        """Give the frames of what waits, as far as gRPC's window goes."""
+        frames, queue, most = [], stream.queue, self._outside.frame_bytes_max
+        while queue and stream.window > 0:
+            piece = queue[0]
+            size = min(len(piece), stream.window, most)
+            if size < len(piece):
+                queue[0] = piece[size:]
+            else:
+                queue.popleft()
+            stream.window -= size
+            frames.append(frame(Kind.DATA, 0, stream.stream_id, piece[:size]))
+        if not queue and stream.queued_end:
+            frames.append(stream.trailers or frame(Kind.DATA, Flag.END_STREAM, stream.stream_id))
+            stream.queued_end = False
+            self._outside_ends(stream)
+        return b"".join(frames)
+
+    def _credit(self, size: int) -> None:
+        """Give the outside back what it has used of the connection's window and gRPC core never sees."""
+        if size:
+            self._connection_window += size
+            self._grpc.insert(window_update(0, size))
+
+    # --- the window of a mended stream ----------------------------------------------------------------------
+
+    def _mend(self, stream: _Stream) -> bytes:
+        """Have gRPC's window of a stream kept here from now on; give the grant that goes outside instead."""
+        stream.is_mended = True
+        stream.window = self._window_in_force
+        stream.granted = _LARGE_WINDOW - self._window_sent
+        return window_update(stream.stream_id, stream.granted)
+
+    def _left_by_right_count(self, stream: _Stream) -> int:
+        return self._window_sent + stream.granted - stream.used
+
+    def _watch_count(self, stream: _Stream) -> None:
+        """See how the outside counts, and grant it more before it has to wait, or overflows."""
+        left = self._left_by_right_count(stream)
+        if stream.counts_twice is None:
+            if left > 0:
+                return
+            stream.counts_twice = left < 0
+        if stream.counts_twice:
+            left += stream.granted
+        if left <= _FURTHER_GRANT:
+            self._grant_outside(stream)
+
+    def _grant_outside(self, stream: _Stream) -> None:
+        size = _FURTHER_GRANT // 2 if stream.counts_twice else _FURTHER_GRANT
+        stream.granted += size
+        self._grpc.insert(window_update(stream.stream_id, size))
+
+    def _put_in_force(self, settings: dict[int, int]) -> None:
+        """The outside has acknowledged SETTINGS of gRPC core, which counts by them from now on."""
+        window = settings.get(Setting.INITIAL_WINDOW_SIZE)
+        if window is None:
+            return
+        for stream in self._streams.values():
+            if stream.is_mended:
+                stream.window += window - self._window_in_force
+        self._window_in_force = window
+        for stream in tuple(self._streams.values()):
+            if stream.queue:
+                self._outside.insert(self._drain(stream))
+
+    # --- from gRPC core -------------------------------------------------------------------------------------
+
+    def _on_grpc_data(self, flags: int, stream_id: int, length: int) -> bool:
+        self.data_bytes += HEAD_BYTES + length
+        if flags & Flag.END_STREAM:
+            stream = self._streams.get(stream_id)
+            if stream is not None:
+                self._grpc_ends(stream)
+        return True
+
+    def _on_grpc_frame(self, kind: int, flags: int, stream_id: int, payload: memoryview) -> bytes | None:
+        if kind == Kind.WINDOW_UPDATE:
+            size = int.from_bytes(payload, "big") & WINDOW_BYTES_MAX
+            stream = self._streams.get(stream_id)
+            if stream is not None:
+                return self._on_grpc_window(stream, size)
+            if not stream_id:
+                return self._on_grpc_connection_window(size)
+        elif kind in (Kind.HEADERS, Kind.CONTINUATION):
+            return self._on_grpc_headers(kind, flags, stream_id, payload)
+        elif kind == Kind.RST_STREAM:
+            stream = self._streams.get(stream_id)
+            if stream is not None:
+                self._forget(stream)
+        elif kind == Kind.SETTINGS and not flags & Flag.ACK:
+            self._on_grpc_settings(dict(settings_in(payload)))
+        return None
+
+    def _on_grpc_window(self, stream: _Stream, size: int) -> bytes | None:
+        """gRPC core lets a stream send more."""
+        if stream.is_held:
+            stream.held += size
+            return b""
+        if not stream.is_mended:
+            return None
+        stream.window += size
+        if stream.queue:
+            self._outside.insert(self._drain(stream))
+        return b""
+
+    def _on_grpc_connection_window(self, size: int) -> bytes | None:
+        """gRPC core lets the connection send more."""
+        self._connection_window += size
+        return None
+
+    def _on_grpc_settings(self, settings: dict[int, int]) -> None:
+        self._unacknowledged.append(settings)
+        window = settings.get(Setting.INITIAL_WINDOW_SIZE)
+        if window is not None:
+            self._window_sent = window
+        size = settings.get(Setting.MAX_FRAME_SIZE)
+        if size is not None:
+            self._outside.frame_bytes_max = max(size, FRAME_BYTES_DEFAULT)
+        table = settings.get(Setting.HEADER_TABLE_SIZE)
+        if table is not None:
+            self._grpc_table_size(table)
+
+    def _grpc_table_size(self, size: int) -> None:
+        """gRPC core lets the outside's table of header fields have this size."""
+
+    def _on_grpc_headers(self, kind: int, flags: int, stream_id: int, payload: memoryview) -> bytes | None:
+        """Put a block of gRPC core together; its frames pass where the block is not written anew."""
+        if self._grpc_block is None:
+            self._grpc_block = HeaderBlock.begin(flags, stream_id, payload, self.now_ns)
+        else:
+            self._grpc_block.add(kind, flags, stream_id, payload)
+        block = self._grpc_block
+        if block.is_whole:
+            self._grpc_block = None
+        return self._on_grpc_block(block)
+
+    def _on_grpc_block(self, block: HeaderBlock) -> bytes | None:
+        """Handle the block of gRPC core as far as it has come; bytes stand in place of the last frame."""
+        raise NotImplementedError
+
+    def _release(self, stream: _Stream) -> None:
+        """A stream has ended: what depends on it goes on."""
+
+    # --- the life of a stream -------------------------------------------------------------------------------
+
+    def _begin(self, stream_id: int) -> _Stream:
+        stream = self._streams[stream_id] = _Stream(stream_id)
+        self.streams_begun += 1
+        return stream
+
+    def _outside_ends(self, stream: _Stream) -> None:
+        stream.outside_done = True
+        if stream.grpc_done:
+            self._forget(stream)
+
+    def _grpc_ends(self, stream: _Stream) -> None:
+        stream.grpc_done = True
+        if stream.outside_done:
+            self._forget(stream)
+
+    def _forget(self, stream: _Stream) -> None:
+        """A stream is over, in whatever way."""
+        self._streams.pop(stream.stream_id, None)
+        if self._current is stream:
+            self._current = None
+        self._release(stream)
+        if stream.queue:
+            self._credit(sum(map(len, stream.queue)))
+            stream.queue.clear()
+
+
+class ServerRelay(_Relay):
+    """The relay in front of a server: the outside is a client.
+
+    Args:
+        gate: says which large messages may be received now; None: all.
+    """
+
+    def __init__(self, gate: MessageGate | None = None) -> None:
+        super().__init__(outside_is_client=True)
+        self.refused: list[RefusedMessage] = []
+        """Messages that gRPC core has refused for their size; the caller empties it."""
+        self._gate = gate
+        self._connection_held = 0
+        self._requests, self._answers = HeaderReader(), HeaderReader()
+
+    def grant(self, stream_id: int) -> None:
+        """The gate lets the large message of a stream be received now."""
+        stream = self._streams.get(stream_id)
+        if stream is None or not stream.is_held:
+            return
+        stream.is_held = False
+        self._hand_on_held(stream)
+
+    def _follow(self, piece: memoryview) -> None:
+        """Follow the gRPC messages in a stream's data."""
+        stream = self._current
+        if stream is None:
+            return
+        if len(piece) < stream.left:
+            stream.left -= len(piece)
+            if stream.has_asked:
+                assert self._gate is not None
+                self._gate.progressed(stream.stream_id, len(piece))
+            return
+        while len(piece) >= stream.left:  # the message ends in this piece, and more may begin in it
+            piece, stream.left = piece[stream.left :], 0
+            if stream.large:
+                self._release(stream)
+            missing = _PREFIX_BYTES - len(stream.prefix)
+            stream.prefix += piece[:missing]
+            piece = piece[missing:]
+            if len(stream.prefix) < _PREFIX_BYTES:
+                return
+            stream.left = int.from_bytes(stream.prefix[1:], "big")
+            stream.prefix.clear()
+            if self._gate is not None and stream.left > self._gate.small_bytes:
+                stream.large = stream.left
+        stream.left -= len(piece)
+
+    def _on_grpc_connection_window(self, size: int) -> bytes | None:
+        if self._keeps_connection_window:
+            self._connection_held += size
+            return b""
+        return super()._on_grpc_connection_window(size)
+
+    @property
+    def _keeps_connection_window(self) -> bool:
+        """Whether a mended stream waits for the gate: nothing else keeps its client from sending.
+
+        Not while another message of the connection is being received, which would never end.
+        """
+        asked = [stream for stream in self._streams.values() if stream.has_asked]
+        return any(stream.is_mended for stream in asked) and all(stream.is_held for stream in asked)
+
+    def _release(self, stream: _Stream) -> None:
+        """The large message of a stream has come whole, or the stream has ended."""
+        stream.large, stream.is_held = 0, False
+        if stream.has_asked:
+            stream.has_asked = False
+            assert self._gate is not None
+            self._gate.done(stream.stream_id)
+        self._hand_on_held(stream)
+
+    def _hand_on_held(self, stream: _Stream) -> None:
+        """Hand on the windows that were held back."""
+        held, stream.held = stream.held, 0
+        if held and stream.stream_id in self._streams and super()._on_grpc_window(stream, held) is None:
+            self._grpc.insert(window_update(stream.stream_id, held))
+        if self._connection_held and not self._keeps_connection_window:
+            held, self._connection_held = self._connection_held, 0
+            self._credit(held)
+
+    def _on_grpc_window(self, stream: _Stream, size: int) -> bytes | None:
+        if stream.large and not stream.has_asked:  # gRPC core reads, and opens the window for the message
+            assert self._gate is not None
+            stream.has_asked = True
+            stream.is_held = not self._gate.ask(stream.stream_id, stream.large)
+        return super()._on_grpc_window(stream, size)
+
+    def _outside_table_size(self, size: int) -> None:
+        self._answers.allow_table(size)
+
+    def _grpc_table_size(self, size: int) -> None:
+        self._requests.allow_table(size)
+
+    def _on_outside_block(self) -> bytes:
+        block = self._block
+        assert block is not None
+        if not block.is_whole:
+            return b""
+        self._block = None
+        fields = self._requests.read(block.fragment)
+        stream_id, fragment = block.stream_id, bytes(block.fragment)
+        stream = self._streams.get(stream_id)
+        if stream is not None:  # trailers
+            if stream.queue:
+                raise ConnectionBreach(
+                    "trailers", got="trailers behind data that waits", expected="the end of the data"
+                )
+            if block.ends_stream:
+                self._outside_ends(stream)
+        elif stream_id > self.last_stream_id:
+            self.last_stream_id = stream_id
+            stream = self._begin(stream_id)
+            if not any(name == b"te" for name, _ in fields):
+                fragment = append_te(fragment)
+                self._grpc.insert(self._mend(stream))
+            if block.ends_stream:
+                self._outside_ends(stream)
+        return header_frames(
+            stream_id,
+            fragment,
+            ends_stream=block.ends_stream,
+            priority=block.priority,
+            frame_bytes_max=self._outside.frame_bytes_max,
+        )
+
+    def _on_grpc_block(self, block: HeaderBlock) -> bytes | None:
+        if not block.is_whole:
+            return None
+        fields = dict(self._answers.read(block.fragment))
+        if block.ends_stream:
+            if fields.get(b"grpc-status") == b"8" and (
+                found := _TOO_LARGE.search(fields.get(b"grpc-message", b""))
+            ):
+                self.refused.append(RefusedMessage(int(found[1]), int(found[2])))
+            stream = self._streams.get(block.stream_id)
+            if stream is not None:
+                self._grpc_ends(stream)
+        return None
+
+
+class ClientRelay(_Relay):
+    """The relay in front of a client: the outside is a server that wants indexed pseudo-headers.
+
+    Blocks of both directions are written anew without the dynamic table, so the trailers of an answer can
+    wait behind its data.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(outside_is_client=False)
+        self._requests, self._answers = HeaderReader(), HeaderReader()
+        self._writer = HeaderWriter()
+
+    def _outside_table_size(self, size: int) -> None:
+        self._requests.allow_table(size)
+
+    def _grpc_table_size(self, size: int) -> None:
+        self._answers.allow_table(size)
+
+    def _on_grpc_block(self, block: HeaderBlock) -> bytes:
+        if not block.is_whole:
+            return b""
+        written = self._rewritten(block, self._requests)
+        stream = self._streams.get(block.stream_id)
+        if stream is None:
+            stream = self._begin(block.stream_id)
+            written += self._mend(stream)
+            stream.counts_twice = False  # servers count right
+        if block.ends_stream:
+            self._grpc_ends(stream)
+        return written
+
+    def _on_outside_block(self) -> bytes:
+        block = self._block
+        assert block is not None
+        if not block.is_whole:
+            return b""
+        self._block = None
+        written = self._rewritten(block, self._answers)
+        stream = self._streams.get(block.stream_id)
+        if stream is None:
+            return written
+        if stream.queue:
+            stream.trailers, stream.queued_end = written, True
+            return b""
+        if block.ends_stream:
+            self._outside_ends(stream)
+        return written
+
+    def _rewritten(self, block: HeaderBlock, reader: HeaderReader) -> bytes:
+        fragment = self._writer.write(reader.read(block.fragment))
+        return header_frames(block.stream_id, fragment, ends_stream=block.ends_stream)
