@@ -16,6 +16,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -24,7 +25,8 @@ from cryptography.x509 import load_pem_x509_certificate
 
 from gateway.block import Block
 from gateway.channels import ClientTls
-from publishers.block_files import list_block_files, read_block_file, write_block_file
+from publishers.block_files import write_block_file
+from publishers.block_places import read_chain
 from publishers.client import ClientOptions
 from publishers.maker import BlockMaker, MakerOptions
 from publishers.node_process import NodeProcess, environment_without_settings
@@ -128,8 +130,8 @@ def acknowledgements(lines: Sequence[str]) -> list[int]:
 def item_hashes(folder: Path) -> list[str]:
     """What `NetworkClient subscribe` says of the blocks of a folder."""
     return [
-        f"BLOCK {number} {len(block.items)} {hashlib.sha256(b''.join(block.items)).hexdigest()}"
-        for number, block in ((number, read_block_file(path)) for number, path in list_block_files(folder))
+        f"BLOCK {block.number} {len(block.items)} {hashlib.sha256(b''.join(block.items)).hexdigest()}"
+        for block in read_chain(folder)
     ]
 
 
@@ -393,7 +395,7 @@ class JavaNode:
 
     def blocks(self) -> list[Block]:
         """The blocks that it has."""
-        return [read_block_file(path) for _, path in list_block_files(self._folder)]
+        return list(read_chain(self._folder))
 
 
 @contextmanager
@@ -427,7 +429,7 @@ def test_status_and_subscribe_reach_the_networks_server(
         whole = ("--from", "0", "--to", last, "--out", out)
         done = sluice("subscribe", "--gateway", java.address, *whole, *java.words)
         assert done.returncode == 0, done.stderr
-    assert [read_block_file(path) for _, path in list_block_files(out)] == make_blocks(SMALL_CHAIN)
+    assert list(read_chain(out)) == make_blocks(SMALL_CHAIN)
 
 
 @pytest.mark.parametrize("transport", ["plain", "tls"])
@@ -459,7 +461,7 @@ def test_blocks_of_250_kb_are_published_to_the_networks_server(
     network: NetworkSoftware, tmp_path: Path, long_chain: Path, transport: str
 ) -> None:
     """The publisher of `sluice publish` without Spark."""
-    blocks = [read_block_file(path) for _, path in list_block_files(long_chain)[:READ]]
+    blocks = list(islice(read_chain(long_chain), READ))
     with java_node(network, tmp_path, transport) as java:
         tls = ClientTls(java.words[1]) if java.words else None
         publisher = Listener([java.address], "ours", ClientOptions(tls=tls))
