@@ -149,7 +149,7 @@ def test_the_status_of_an_empty_node_is_none(network: NetworkSoftware, entrance:
 def test_300_blocks_of_250_kb_are_published_and_read_again(
     network: NetworkSoftware, entrance: Entrance, long_chain: Path
 ) -> None:
-    words = (*entrance.client_words, "--soft", "100000", "--id", CORRELATION_ID)
+    words = (*entrance.client_words, "--soft", "100000")
     with entrance.node():
         status, lines = network.run("NetworkClient", "publish", entrance.url, long_chain, *words)
         assert (status, lines[-1]) == (0, f"DONE {LONG_CHAIN - 1}"), lines[-5:]
@@ -162,6 +162,15 @@ def test_300_blocks_of_250_kb_are_published_and_read_again(
         )
         assert (status, lines[-2:]) == (0, ["STATUS SUCCESS", "COMPLETE"])
         assert lines[:-2] == item_hashes(long_chain)[:READ]
+
+
+def test_a_publisher_is_logged_by_its_correlation_id(
+    network: NetworkSoftware, tmp_path: Path, small_chain: Path
+) -> None:
+    entrance = Entrance(tmp_path, with_tls=False)
+    with entrance.node(), talking(network, entrance, small_chain, CORRELATION_ID) as alice:
+        alice.say("block 0")
+        alice.expect("ACK 0")
     assert entrance.logged(CORRELATION_ID)
 
 
