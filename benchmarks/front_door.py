@@ -15,7 +15,6 @@ from statistics import median
 import uvloop
 
 from benchmarks.chains import Chain, make_chain
-from benchmarks.paced_publisher import latencies
 from benchmarks.publish import CASES
 from benchmarks.publish_processes import node, publish
 

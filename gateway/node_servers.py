@@ -26,12 +26,13 @@ from gateway.grpc_server import GrpcServer, ServerPlan, start_server
 from gateway.health_service import SERVICE_NAME as HEALTH_NAME
 from gateway.health_service import HealthService
 from gateway.level_service import SERVICE_NAME as LEVEL_SERVICE_NAME
-from gateway.limits import HARD_MESSAGE_FACTOR, REQUEST_BYTES_MAX
+from gateway.limits import REQUEST_BYTES_MAX
 from gateway.logs import fields
 from gateway.message_shares import MessageShares
 from gateway.metrics import Metrics
 from gateway.node_service import BlockNodeService
 from gateway.own_address import addresses_of
+from gateway.refused_messages import RefusedMessages
 from gateway.settings import Settings
 from gateway.tls import ServerTls, TlsFiles
 from gateway.transport.door_notes import DoorNotes
@@ -62,6 +63,7 @@ class NodeServers:
     Args:
         settings: addresses, TLS files and limits.
         metrics: counts connections.
+        refused_messages: is told of those that gRPC refused.
         cleanup: what stops each server, once it is started.
         stop: stops a server, in the time that the node has for it.
     """
@@ -70,6 +72,7 @@ class NodeServers:
         self,
         settings: Settings,
         metrics: Metrics,
+        refused_messages: RefusedMessages,
         cleanup: AsyncExitStack,
         stop: Callable[[GrpcServer], Awaitable[None]],
     ) -> None:
@@ -79,6 +82,7 @@ class NodeServers:
         """What happened at their doors."""
         self._settings = settings
         self._metrics = metrics
+        self._refused_messages = refused_messages
         self._kept_addresses: frozenset[str] = frozenset()
         self._shares = MessageShares(settings.grpc_max_receiving_bytes, settings.grpc_max_message_bytes)
         self._cleanup = cleanup
@@ -115,8 +119,8 @@ class NodeServers:
             for service in here:
                 service.add_to(server)
 
-        bytes_max = self._settings.grpc_max_message_bytes * HARD_MESSAGE_FACTOR
-        return await self._serve("grpc", self._settings.grpc_address, bytes_max, add_services)
+        settings = self._settings
+        return await self._serve("grpc", settings.grpc_address, settings.grpc_max_message_bytes, add_services)
 
     async def start_control(self, control: ControlService) -> Address:
         """Start the server for those who operate the node; give its address."""
@@ -165,7 +169,7 @@ class NodeServers:
             self.certificates.append(tls)
         elif not address.is_loopback:
             log.warning("gRPC is open to the network without TLS", extra=fields(setting=f"{section}.address"))
-        notes = DoorNotes(f"{section}.address", self._metrics)
+        notes = DoorNotes(f"{section}.address", self._metrics, self._refused_messages)
         plan = ServerPlan(
             f"{section}.address",
             address,

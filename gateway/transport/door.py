@@ -81,7 +81,7 @@ class Door:
         self.keeper = Doorkeeper(plan.limits)
         self.loop = asyncio.get_running_loop()
         self.buffer = memoryview(bytearray(READ_BYTES))
-        self.connections: dict[int, _Connection] = {}
+        self.connections: dict[int | str, _Connection] = {}
         # Only this user may enter the folder: who reaches gRPC without the door passes by its limits.
         self._folder = Path(tempfile.mkdtemp(prefix="sluice-"))
         self.grpc_path = self._folder / "grpc"
