@@ -55,9 +55,9 @@ __all__ = ["LARGE_BYTES_PER_SECOND", "LARGE_GRACE_NS", "SMALL_BYTES", "MessageSh
 SMALL_BYTES: Final = 1 << 20
 """A message up to this length needs no grant: a stream's window (`STREAM_WINDOW_BYTES`) holds it anyway."""
 
-LARGE_BYTES_PER_SECOND: Final = 4 << 20
-"""What a connection has to deliver of its large messages while others wait. A block with an item of 36 MB
-takes 9 s at this pace, more than `publish.block_timeout_seconds`, so no publisher of use is slower."""
+LARGE_BYTES_PER_SECOND: Final = 1 << 20
+"""What a connection has to deliver of its large messages while others wait. Much less than what a publisher of
+use has: a block with an item of 36 MB takes 36 s at this pace. But a node that is busy reads that slowly, too."""
 
 LARGE_GRACE_NS: Final = 2_000_000_000
 """Time before that pace is demanded, after a grant and after somebody has begun to wait: a round trip, and
