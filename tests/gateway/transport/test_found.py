@@ -1,0 +1,112 @@
+"""Tests of what strangers, and clients that mean well, could do to the front door before it was mended."""
+
+from __future__ import annotations
+
+import hpack
+
+from gateway.transport.frames import (
+    CLIENT_PREFACE,
+    HEAD_BYTES,
+    Flag,
+    Kind,
+    frame,
+    window_update,
+)
+from gateway.transport.header_blocks import header_frames
+from gateway.transport.relay import Relay
+from gateway.transport.server_relay import ServerRelay
+
+TE = (b"te", b"trailers")
+WINDOW = 1_000
+
+
+class Wire:
+    """A relay, and all that it has sent to either side."""
+
+    def __init__(self, relay: ServerRelay) -> None:
+        self.relay = relay
+        self.sent_to_grpc = bytearray()
+        self.sent_outside = bytearray()
+        self._encoder = hpack.Encoder()
+        self.outside(CLIENT_PREFACE + frame(Kind.SETTINGS, 0, 0))
+        first_window = b"\0\4" + WINDOW.to_bytes(4, "big")
+        self.grpc(frame(Kind.SETTINGS, 0, 0, first_window) + window_update(0, 1 << 24))
+        self.outside(frame(Kind.SETTINGS, Flag.ACK, 0))
+
+    def outside(self, data: bytes) -> None:
+        """The client sends."""
+        self.relay.from_outside(memoryview(bytearray(data)))
+        self._collect(self.relay)
+
+    def grpc(self, data: bytes) -> None:
+        """GRPC sends."""
+        self.relay.from_grpc(memoryview(bytearray(data)))
+        self._collect(self.relay)
+
+    def _collect(self, relay: Relay) -> None:
+        self.sent_to_grpc += b"".join(relay.to_grpc)
+        self.sent_outside += b"".join(relay.to_outside)
+        relay.to_grpc.clear()
+        relay.to_outside.clear()
+
+    def request(self, stream_id: int, *further: tuple[bytes, bytes]) -> bytes:
+        """A call that begins."""
+        fields = [(b":method", b"POST"), (b":path", b"/a"), *further]
+        return header_frames(stream_id, self._encoder.encode(fields), ends_stream=False)
+
+
+def frames_in(data: bytes) -> list[tuple[int, int, bytes]]:
+    """The frames of one direction: type, stream, payload."""
+    found, at = [], 0
+    while at < len(data):
+        after = at + HEAD_BYTES + int.from_bytes(data[at : at + 3], "big")
+        assert after <= len(data)
+        stream_id = int.from_bytes(data[at + 5 : at + HEAD_BYTES], "big")
+        found.append((data[at + 3], stream_id, bytes(data[at + HEAD_BYTES : after])))
+        at = after
+    return found
+
+
+class _Gate:
+    """Lets no large message be received."""
+
+    small_bytes = 10
+
+    def ask(self, stream_id: int, size: int) -> bool:
+        return False
+
+    def progressed(self, stream_id: int, size: int) -> None: ...
+
+    def done(self, stream_id: int) -> None: ...
+
+
+def test_what_a_reset_stream_gives_back_is_not_put_into_the_data_of_another() -> None:
+    wire = Wire(ServerRelay())
+    wire.outside(wire.request(1) + wire.request(3))
+    wire.outside(frame(Kind.DATA, 0, 1, b"x" * WINDOW) + frame(Kind.DATA, 0, 1, b"y"))  # the latter waits
+    wire.sent_outside.clear()
+    answer = frame(Kind.DATA, 0, 3, b"A" * 20)
+    wire.grpc(answer[:-5])
+    wire.grpc(answer[-5:] + frame(Kind.RST_STREAM, 0, 1, b"\0\0\0\0"))
+    assert [(kind, stream_id) for kind, stream_id, _ in frames_in(wire.sent_outside)] == [
+        (Kind.DATA, 3),
+        (Kind.WINDOW_UPDATE, 0),
+        (Kind.RST_STREAM, 1),
+    ]
+
+
+def test_data_of_a_held_message_is_not_put_into_the_data_of_another_stream() -> None:
+    wire = Wire(ServerRelay(_Gate()))
+    wire.outside(wire.request(1) + wire.request(3, TE))
+    message = b"\0" + (WINDOW + 100).to_bytes(4, "big") + b"m" * (WINDOW + 100)
+    wire.outside(frame(Kind.DATA, 0, 1, message[:WINDOW]) + frame(Kind.DATA, 0, 1, message[WINDOW:-1]))
+    wire.grpc(window_update(1, WINDOW))  # gRPC reads, and the gate says no
+    wire.sent_to_grpc.clear()
+    other = frame(Kind.DATA, 0, 3, b"A" * 20)
+    wire.outside(other[:-5])
+    wire.outside(other[-5:] + frame(Kind.DATA, 0, 1, message[-1:]))  # the message is over
+    assert frames_in(wire.sent_to_grpc) == [
+        (Kind.DATA, 3, b"A" * 20),
+        (Kind.DATA, 1, message[WINDOW:-1]),
+        (Kind.DATA, 1, message[-1:]),
+    ]
