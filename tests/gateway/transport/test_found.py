@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
-import hpack
+import asyncio
+import errno
+import socket
 
+import hpack
+import pytest
+
+from gateway.transport.door import Door, DoorPlan
+from gateway.transport.door_notes import DoorNotes
+from gateway.transport.doorkeeper import Doorkeeper, DoorLimits, Visit
 from gateway.transport.frames import (
     CLIENT_PREFACE,
     HEAD_BYTES,
@@ -110,3 +118,26 @@ def test_data_of_a_held_message_is_not_put_into_the_data_of_another_stream() -> 
         (Kind.DATA, 1, message[WINDOW:-1]),
         (Kind.DATA, 1, message[-1:]),
     ]
+
+
+def test_a_client_for_whom_there_is_no_socket_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> int:
+        door = Door(DoorPlan(DoorLimits()), DoorNotes("grpc.listen"))
+        door.listen([listener])
+        with socket.create_connection(listener.getsockname()[:2]) as client:
+            while not door.connections:
+                await asyncio.sleep(0.01)
+            with monkeypatch.context() as patch:
+                patch.setattr("gateway.transport.door.socket.socket", _no_socket)
+                client.sendall(CLIENT_PREFACE + frame(Kind.PING, 0, 0, b"a secret"))
+                await asyncio.sleep(0.2)
+            count = len(door.connections)
+        door.close()
+        return count
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        assert asyncio.run(main()) == 0
+
+
+def _no_socket(*_: object) -> socket.socket:
+    raise OSError(errno.EMFILE, "Too many open files")
