@@ -141,3 +141,26 @@ def test_a_client_for_whom_there_is_no_socket_is_let_go(monkeypatch: pytest.Monk
 
 def _no_socket(*_: object) -> socket.socket:
     raise OSError(errno.EMFILE, "Too many open files")
+
+
+def _admitted(keeper: Doorkeeper, address: str, *, is_kept: bool = False) -> Visit:
+    visit = keeper.admit(address, 0, is_kept=is_kept, may_be_listed=True)
+    assert isinstance(visit, Visit)
+    return visit
+
+
+def test_a_peer_keeps_its_place_though_its_certificate_is_not_on_the_list() -> None:
+    keeper = Doorkeeper(DoorLimits(connections_max=3, kept_places=1))
+    for _ in range(2):
+        assert keeper.known(_admitted(keeper, "192.0.2.1"), is_listed=False) is None
+    peer = _admitted(keeper, "192.0.2.9", is_kept=True)
+    assert keeper.known(peer, is_listed=False) is None
+
+
+def test_strangers_do_not_stay_in_the_places_that_are_kept() -> None:
+    keeper = Doorkeeper(DoorLimits(connections_max=3, kept_places=1))
+    first, _ = (_admitted(keeper, "192.0.2.1") for _ in range(2))
+    guessed = _admitted(keeper, "192.0.2.1")
+    keeper.leave(first)
+    assert keeper.known(guessed, is_listed=False) is None  # there is room for strangers now
+    assert keeper.known(_admitted(keeper, "192.0.2.1"), is_listed=False) == "connections"
