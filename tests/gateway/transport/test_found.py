@@ -15,6 +15,7 @@ from gateway.transport.doorkeeper import Doorkeeper, DoorLimits, Visit
 from gateway.transport.frames import (
     CLIENT_PREFACE,
     HEAD_BYTES,
+    ConnectionBreach,
     Flag,
     Kind,
     frame,
@@ -164,3 +165,13 @@ def test_strangers_do_not_stay_in_the_places_that_are_kept() -> None:
     keeper.leave(first)
     assert keeper.known(guessed, is_listed=False) is None  # there is room for strangers now
     assert keeper.known(_admitted(keeper, "192.0.2.1"), is_listed=False) == "connections"
+
+
+def test_streams_that_grpc_ignores_are_not_remembered_without_end() -> None:
+    wire = Wire(ServerRelay())
+    with pytest.raises(ConnectionBreach):
+        wire.outside(wire.request(2, TE))  # a client's streams have odd numbers
+    wire = Wire(ServerRelay())
+    with pytest.raises(ConnectionBreach):
+        for at in range(10_000):
+            wire.outside(wire.request(2 * at + 1, TE))
