@@ -328,7 +328,11 @@ class _Connection(Pump[ServerRelay]):
 
     def _connect(self) -> None:
         """Connect to gRPC: the client speaks HTTP/2."""
-        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        except OSError as error:  # what the relay has would be sent later, from a buffer that others use
+            self._not_connected(error)
+            return
         try:
             sock.bind(b"\0" + self._name.encode())
             caller = Caller(
@@ -339,11 +343,14 @@ class _Connection(Pump[ServerRelay]):
             sock.connect(str(self._door.grpc_path))
         except OSError as error:
             sock.close()
-            log.warning("connection not taken", extra=fields(peer=self._peer, got=str(error)))
-            self.close()
+            self._not_connected(error)
             return
         self._visit.has_shaken_hands = True
         self.enter(sock)
+
+    def _not_connected(self, error: OSError) -> None:
+        log.warning("connection not taken", extra=fields(peer=self._peer, got=str(error)))
+        self.close()
 
     def on_grpc(self) -> None:
         """As `Pump.on_grpc`."""

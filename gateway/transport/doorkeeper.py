@@ -69,6 +69,8 @@ class Visit:
     """When it was taken."""
     is_kept: bool = False
     """It has one of the places that are kept."""
+    is_guess: bool = False
+    """It has that place only until TLS has told who it is."""
     has_shaken_hands: bool = False
     """TLS and the preface are through."""
     has_called: bool = False
@@ -105,18 +107,19 @@ class Doorkeeper:
         limits = self._limits
         if not is_kept and self._by_address[address] >= limits.connections_per_address_max:
             return "connections of an address"
+        is_guess = False
         strangers = self._count - self._kept_count
         if not is_kept and strangers >= limits.connections_max - limits.kept_places:
             if not may_be_listed:
                 return "connections"
-            is_kept = True
+            is_kept = is_guess = True
         if self._count >= limits.connections_max:
             return "connections"
         self._count += 1
         self._kept_count += is_kept
         self._by_address[address] += 1
         self._budget_of(address, now_ns).take(CONNECTION_COST)
-        visit = Visit(address, now_ns, is_kept)
+        visit = Visit(address, now_ns, is_kept, is_guess)
         visit._budget.at_ns = now_ns
         return visit
 
@@ -125,8 +128,12 @@ class Doorkeeper:
         if is_listed and not visit.is_kept:
             visit.is_kept = True
             self._kept_count += 1
-        elif visit.is_kept and not is_listed and self._strangers_are_full:
-            return "connections"
+        elif visit.is_guess and not is_listed:
+            if self._strangers_are_full:
+                return "connections"
+            visit.is_kept = False
+            self._kept_count -= 1
+        visit.is_guess = False
         return None
 
     @property

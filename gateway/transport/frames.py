@@ -173,7 +173,8 @@ class FrameScanner:
         self._preface = preface
         self._left = 0  # payload bytes of a passing DATA frame that have not come
         self._carry = bytearray()  # the beginning of a frame, where it is not whole
-        self._waiting: list[bytes] = []  # frames of ours, for the end of the DATA frame that passes
+        self._waiting: list[bytes] = []  # frames of ours, for the next place between two frames
+        self._is_feeding = False
 
     @property
     def awaits_preface(self) -> bool:
@@ -181,9 +182,12 @@ class FrameScanner:
         return bool(self._preface)
 
     def insert(self, frames: bytes) -> None:
-        """Send frames of our own, behind the DATA frame that passes now, if one does."""
+        """Send frames of our own, behind the DATA frame that passes now, if one does.
+
+        While `feed` runs, what passes of its chunk is not in `out` yet: they go behind that too.
+        """
         if frames:
-            (self._waiting if self._left else self._out).append(frames)
+            (self._waiting if self._left or self._is_feeding else self._out).append(frames)
 
     def feed(self, chunk: memoryview) -> None:
         """Take what a socket gave.
@@ -191,6 +195,13 @@ class FrameScanner:
         Raises:
             ConnectionBreach: it cannot go on; `out` holds what came before.
         """
+        self._is_feeding = True
+        try:
+            self._feed(chunk)
+        finally:
+            self._is_feeding = False
+
+    def _feed(self, chunk: memoryview) -> None:
         at, start, end = 0, 0, len(chunk)
         if self._preface:
             at = self._take_preface(chunk)
@@ -199,10 +210,9 @@ class FrameScanner:
             start = at = self._finish_carried(chunk, at)
         if self._left:
             at = self._pass_payload(chunk, at)
-            if self._waiting and not self._left:
-                self._out += (chunk[start:at], *self._waiting)
-                self._waiting.clear()
-                start = at
+        waiting = self._waiting
+        if waiting and not self._left:
+            start = self._place_waiting(chunk, start, at)
         on_data, on_payload, frame_max = self._on_data, self._on_payload, self.frame_bytes_max
         while end - at >= HEAD_BYTES:
             length = chunk[at] << 16 | chunk[at + 1] << 8 | chunk[at + 2]
@@ -220,12 +230,16 @@ class FrameScanner:
                 if on_payload is not None and after > at:
                     on_payload(chunk[at:after])
                 at = after
+                if waiting and not self._left:
+                    start = self._place_waiting(chunk, start, at)
                 continue
             after = at + HEAD_BYTES + length
             if after > end:
                 self._keep(chunk, start, at, is_data)
                 return
             instead = self._on_frame(chunk[at + 3], flags, stream_id, chunk[at + HEAD_BYTES : after])
+            if waiting:
+                start = self._place_waiting(chunk, start, at)
             if instead is not None:
                 if start < at:
                     self._out.append(chunk[start:at])
@@ -243,6 +257,14 @@ class FrameScanner:
         if at < len(chunk):
             self._carry += chunk[at:]
             self._is_announced = is_announced
+
+    def _place_waiting(self, chunk: memoryview, start: int, at: int) -> int:
+        """Hand on what passes before a place between two frames, then the frames of ours; give the place."""
+        if start < at:
+            self._out.append(chunk[start:at])
+        self._out += self._waiting
+        self._waiting.clear()
+        return at
 
     _is_announced = False
     """Whether the frame that is kept is DATA of which `on_data` knows already."""
@@ -294,6 +316,7 @@ class FrameScanner:
         carry.clear()
         self._is_announced = False
         instead = self._on_frame(kind, flags, stream_id, memoryview(whole)[HEAD_BYTES:])
+        self._place_waiting(chunk, at, at)
         if instead is None:
             self._out.append(whole)
         elif instead:

@@ -19,6 +19,9 @@ __all__ = ["MessageGate", "RefusedMessage", "ServerRelay"]
 
 PUBLISH_PATH: Final = b"/org.hiero.block.api.BlockStreamPublishService/publishBlockStream"
 """The call of publishers: its service says when a large message is its own concern."""
+STREAMS_MAX: Final = 4_096
+"""Streams that are open here. gRPC core resets those beyond `STREAMS_PER_CONNECTION_MAX`, but says nothing of
+those that it ignores: with an even number, or begun after its GOAWAY."""
 _PREFIX_BYTES: Final = 5
 """In front of each gRPC message: a byte for compression, then u32 its length."""
 _TOO_LARGE = re.compile(rb"received message larger than max \((\d+) vs\. (\d+)\)", re.IGNORECASE)
@@ -175,6 +178,12 @@ class ServerRelay(Relay):
             if block.ends_stream:
                 self._outside_ends(stream)
         elif stream_id > self.last_stream_id:
+            if not stream_id % 2 or len(self._streams) >= STREAMS_MAX:
+                raise ConnectionBreach(
+                    "streams",
+                    got=f"stream {stream_id}, and {len(self._streams)} are open",
+                    expected=f"an odd number, and at most {STREAMS_MAX} streams",
+                )
             self.last_stream_id = stream_id
             stream = self._begin(stream_id)
             if not any(name == b"te" for name, _ in fields):
