@@ -15,6 +15,7 @@ from statistics import median
 import uvloop
 
 from benchmarks.chains import Chain, make_chain
+from benchmarks.paced_publisher import latencies
 from benchmarks.publish import CASES
 from benchmarks.publish_processes import node, publish
 

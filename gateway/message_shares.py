@@ -75,7 +75,7 @@ class StreamKey(NamedTuple):
     address: str
     """The network address that shares are counted by."""
     connection: int | str
-    """A name of the connection, unique in the process."""
+    """A number or name of the connection, unique in the process."""
     stream: int
     """The number of the stream in its connection."""
 

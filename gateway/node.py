@@ -407,6 +407,7 @@ class Node:
         for watch in (
             self.account.watch(servers.show_readiness),
             watch_certificates(servers.certificates, self.metrics),
+            servers.watch_receiving(publishing.is_urgent),
         ):
             task = asyncio.ensure_future(watch)
             task.add_done_callback(_on_watch_done)

@@ -11,6 +11,7 @@ Source: design.md "The node".
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
@@ -28,19 +29,22 @@ from gateway.health_service import HealthService
 from gateway.level_service import SERVICE_NAME as LEVEL_SERVICE_NAME
 from gateway.limits import REQUEST_BYTES_MAX
 from gateway.logs import fields
-from gateway.message_shares import MessageShares
+from gateway.message_shares import MessageShares, StreamKey
 from gateway.metrics import Metrics
 from gateway.node_service import BlockNodeService
 from gateway.own_address import addresses_of
 from gateway.refused_messages import RefusedMessages
 from gateway.settings import Settings
 from gateway.tls import ServerTls, TlsFiles
+from gateway.transport.door import look_at_shares
 from gateway.transport.door_notes import DoorNotes
 
 __all__ = ["NodeServers", "Service"]
 
 log = logging.getLogger(__name__)
 
+SHARES_LOOK_SECONDS = 0.25
+"""Time between two looks at the large messages that wait."""
 PUBLISHING_NAME = publish_pb2.DESCRIPTOR.services_by_name["BlockStreamPublishService"].full_name
 STATUS_NAME = node_pb2.DESCRIPTOR.services_by_name["BlockNodeService"].full_name
 READING_NAMES = (
@@ -129,6 +133,16 @@ class NodeServers:
             control_pb2_grpc.add_NodeControlServicer_to_server(control, server)
 
         return await self._serve("control", self._settings.control_address, REQUEST_BYTES_MAX, add_services)
+
+    async def watch_receiving(self, is_urgent: Callable[[StreamKey], bool]) -> None:
+        """See to it that large messages come on, until cancelled.
+
+        Args:
+            is_urgent: whether a stream may bring the block that is to be committed next.
+        """
+        while True:
+            look_at_shares(self._shares, is_urgent)
+            await asyncio.sleep(SHARES_LOOK_SECONDS)
 
     def show_readiness(self, ready: bool) -> None:
         """Have the health service say whether the node is ready."""

@@ -63,7 +63,7 @@ from gateway.race_actions import (
 from gateway.race_tables import EndStatus
 from gateway.transport.callers import Caller, caller_of
 
-__all__ = ["BadMessage", "PublishService", "Receiving", "to_wire"]
+__all__ = ["BadMessage", "PublishService", "to_wire"]
 
 log = logging.getLogger(__name__)
 
@@ -101,36 +101,22 @@ _DENIAL_STATUS = {
 _STATUS = {status: _Wire.EndOfStream.Code.Value(status.name) for status in EndStatus}
 
 
-class Receiving:
-    """Who is told of long messages of publishers; this one counts none of them."""
-
-    def key_of(self, context: aio.ServicerContext[Any, Any]) -> StreamKey | None:
-        """Give the name of a stream in `MessageShares`; None: it has none."""
-        return None
-
-    def taken(self, key: StreamKey) -> None:
-        """Take note that a message above `SMALL_BYTES`, or a crowd, is counted in flight, or dropped."""
-
-
 class PublishService:
     """Serves publishers.
 
     Args:
         conductor: takes the events.
         admission: who may open a stream.
-        receiving: is told which long messages were taken over.
     """
 
     def __init__(
         self,
         conductor: Conductor,
         admission: Admission | None = None,
-        receiving: Receiving | None = None,
     ) -> None:
         self._conductor = conductor
         self._looking = Looking(conductor.turns)
         self._admission = admission or Admission(AdmissionLimits())
-        self._receiving = receiving or Receiving()
         self._keys: dict[PublisherId, StreamKey] = {}
         self._publisher_ids: dict[StreamKey, PublisherId] = {}
 
@@ -172,10 +158,10 @@ class PublishService:
     async def _serve(self, name: str, caller: Caller, context: aio.ServicerContext[Any, Any]) -> None:
         """Start both loops and end when both directions are over."""
         outbox = self._conductor.connect(name, address=caller.address, has_certificate=bool(caller.subjects))
-        if (key := self._receiving.key_of(context)) is not None:
+        if (key := caller.key_of(context)) is not None:
             self._keys[outbox.publisher_id] = key
             self._publisher_ids[key] = outbox.publisher_id
-        reader = asyncio.ensure_future(self._read(outbox, caller.address, context))
+        reader = asyncio.ensure_future(self._read(outbox, caller, context))
         reader.add_done_callback(lambda reading: self._on_read(outbox, reading))
         writer = asyncio.ensure_future(self._write(outbox, context))
         over = asyncio.ensure_future(outbox.over.wait())
@@ -237,7 +223,7 @@ class PublishService:
         await context.send_initial_metadata(())  # so that a publisher knows that it is heard
         await outbox.send_all(lambda response: context.write(to_wire(response)))
 
-    async def _read(self, outbox: Outbox, address: str, context: aio.ServicerContext[Any, Any]) -> None:
+    async def _read(self, outbox: Outbox, caller: Caller, context: aio.ServicerContext[Any, Any]) -> None:
         """Read until the publisher closes its side; what comes after the node's last word is dropped.
 
         A broken connection ends reading in the same way, and then cancels this task.
@@ -248,7 +234,7 @@ class PublishService:
         try:
             while (request := await reading) is not aio.EOF:
                 if not outbox.closed:
-                    if wait_ns := admission.wait_ns(outbox.name, address, conductor.now_ns()):
+                    if wait_ns := admission.wait_ns(outbox.name, caller.address, conductor.now_ns()):
                         with conductor.delaying(outbox):
                             await asyncio.sleep(wait_ns / 1e9)
                     if not conductor.arbiter.may_read(outbox.publisher_id):
@@ -259,7 +245,7 @@ class PublishService:
                     await self._handle_any(outbox, request)
                     request = None
                     if key is not None:
-                        self._receiving.taken(key)
+                        caller.taken(key.stream)
                     if not outbox.closed:
                         await conductor.room_for(outbox)
                     reading = Begun(context.read())

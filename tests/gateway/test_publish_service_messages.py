@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import grpc
 import pytest
@@ -16,11 +15,12 @@ from gateway.api import publish_pb2
 from gateway.item_set import ItemSet
 from gateway.items import ItemKind, field_item
 from gateway.limits import PUBLISHER_NAME_CHARACTERS_MAX
-from gateway.message_shares import SMALL_BYTES, StreamKey
+from gateway.message_shares import SMALL_BYTES
 from gateway.message_size import too_long
-from gateway.publish_service import METHOD_NAME, SERVICE_NAME, Receiving, publisher_name
+from gateway.publish_service import METHOD_NAME, SERVICE_NAME, publisher_name
 from gateway.race_tables import BlockState
-from gateway.transport.callers import Caller, caller_of
+from gateway.transport import door
+from gateway.transport.callers import Caller
 from tests.gateway.test_publish_service import with_node
 from tests.gateway.test_subscribe_service import until
 from tests.nodes import Publisher, Wire, make_blocks
@@ -96,39 +96,42 @@ def test_a_long_message_is_taken_over_when_it_is_counted_in_flight_and_the_await
 ) -> None:
     """What may be in flight is one message, so the second waits for the commit of the first block."""
     long = field_item(ItemKind.SIGNED_TRANSACTION, bytes(SMALL_BYTES))
-    taken: list[StreamKey] = []
-    keys = {name: StreamKey("192.0.2.1", number, 1) for number, name in enumerate(("alice", "bob"))}
+    taken: list[int] = []
+    take = door._Connection._taken
 
-    def key_of(_: Receiving, context: aio.ServicerContext[Any, Any]) -> StreamKey | None:
-        return keys.get(publish_service.publisher_name(caller_of(context), context))
+    def take_note(connection: door._Connection, stream_id: int) -> None:
+        taken.append(stream_id)
+        take(connection, stream_id)
 
-    monkeypatch.setattr(Receiving, "key_of", key_of)
-    monkeypatch.setattr(Receiving, "taken", lambda _, key: taken.append(key))
+    monkeypatch.setattr(door._Connection, "_taken", take_note)
     blocks = make_blocks(2)
 
     async def scenario(wire: Wire) -> None:
         node, arbiter = wire.node.publish_service, wire.node.conductor.arbiter
         alice, bob, carol = [await wire.publisher(name) for name in ("alice", "bob", "carol")]
-        assert not node.is_urgent(keys["alice"]), "there is no block 0 yet"
+        await until(lambda: len(node._keys) == 3)
+        of_alice, of_bob, _ = node._keys.values()
+        assert not node.is_urgent(of_alice), "there is no block 0 yet"
         await alice.items(blocks[0].items[0])
         await until(lambda: 0 in arbiter.blocks)
         await bob.items(blocks[1].items[0])
         await until(lambda: 1 in arbiter.blocks)
-        assert (node.is_urgent(keys["alice"]), node.is_urgent(keys["bob"])) == (True, False)
+        assert (node.is_urgent(of_alice), node.is_urgent(of_bob)) == (True, False)
         await bob.items(long)
-        await until(lambda: taken == [keys["bob"]])
+        await until(lambda: taken == [of_bob.stream])
         assert arbiter.inflight_bytes > SMALL_BYTES
         await bob.items(long)
         await carol.items(long)  # of no block: dropped with an answer
         await asyncio.sleep(0.1)
-        assert taken == [keys["bob"]], "there is no room"
+        assert taken == [of_bob.stream], "there is no room"
         await alice.items(*blocks[0].items[1:])
         await alice.end(0)
         await alice.expect("ack 0")
         await alice.end_stream(publish_pb2.PublishStreamRequest.EndStream.RESET)
-        assert (node.is_urgent(keys["alice"]), node.is_urgent(keys["bob"])) == (False, True)
-        await until(lambda: taken == [keys["bob"]] * 2)
-        await bob.end_stream(publish_pb2.PublishStreamRequest.EndStream.RESET)
+        assert (node.is_urgent(of_alice), node.is_urgent(of_bob)) == (False, True)
+        await until(lambda: taken == [of_bob.stream] * 2)
+        for publisher in (bob, carol):
+            await publisher.end_stream(publish_pb2.PublishStreamRequest.EndStream.RESET)
         await until(lambda: not node._keys)
         assert not node._publisher_ids
 
