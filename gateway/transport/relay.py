@@ -73,7 +73,7 @@ class Stream:
     grpc_done: bool = False
     # Flow control of a mended stream: what gRPC core allows, and what the outside was granted and has used.
     window: int = 0
-    queue: deque[memoryview] = field(default_factory=deque)
+    queue: deque[bytearray] = field(default_factory=deque)
     queued_end: bool = False
     trailers: bytes = b""
     granted: int = 0
@@ -288,7 +288,11 @@ class Relay:
             return None
         self._credit(len(payload) - len(data))
         if data:
-            stream.queue.append(memoryview(bytes(data)))
+            queue = stream.queue
+            if queue and len(queue[-1]) < FRAME_BYTES_DEFAULT:  # in pieces of one byte it would be large
+                queue[-1] += data
+            else:
+                queue.append(bytearray(data))
         stream.queued_end |= ends
         return self._drain(stream)
 
@@ -298,12 +302,12 @@ class Relay:
         while queue and stream.window > 0:
             piece = queue[0]
             size = min(len(piece), stream.window, most)
+            stream.window -= size
+            frames.append(frame(Kind.DATA, 0, stream.stream_id, bytes(piece[:size])))
             if size < len(piece):
-                queue[0] = piece[size:]
+                del piece[:size]
             else:
                 queue.popleft()
-            stream.window -= size
-            frames.append(frame(Kind.DATA, 0, stream.stream_id, piece[:size]))
         if not queue and stream.queued_end:
             frames.append(stream.trailers or frame(Kind.DATA, Flag.END_STREAM, stream.stream_id))
             stream.queued_end = False

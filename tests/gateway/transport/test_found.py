@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import socket
+import tracemalloc
 
 import hpack
 import pytest
@@ -64,7 +65,7 @@ class Wire:
         return header_frames(stream_id, self._encoder.encode(fields), ends_stream=False)
 
 
-def frames_in(data: bytes) -> list[tuple[int, int, bytes]]:
+def frames_in(data: bytes | bytearray) -> list[tuple[int, int, bytes]]:
     """The frames of one direction: type, stream, payload."""
     found, at = [], 0
     while at < len(data):
@@ -126,8 +127,7 @@ def test_a_client_for_whom_there_is_no_socket_is_let_go(monkeypatch: pytest.Monk
         door = Door(DoorPlan(DoorLimits()), DoorNotes("grpc.listen"))
         door.listen([listener])
         with socket.create_connection(listener.getsockname()[:2]) as client:
-            while not door.connections:
-                await asyncio.sleep(0.01)
+            await asyncio.sleep(0.1)
             with monkeypatch.context() as patch:
                 patch.setattr("gateway.transport.door.socket.socket", _no_socket)
                 client.sendall(CLIENT_PREFACE + frame(Kind.PING, 0, 0, b"a secret"))
@@ -172,6 +172,20 @@ def test_streams_that_grpc_ignores_are_not_remembered_without_end() -> None:
     with pytest.raises(ConnectionBreach):
         wire.outside(wire.request(2, TE))  # a client's streams have odd numbers
     wire = Wire(ServerRelay())
+    calls = b"".join(wire.request(2 * at + 1, TE) for at in range(10_000))
     with pytest.raises(ConnectionBreach):
-        for at in range(10_000):
-            wire.outside(wire.request(2 * at + 1, TE))
+        wire.outside(calls)
+
+
+def test_data_that_waits_takes_no_more_memory_in_small_pieces() -> None:
+    wire = Wire(ServerRelay())
+    wire.outside(wire.request(1) + frame(Kind.DATA, 0, 1, b"x" * WINDOW))
+    small = frame(Kind.DATA, 0, 1, b"y") * 20_000
+    tracemalloc.start()
+    wire.outside(small)
+    grown, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert grown < 100_000
+    wire.grpc(window_update(1, 1 << 20))
+    sent = frames_in(wire.sent_to_grpc[len(CLIENT_PREFACE) :])
+    assert b"".join(payload for kind, _, payload in sent if kind == Kind.DATA)[WINDOW:] == b"y" * 20_000
