@@ -162,7 +162,7 @@ class Doorkeeper:
         """
         own, shared = visit._budget, self._budget_of(visit.address, now_ns)
         own.refill(now_ns, CONTROL_BYTES_PER_SECOND, CONTROL_BYTES_SAVED)
-        cost -= data_bytes // DATA_PER_CONTROL
+        cost -= min(data_bytes // DATA_PER_CONTROL, CONTROL_BYTES_SAVED)
         if cost <= 0:
             return 0
         own.take(cost)

@@ -29,6 +29,8 @@ READ_BYTES: Final = 256 * 1024
 """Bytes that are read from a socket at once. A Unix socket takes some 200 kB in one go."""
 BUFFERS_AT_ONCE: Final = 512
 """Buffers in one call of sendmsg(2), which takes 1,024."""
+UNSENT_PIECES_MAX: Final = 64
+"""What may wait for one end, in pieces of one reading each, until the other is not read."""
 LINGER_SECONDS: Final = 1.0
 """How long a connection that ends is still read, so that its last frame is not lost to a reset."""
 FLUSH_SECONDS: Final = 30.0
@@ -72,6 +74,11 @@ class End:
     def is_clogged(self) -> bool:
         """Whether something waits to be sent to it."""
         return bool(self._unsent)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether so much waits that even those who are to hear of windows have to wait."""
+        return len(self._unsent) > UNSENT_PIECES_MAX
 
     def read_on(self) -> None:
         """Call `on_readable` when there is something."""
@@ -119,11 +126,12 @@ class End:
         if self._is_closed:
             return
         if self._unsent:
-            self._unsent.extend(map(bytes, buffers))
+            self._unsent.append(b"".join(buffers))
             return
         for at, left in self._send_now(buffers):
             self._unsent.append(bytes(left))
-            self._unsent.extend(map(bytes, buffers[at + 1 :]))
+            if buffers[at + 1 :]:
+                self._unsent.append(b"".join(buffers[at + 1 :]))
             self._loop.add_writer(self._number, self._send_unsent)
             break
 
@@ -333,6 +341,8 @@ class Pump(Generic[AnyRelay]):
             relay.to_outside.clear()
             if outside.is_clogged and grpc is not None:
                 grpc.read_no_more()
+            if outside.is_full:
+                outside.read_no_more()
 
     def _on_drained(self) -> None:
         """An end has taken what waited for it, or a pause is over."""
@@ -345,7 +355,7 @@ class Pump(Generic[AnyRelay]):
             return
         if grpc is not None and not outside.is_clogged:
             grpc.read_on()
-        if (grpc is None or not grpc.is_clogged) and not self._is_paused:
+        if (grpc is None or not grpc.is_clogged) and not (self._is_paused or outside.is_full):
             outside.read_on()
 
     def pause(self, seconds: float) -> None:

@@ -58,7 +58,8 @@ __all__ = ["Relay", "Stream"]
 _NEARLY_USED_UP: Final = 1 << 16
 """A client that waits for a window for a whole message may stop so many bytes before the end of it."""
 _ANSWER_COST: Final = 64
-"""What a PING or SETTINGS counts as beside its bytes: gRPC core answers each."""
+"""What a PING or SETTINGS counts as beside its bytes: gRPC core answers each. Also padding, for which the
+window is given back here."""
 _RESET_COST: Final = 1_000
 """What a client's RST_STREAM counts as, in bytes: a call was begun for it, in vain."""
 
@@ -204,8 +205,7 @@ class Relay:
                 expected="none",
                 code=ErrorCode.FLOW_CONTROL_ERROR,
             )
-        if not length and not flags & Flag.END_STREAM:
-            self.cost += HEAD_BYTES
+        self.cost += HEAD_BYTES  # large ones earn more than that
         stream = self._current = self._streams.get(stream_id)
         if stream is None:
             return True
@@ -286,7 +286,9 @@ class Relay:
             if ends:
                 self._outside_ends(stream)
             return None
-        self._credit(len(payload) - len(data))
+        if len(payload) > len(data):
+            self.cost += _ANSWER_COST
+            self._credit(len(payload) - len(data))
         if data:
             queue = stream.queue
             if queue and len(queue[-1]) < FRAME_BYTES_DEFAULT:  # in pieces of one byte it would be large

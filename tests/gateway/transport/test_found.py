@@ -6,6 +6,7 @@ import asyncio
 import errno
 import socket
 import tracemalloc
+from contextlib import suppress
 
 import hpack
 import pytest
@@ -23,6 +24,7 @@ from gateway.transport.frames import (
     window_update,
 )
 from gateway.transport.header_blocks import header_frames
+from gateway.transport.pump import Pump
 from gateway.transport.relay import Relay
 from gateway.transport.server_relay import ServerRelay
 
@@ -189,3 +191,49 @@ def test_data_that_waits_takes_no_more_memory_in_small_pieces() -> None:
     wire.grpc(window_update(1, 1 << 20))
     sent = frames_in(wire.sent_to_grpc[len(CLIENT_PREFACE) :])
     assert b"".join(payload for kind, _, payload in sent if kind == Kind.DATA)[WINDOW:] == b"y" * 20_000
+
+
+def _spend(what: bytes, *, further: int = 0) -> None:
+    """Let a client send the same again and again, and take it off its budget."""
+    wire, keeper = Wire(ServerRelay()), Doorkeeper(DoorLimits())
+    visit = _admitted(keeper, "192.0.2.1")
+    wire.outside(wire.request(1))
+    wire.relay.data_bytes += further
+    for _ in range(100):
+        wire.outside(what)
+        keeper.spend(visit, wire.relay.cost, wire.relay.data_bytes, 0)
+        wire.relay.cost = wire.relay.data_bytes = 0
+
+
+@pytest.mark.parametrize("further", [0, 1 << 30])
+def test_tiny_and_padded_data_is_not_free(further: int) -> None:
+    padded = frame(Kind.DATA, Flag.PADDED, 1, b"\0")
+    with pytest.raises(ConnectionBreach, match="control frames"):
+        _spend(padded * 1_000, further=further)
+    with pytest.raises(ConnectionBreach, match="control frames"):
+        _spend(frame(Kind.DATA, 0, 1, b"x") * 1_000, further=further)
+    _spend(frame(Kind.DATA, 0, 1, b"x" * 100) * 1_000)
+
+
+def test_who_does_not_read_what_is_given_back_is_not_read() -> None:
+    async def main() -> int:
+        ours, client = socket.socketpair()
+        grpc, server = socket.socketpair()
+        with client, server:
+            pump = Pump(asyncio.get_running_loop(), memoryview(bytearray(1 << 18)), ServerRelay(), ours)
+            pump.enter(grpc)
+            pump.outside.read_on()
+            client.setblocking(False)
+            request = hpack.Encoder().encode([(b":method", b"POST")])
+            client.send(CLIENT_PREFACE + header_frames(1, request, ends_stream=False))
+            padded = frame(Kind.DATA, Flag.PADDED, 1, b"\0") * 1_000
+            at = 0
+            for _ in range(5_000):
+                with suppress(BlockingIOError):
+                    at = (at + client.send(padded[at:])) % len(padded)
+                await asyncio.sleep(0)
+            unsent = len(pump.outside._unsent)
+            pump.close()
+            return unsent
+
+    assert 64 < asyncio.run(main()) < 70
