@@ -7,10 +7,15 @@ import errno
 import socket
 import tracemalloc
 from contextlib import suppress
+from datetime import UTC, datetime, timedelta
 
 import hpack
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 
+from gateway.tls import subjects_of
 from gateway.transport.door import Door, DoorPlan
 from gateway.transport.door_notes import DoorNotes
 from gateway.transport.doorkeeper import Doorkeeper, DoorLimits, Visit
@@ -237,3 +242,16 @@ def test_who_does_not_read_what_is_given_back_is_not_read() -> None:
             return unsent
 
     assert 64 < asyncio.run(main()) < 70
+
+
+def test_a_name_of_a_kind_that_cannot_be_read_is_left_out() -> None:
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "alice")])
+    now = datetime.now(UTC)
+    x400 = x509.UnrecognizedExtension(x509.SubjectAlternativeName.oid, b"\x30\x02\xa3\x00")
+    certificate = (
+        x509.CertificateBuilder(name, name, key.public_key(), 1, now, now + timedelta(days=1))
+        .add_extension(x400, critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    assert subjects_of(certificate.public_bytes(serialization.Encoding.DER)) == ("CN=alice",)
