@@ -255,3 +255,16 @@ def test_a_name_of_a_kind_that_cannot_be_read_is_left_out() -> None:
         .sign(key, hashes.SHA256())
     )
     assert subjects_of(certificate.public_bytes(serialization.Encoding.DER)) == ("CN=alice",)
+
+
+def test_no_frame_of_ours_comes_between_the_frames_of_an_answers_headers() -> None:
+    wire = Wire(ServerRelay())
+    wire.outside(wire.request(1, TE))
+    answer = hpack.Encoder().encode([(b":status", b"200"), (b"x", b"y" * 100)])
+    block = header_frames(1, answer, ends_stream=False, frame_bytes_max=len(answer) - 1)
+    wire.grpc(block[:-10])
+    wire.sent_outside.clear()
+    wire.outside(wire.request(3))  # its window is granted at once
+    wire.grpc(block[-10:])
+    kinds = [kind for kind, _, _ in frames_in(wire.sent_outside)]
+    assert kinds == [Kind.WINDOW_UPDATE, Kind.HEADERS]
