@@ -213,6 +213,7 @@ class Pump(Generic[AnyRelay]):
         self.is_closed = False
         self._buffer = buffer
         self._is_paused = False
+        self._pausing: asyncio.TimerHandle | None = None
         self._ends_at_ns: int | None = None  # once nothing more is relayed
 
     def end_of(self, sock: socket.socket, on_readable: Callable[[], None]) -> End:
@@ -363,7 +364,7 @@ class Pump(Generic[AnyRelay]):
         if not self._is_paused:
             self._is_paused = True
             self.outside.read_no_more()
-            self.loop.call_later(seconds, self._go_on)
+            self._pausing = self.loop.call_later(seconds, self._go_on)
 
     def _go_on(self) -> None:
         self._is_paused = False
@@ -427,6 +428,8 @@ class Pump(Generic[AnyRelay]):
         if self.is_closed:
             return
         self.is_closed = True
+        if self._pausing is not None:
+            self._pausing.cancel()
         self._leave_grpc()
         self.outside.close()
         self.on_closed()

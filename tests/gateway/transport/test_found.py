@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import gc
 import socket
 import tracemalloc
+import weakref
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 
@@ -268,3 +270,26 @@ def test_no_frame_of_ours_comes_between_the_frames_of_an_answers_headers() -> No
     wire.grpc(block[-10:])
     kinds = [kind for kind, _, _ in frames_in(wire.sent_outside)]
     assert kinds == [Kind.WINDOW_UPDATE, Kind.HEADERS]
+
+
+def test_connections_that_come_and_go_do_not_silence_their_address_for_long() -> None:
+    keeper = Doorkeeper(DoorLimits())
+    stays = _admitted(keeper, "192.0.2.1")
+    for _ in range(100_000):
+        keeper.leave(_admitted(keeper, "192.0.2.1"))
+    assert keeper.spend(stays, 2_048, 0, 0) < 1_000_000_000
+
+
+def test_a_connection_that_is_closed_in_a_pause_is_forgotten() -> None:
+    async def main() -> bool:
+        ours, client = socket.socketpair()
+        with client:
+            pump = Pump(asyncio.get_running_loop(), memoryview(bytearray(1)), ServerRelay(), ours)
+            pump.pause(1_000)
+            pump.close()
+            known = weakref.ref(pump)
+            del pump
+            gc.collect()
+            return known() is None
+
+    assert asyncio.run(main())
