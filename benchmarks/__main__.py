@@ -26,6 +26,7 @@ NAMES = (
     "append",
     "queries",
     "publish",
+    "front_door",
     "publish_race",
     "publish_latency",
     "failover",

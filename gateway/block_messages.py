@@ -10,7 +10,8 @@ A set never spans blocks, and has more than `set_bytes_max` bytes only if it is 
 the stream in pieces are put together again. Nothing of a block is kept but the set that is being filled.
 
 The entries are our own, of verified blocks, so only what costs nothing is checked: their order within a
-block, and the numbers in its bookmarks and at its end.
+block, and the numbers in its bookmarks and at its end. What was stored is sent, however long its items are:
+who receives has limits of its own.
 Source: wire.md section 6; design.md "From block to stream".
 """
 
@@ -26,7 +27,7 @@ from gateway.api import subscribe_pb2
 from gateway.block_layout import BLOCK_END_TYPE, CONTINUED, bookmark_of, legacy_bookmark_of
 from gateway.errors import LayoutError
 
-__all__ = ["BlockMessage", "BlockMessages", "longest_item"]
+__all__ = ["BlockMessage", "BlockMessages"]
 
 _MARKS: Final = frozenset((BOOKMARK_TYPE, BLOCK_END_TYPE))
 _Response = subscribe_pb2.SubscribeStreamResponse
@@ -41,18 +42,6 @@ class BlockMessage(NamedTuple):
     """The block that it ends; None for an item set."""
 
 
-def longest_item(message_bytes_max: int) -> int:
-    """Give the length in bytes of the longest item that fits into a message of so many bytes, alone."""
-
-    def with_head(size: int) -> int:
-        return 1 + max(1, -(-size.bit_length() // 7)) + size  # tag, length, bytes
-
-    size = message_bytes_max
-    while with_head(with_head(size)) > message_bytes_max:
-        size -= 1
-    return size
-
-
 class BlockMessages:
     """Turns entries into messages, from one place in the stream on.
 
@@ -60,10 +49,9 @@ class BlockMessages:
         block_number: the block that the first entry belongs to.
         in_block: whether the first entry is one within the block; else it is the block's first bookmark.
         set_bytes_max: a set with as many bytes of items is full.
-        item_bytes_max: the longest item that can be sent.
     """
 
-    def __init__(self, block_number: int, *, in_block: bool, set_bytes_max: int, item_bytes_max: int) -> None:
+    def __init__(self, block_number: int, *, in_block: bool, set_bytes_max: int) -> None:
         self.block_number = block_number
         """The block of the next entry."""
         self.in_block = in_block
@@ -73,11 +61,9 @@ class BlockMessages:
         self.messages: list[BlockMessage] = []
         """What is ready to be sent."""
         self._set_bytes_max = set_bytes_max
-        self._item_bytes_max = item_bytes_max
         self._items: list[bytes] = []
         self._set_bytes = 0
         self._pieces: list[bytes] = []
-        self._pieces_bytes = 0
 
     @property
     def in_item(self) -> bool:
@@ -88,7 +74,7 @@ class BlockMessages:
         """Take the next entry.
 
         Raises:
-            LayoutError: it cannot be the next one of the block, or is of an item that is too long to be sent.
+            LayoutError: it cannot be the next one of the block.
         """
         if entry_type == BOOKMARK_TYPE:
             self._bookmark(data)
@@ -127,10 +113,6 @@ class BlockMessages:
     def _run(self, items: Sequence[bytes]) -> None:
         """Take whole items of one block."""
         sizes = list(map(len, items))
-        if max(sizes, default=0) > self._item_bytes_max:
-            for item in items:
-                self._item(item)
-            return
         begin = 0
         while begin < len(items):
             # As many as fill the set; one at least, into an empty set.
@@ -164,27 +146,18 @@ class BlockMessages:
 
     def _piece(self, entry_type: int, data: bytes) -> None:
         self._pieces.append(data)
-        self._pieces_bytes += len(data)
-        if self._pieces_bytes > self._item_bytes_max:
-            raise self._too_long(self._pieces_bytes)
         if entry_type < CONTINUED:
             item = b"".join(self._pieces)
-            self._pieces, self._pieces_bytes = [], 0
+            self._pieces = []
             self._item(item)
 
     def _item(self, item: bytes) -> None:
         size_bytes = len(item)
-        if size_bytes > self._item_bytes_max:
-            raise self._too_long(size_bytes)
         if self._items and self._set_bytes + size_bytes > self._set_bytes_max:
             self.flush()
         self._items.append(item)
         self._set_bytes += size_bytes
         self.size_bytes += size_bytes
-
-    def _too_long(self, size_bytes: int) -> LayoutError:
-        expected = f"at most {self._item_bytes_max}, for a message of grpc.max_message_bytes"
-        return LayoutError(f"block {self.block_number}: an item", f"{size_bytes} bytes or more", expected)
 
     def _end(self, data: bytes) -> None:
         number = int.from_bytes(data[:8], "big")

@@ -56,7 +56,6 @@ class BlockReader:
     Args:
         streamer: the stream.
         set_bytes_max: bytes of items after which an item set, and a batch, is full.
-        item_bytes_max: the longest item that can be sent.
         shared_bytes_max: bytes of messages that are kept for others who come to the same place.
     """
 
@@ -64,12 +63,10 @@ class BlockReader:
         self,
         streamer: DataStreamer,
         set_bytes_max: int,
-        item_bytes_max: int,
         shared_bytes_max: int = SUBSCRIBE_SHARED_BYTES_MAX,
     ) -> None:
         self._streamer = streamer
         self._set_bytes_max = set_bytes_max
-        self._item_bytes_max = item_bytes_max
         self._shared_bytes_max = shared_bytes_max
         self._shared: OrderedDict[tuple[Position, int | None], Batch] = OrderedDict()
         self._shared_bytes = 0
@@ -97,7 +94,7 @@ class BlockReader:
             last_number: nothing after this block is read.
 
         Raises:
-            LayoutError: an item is too long to be sent, or the entries are not a block's.
+            LayoutError: the entries are not a block's.
             datastream.DatastreamError: the stream is damaged.
             OSError: the disk cannot be read.
         """
@@ -136,12 +133,7 @@ class BlockReader:
     def _read(self, position: Position, last_number: int | None) -> Batch:
         """Read a batch; runs in a thread."""
         entry_number, block_number, in_block = position
-        messages = BlockMessages(
-            block_number,
-            in_block=in_block,
-            set_bytes_max=self._set_bytes_max,
-            item_bytes_max=self._item_bytes_max,
-        )
+        messages = BlockMessages(block_number, in_block=in_block, set_bytes_max=self._set_bytes_max)
         total_entries = self._streamer.committed.total_entries
         try:
             while entry_number < total_entries:

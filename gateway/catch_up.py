@@ -16,12 +16,13 @@ Two aims:
     then keeps no other one from its blocks. If all have sent what cannot be, that is a `problem` at once: the
     node has another chain than they.
 
-The target is what somebody said, and is not believed: a target that nobody can show the way to costs attempts
-at growing distances, and is reported (`problem`) when the node itself does not come forward. One that only
-publishers have told of, while no peer has so much as the next block, is given up after
-`CatchUpRules.unconfirmed_ns` (`take_given_up`), and does not become a problem again before a block has come:
-a publisher that is wrong must not keep a node out of service. If it was right, the node finds out without it,
-since it asks its peers again and again, and each publisher that comes tells it.
+The target is what somebody said, and is not believed: one that is implausibly far ahead is not looked for
+(`is_plausible`); where it is there all the same, the peers tell of it, which are asked now and then. A target
+that nobody can show the way to costs attempts at growing distances, and is reported (`problem`) when the node
+itself does not come forward. One that only publishers have told of, while no peer has so much as the next
+block, is given up after `CatchUpRules.unconfirmed_ns` (`take_given_up`), and does not become a problem again
+before a block has come: a publisher that is wrong must not keep a node out of service. If it was right, the
+node finds out without it, since it asks its peers again and again, and each publisher that comes tells it.
 Source: publish-block-stream.md "Base Protocol"; wire.md section 6.
 """
 
@@ -32,6 +33,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, Literal
 
+from gateway.limits import TOLD_AHEAD_BLOCKS_MAX
 from gateway.roles import Phase
 
 __all__ = [
@@ -62,6 +64,8 @@ class CatchUpRules:
     """The longest rest."""
     unconfirmed_ns: int = 60_000_000_000
     """How long a node stands still for a target that no peer confirms before it gives that up; 0: never."""
+    ahead_blocks_max: int = TOLD_AHEAD_BLOCKS_MAX
+    """How far above what the node and its peers have a publisher may be, as far as it is believed."""
 
 
 class Rest(Enum):
@@ -345,6 +349,14 @@ class CatchUp:
             self._peers,
             key=lambda peer: (0, -(peer.last_seen or 0)) if self._is_preferred(peer) else (1, 0),
         )
+
+    def is_plausible(self, number: int, next_number: int) -> bool:
+        """Whether a publisher may be right that there is block `number`: not so far above all that is known.
+
+        `next_number` is the block that this node needs next.
+        """
+        known = [peer.last_number for peer in self._peers if peer.last_number is not None]
+        return number <= max([next_number, *known]) + self.rules.ahead_blocks_max
 
     def aim(self, number: int) -> None:
         """Somebody has told of block `number`."""

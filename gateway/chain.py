@@ -8,20 +8,49 @@ Pure. Block N's footer names the root of block N-1 and the root of the streaming
     block A > 0         block A: believed, the anchor   block A: believed; later: not checked, since a tree
                         later: checked                  cannot be continued from its root alone
 
-Source: wire.md section 7 ("Link"), proofs.md sections 3.5 and 4.
+A root has one of two layouts, and the header does not say surely which. Where both could be, a block's root
+is the first of these that there is:
+
+    the root that its proofs sign
+    the root that the links of the block after it name
+    the root in the layout of the block before it, if both headers have the same HAPI version
+    the root in the layout that the header's version suggests
+
+So the root of the last block is settled by the next one, where no proof has settled it. It depends on the
+blocks up to that one alone: nodes that have the same blocks have the same roots.
+
+Source: wire.md section 7 ("Link"), proofs.md sections 3.4, 3.5 and 4; docs/verification.md.
 """
 
 from collections.abc import Mapping
-from typing import Final, Self
+from typing import Final, Literal, NamedTuple, Self
 
 from gateway.errors import ChainMisuse, ChainStateError
 from gateway.merkle import EMPTY_HASH, HASH_SIZE, StreamingTree
 from gateway.root_hash import BlockSummary
 from gateway.verdict import Refusal, RefusalKind
 
-__all__ = ["Chain"]
+__all__ = ["Chain", "LastLayout"]
 
 _STATE_KEYS: Final = {"first_number", "last_number", "last_root_hash", "tree_stack"}
+_LATER_STATE_KEY: Final = "tree_stack_before"
+"""Absent in states that earlier versions have written."""
+
+
+class LastLayout(NamedTuple):
+    """Which layout the root of the last block has, and what its root is in the other one."""
+
+    hapi_minor: int
+    """The HAPI version of its header, minor number."""
+    root_layout: Literal[8, 16]
+    """The layout that its root is taken for."""
+    other_root_hash: bytes | None
+    """48 bytes; None: a proof signs its root, a setting says the layout, or there is no other root."""
+
+    @classmethod
+    def of(cls, summary: BlockSummary) -> Self:
+        """Give the layout of a block, as its summary has it."""
+        return cls(summary.hapi_minor, summary.root_layout, summary.root_hash_other_layout)
 
 
 class Chain:
@@ -30,7 +59,7 @@ class Chain:
     `check_links` changes nothing; `advance` takes a block in once it is committed.
     """
 
-    __slots__ = ("_first_number", "_last_number", "_last_root_hash", "_tree")
+    __slots__ = ("_first_number", "_last_layout", "_last_number", "_last_root_hash", "_tree", "_tree_before")
 
     def __init__(self, first_number: int = 0) -> None:
         """Begin an empty chain.
@@ -42,6 +71,8 @@ class Chain:
         self._last_number: int | None = None
         self._last_root_hash: bytes | None = None
         self._tree: StreamingTree | None = StreamingTree() if first_number == 0 else None
+        self._tree_before: StreamingTree | None = None  # without the last root; not known of an earlier state
+        self._last_layout: LastLayout | None = None
 
     @property
     def first_number(self) -> int:
@@ -106,8 +137,59 @@ class Chain:
             )
         return None
 
-    def advance(self, number: int, root_hash: bytes) -> None:
+    def settled_by(self, summary: BlockSummary) -> tuple[Self, Refusal | None]:
+        """Return the chain that a block continues, and why it does not, None if it does.
+
+        That is this chain; or the same with the last block's root in the other layout, if that may be and is
+        what the block's links name.
+        """
+        refusal = self.check_links(summary)
+        if refusal is not None:
+            other = self.in_other_layout()
+            if other is not None and other.check_links(summary) is None:
+                return other, None
+        return self, refusal
+
+    def in_other_layout(self) -> Self | None:
+        """Return the chain with the last block's root in the other layout; None if that cannot be."""
+        layout = self._last_layout
+        if layout is None or layout.other_root_hash is None or self._last_root_hash is None:
+            return None
+        chain = self.copy()
+        if self._tree is not None:
+            if self._tree_before is None:
+                return None
+            chain._tree = self._tree_before.copy()
+            chain._tree.push(layout.other_root_hash)
+        chain._last_root_hash = layout.other_root_hash
+        chain._last_layout = LastLayout(
+            layout.hapi_minor, 8 if layout.root_layout == 16 else 16, self._last_root_hash
+        )
+        return chain
+
+    def in_its_layout(self, summary: BlockSummary) -> BlockSummary:
+        """Return the next block's summary, in the layout of the last block where that goes before."""
+        last, other = self._last_layout, summary.in_other_layout()
+        if last is None or other is None or last.hapi_minor != summary.hapi_minor:
+            return summary
+        return summary if summary.root_layout == last.root_layout else other
+
+    @property
+    def lacks_tree_before(self) -> bool:
+        """Whether the last root cannot be replaced: an earlier version has written the state."""
+        return self._last_number is not None and self._tree is not None and self._tree_before is None
+
+    def learn(self, layout: LastLayout) -> None:
+        """Take note of the layout of the last block, which was taken in without it."""
+        self._last_layout = layout
+
+    def advance(self, number: int, root_hash: bytes, layout: LastLayout | None = None) -> None:
         """Take in the next block: it is committed.
+
+        Args:
+            number: of the block.
+            root_hash: its root.
+            layout: of that root; None: it is not known, and `learn` may tell it.
 
         Raises:
             ChainMisuse: it is not the next one; the chain is unchanged.
@@ -116,9 +198,11 @@ class Chain:
             raise ChainMisuse(number, self.next_number)
         assert len(root_hash) == HASH_SIZE
         if self._tree is not None:
+            self._tree_before = self._tree.copy()
             self._tree.push(root_hash)
         self._last_number = number
         self._last_root_hash = root_hash
+        self._last_layout = layout
 
     def copy(self) -> Self:
         """Return a chain that goes on from here on its own, to check blocks ahead of their commit."""
@@ -126,15 +210,18 @@ class Chain:
         chain._last_number = self._last_number
         chain._last_root_hash = self._last_root_hash
         chain._tree = None if self._tree is None else self._tree.copy()
+        chain._tree_before = self._tree_before  # which nobody changes
+        chain._last_layout = self._last_layout
         return chain
 
     def state(self) -> dict[str, object]:
-        """Return all of it as plain values for JSON, hashes in hex."""
+        """Return it as plain values for JSON, hashes in hex; all but the last block's layout."""
         return {
             "first_number": self._first_number,
             "last_number": self._last_number,
             "last_root_hash": None if self._last_root_hash is None else self._last_root_hash.hex(),
-            "tree_stack": None if self._tree is None else [root.hex() for root in self._tree.state()[1]],
+            "tree_stack": _stack(self._tree),
+            _LATER_STATE_KEY: _stack(self._tree_before),
         }
 
     @classmethod
@@ -144,8 +231,9 @@ class Chain:
         Raises:
             ChainStateError: the values do not describe a chain.
         """
-        if set(state) != _STATE_KEYS:
-            raise ChainStateError("chain state", f"keys {sorted(state)}", f"keys {sorted(_STATE_KEYS)}")
+        if set(state) - {_LATER_STATE_KEY} != _STATE_KEYS:
+            expected = f"keys {sorted(_STATE_KEYS | {_LATER_STATE_KEY})}"
+            raise ChainStateError("chain state", f"keys {sorted(state)}", expected)
         first = _number(state, "first_number")
         chain = cls(first)
         if state["last_number"] is not None:
@@ -161,7 +249,14 @@ class Chain:
                 "chain state: last_root_hash", "a value", "none, as there is no last_number"
             )
         chain._tree = _tree(state["tree_stack"], first, chain.next_number)
+        before = state.get(_LATER_STATE_KEY)
+        if before is not None and chain._last_number is not None:
+            chain._tree_before = _tree(before, first, chain._last_number)
         return chain
+
+
+def _stack(tree: StreamingTree | None) -> list[str] | None:
+    return None if tree is None else [root.hex() for root in tree.state()[1]]
 
 
 def _number(state: Mapping[str, object], key: str) -> int:

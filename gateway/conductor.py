@@ -23,7 +23,7 @@ from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 
 from gateway.acknowledging import Acknowledging, StoredBlock
-from gateway.conductor_notes import note_answer
+from gateway.conductor_notes import note_answer, note_stray
 from gateway.dispute import source_of
 from gateway.group_commit import GroupCommit
 from gateway.hash_process import HashProcess
@@ -51,6 +51,7 @@ from gateway.race_actions import (
     Send,
     Skip,
     SourceError,
+    Stray,
     Verify,
 )
 from gateway.race_facts import LIVE
@@ -344,6 +345,8 @@ class Conductor:
             case CatchUp(target_number):
                 for tell_target in self._catch_up_listeners:
                     asyncio.get_running_loop().call_soon(tell_target, target_number)
+            case Stray():
+                note_stray(self._metrics, self._outboxes[action.publisher_id].name, action)
             case SourceError():
                 for tell in self._source_error_listeners:
                     asyncio.get_running_loop().call_soon(tell)

@@ -10,20 +10,20 @@ import logging
 from gateway.dispute import Disputed
 from gateway.logs import fields
 from gateway.metrics import Metrics
-from gateway.race_actions import Acknowledgement, Drop, EndOfStream, Resend, Response, Skip
+from gateway.race_actions import Acknowledgement, Drop, EndOfStream, Resend, Response, Skip, Stray
 from gateway.race_tables import EndStatus, Failure
-from gateway.verdict import Refusal
+from gateway.verdict import Fault, Refusal
 
-__all__ = ["RESENT_BEGINNING", "note_answer", "note_dispute", "note_drop", "note_refusal"]
+__all__ = ["RESENT_BEGINNING", "note_answer", "note_dispute", "note_drop", "note_refusal", "note_stray"]
 
 log = logging.getLogger(__name__)
 
 RESENT_BEGINNING = "beginning"
-"""The reason of a ResendBlock for a block that did not fail: it was skipped for a beginning that did."""
+"""The reason of a ResendBlock for a block that did not fail: it was passed for a beginning that did."""
 
 _USUAL_ENDS = (EndStatus.SUCCESS, EndStatus.DUPLICATE_BLOCK)
 _OURS = (Failure.TIMED_OUT, Failure.NODE)
-_SAID_BEFORE = (Failure.REFUSED, Failure.DISPUTED)
+_SAID_BEFORE = (Failure.REFUSED, Failure.UNCHECKED, Failure.DISPUTED)
 
 
 def note_answer(metrics: Metrics, publisher: str, response: Response) -> None:
@@ -55,7 +55,7 @@ def note_answer(metrics: Metrics, publisher: str, response: Response) -> None:
 def note_refusal(metrics: Metrics, number: int, publisher: str, refusal: Refusal) -> None:
     """Take note of a block that cannot be accepted."""
     log.warning(
-        "block refused",
+        "block refused" if refusal.kind.fault is Fault.SENDER else "block cannot be checked",
         extra=fields(
             block=number,
             publisher=publisher,
@@ -80,6 +80,13 @@ def note_dispute(disputed: Disputed) -> None:
             sources=len(disputed.sources),
         ),
     )
+
+
+def note_stray(metrics: Metrics, publisher: str, action: Stray) -> None:
+    """Take note of a message that was dropped; of many in a row the first is logged."""
+    metrics.stray_messages.inc()
+    if action.is_first:
+        log.warning("stray message dropped", extra=fields(publisher=publisher, reason=action.reason))
 
 
 def note_drop(publisher: str, action: Drop) -> None:

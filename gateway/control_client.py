@@ -15,6 +15,7 @@ from grpc import aio
 
 from gateway.addresses import parse_address
 from gateway.api import control_pb2, control_pb2_grpc
+from gateway.block_numbers import from_wire
 from gateway.channels import ClientTls, open_channel
 from gateway.errors import AddressError, NodeCallFailed
 from gateway.failover import NodeStatus
@@ -22,8 +23,6 @@ from gateway.limits import CONTROL_CALL_SECONDS
 from gateway.roles import Phase
 
 __all__ = ["ControlClient"]
-
-U64_MAX = (1 << 64) - 1
 
 # gRPC says UNAVAILABLE for these, too, which differ from a dead node by its words alone. One that ends the
 # connection at once, as a TLS server does with what is not TLS, is like the proxy of a dead node.
@@ -112,7 +111,7 @@ def status_of(state: control_pb2.NodeState, asked: str) -> NodeStatus:
         phase = Phase.DRAINING
     return NodeStatus(
         phase=phase,
-        last_number=None if state.last_block_number == U64_MAX else state.last_block_number,
+        last_number=from_wire(state.last_block_number),
         last_root_hash=state.last_root_hash,
         grpc_address=_reached(state.grpc_address, asked),
         subscriber_address=_reached(state.subscriber_address or state.grpc_address, asked),

@@ -24,6 +24,7 @@ from grpc import aio
 from datastream.errors import DatastreamError
 from gateway.addresses import parse_address
 from gateway.api import control_pb2, control_pb2_grpc
+from gateway.block_numbers import to_wire
 from gateway.errors import AddressError, GatewayError, RoleRefused
 from gateway.ledger import Ledger
 from gateway.limits import CONTROL_SECONDS_MAX
@@ -37,7 +38,6 @@ __all__ = ["ControlService", "IsItself", "NodeFacts"]
 
 log = logging.getLogger(__name__)
 
-U64_MAX = (1 << 64) - 1
 _Context = aio.ServicerContext[Any, Any]
 
 _PHASE = {phase: control_pb2.Phase.Value(phase.name) for phase in Phase}
@@ -152,7 +152,7 @@ class ControlService(control_pb2_grpc.NodeControlServicer):
         chain = self._ledger.chain
         return control_pb2.NodeState(
             phase=_PHASE[self._keeper.phase],
-            last_block_number=U64_MAX if chain.last_number is None else chain.last_number,
+            last_block_number=to_wire(chain.last_number),
             last_root_hash=chain.last_root_hash or b"",
             grpc_address=grpc_address,
             publisher_count=publisher_count,

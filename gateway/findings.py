@@ -18,6 +18,7 @@ from gateway.limits import QUIET_BLOCK_TIMES, QUIET_SECONDS_MIN, STANDBY_WAIT_SE
 
 __all__ = [
     "ADVICE",
+    "LACK_SECONDS",
     "Advice",
     "Facts",
     "Finding",
@@ -31,12 +32,18 @@ __all__ = [
 ]
 
 
+LACK_SECONDS: Final = 10.0
+"""How long no block is acknowledged before one that the node could not check makes it not ready. While blocks
+come, a publisher could make the node unready at will; a network has a block every few seconds."""
+
+
 class Kind(Enum):
     """The class of a finding."""
 
     STARTING = "starting"
     STOPPING = "stopping"
     DISK = "disk"
+    LACK = "lack"
     BROKEN = "broken"
     BEHIND = "behind"
     DEAD_END = "dead end"
@@ -49,6 +56,7 @@ class Kind(Enum):
     DOUBT = "doubt"
     CERTIFICATE = "certificate"
     CONNECTIONS = "connections"
+    MESSAGE_TOO_LONG = "message too long"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +82,12 @@ ADVICE: Final[dict[Kind, Advice]] = {
         "Make room, or mend the disk of data_dir: the node tries again twice a second and goes on by itself. "
         "Publishers with another address are there already.",
         "The disk is slow or full",
+        is_problem=True,
+    ),
+    Kind.LACK: Advice(
+        "Give the node what it lacks, and restart it: the --ledger-key that is named, an address book that "
+        "has the key, or a later Sluice for an item that it does not know.",
+        "Blocks cannot be checked",
         is_problem=True,
     ),
     Kind.BROKEN: Advice(
@@ -138,6 +152,12 @@ ADVICE: Final[dict[Kind, Advice]] = {
         "Connections are refused or ended",
         is_problem=False,
     ),
+    Kind.MESSAGE_TOO_LONG: Advice(
+        "If it is a publisher of yours: raise grpc.max_message_bytes on every node, or have it send smaller "
+        "items.",
+        "Messages are refused",
+        is_problem=False,
+    ),
 }
 
 
@@ -183,13 +203,19 @@ class Facts:
     certificates: tuple[str, ...] = ()
     """What is wrong with certificates, or soon will be."""
     door: tuple[str, ...] = ()
-    """Connections and messages that were refused or ended lately, in words."""
+    """Connections that were refused or ended lately, in words."""
     standbys: StandbyFacts | None = None
     """Of the nodes that acknowledgements wait for; None: they wait for none."""
     is_starting: bool = False
     """It does not listen for gRPC yet."""
     disputed: Disputed | None = None
     """The dispute over its last block."""
+    lack: str | None = None
+    """Why the block that comes next could not be checked here."""
+    stored_seconds: float | None = None
+    """Since a block was acknowledged; None: none was, since the node started."""
+    refused_message: str | None = None
+    """What message was refused for its length, if one was of late."""
 
 
 Seen = tuple[Kind, str]
@@ -205,6 +231,8 @@ def look(facts: Facts) -> list[Seen]:
         seen.append((Kind.STOPPING, "the node is stopping"))
     if facts.disk_failure is not None:
         seen.append((Kind.DISK, f"blocks cannot be written: {facts.disk_failure}"))
+    if facts.lack is not None and _stands(facts):
+        seen.append((Kind.LACK, facts.lack))
     if facts.is_broken:
         seen.append((Kind.BROKEN, "the publish race has stopped on an internal error, see the log"))
     if facts.catch_up_problem is not None:
@@ -214,6 +242,14 @@ def look(facts: Facts) -> list[Seen]:
     if facts.standbys is not None:
         seen += _standbys(facts.standbys)
     return seen if facts.is_stopping else seen + _notes(facts)
+
+
+def _stands(facts: Facts) -> bool:
+    """Tell whether the chain stands still, so that what one publisher sent may be what all would send.
+
+    While blocks come, the node has what the chain needs: nobody makes it unready by a proof of another kind.
+    """
+    return facts.stored_seconds is None or facts.stored_seconds >= LACK_SECONDS
 
 
 def _standbys(facts: StandbyFacts) -> list[Seen]:
@@ -260,6 +296,8 @@ def _notes(facts: Facts) -> list[Seen]:
         seen.append((Kind.CERTIFICATE, "; ".join(facts.certificates)))
     if facts.door:
         seen.append((Kind.CONNECTIONS, "; ".join(facts.door)))
+    if facts.refused_message is not None:
+        seen.append((Kind.MESSAGE_TOO_LONG, facts.refused_message))
     return seen
 
 

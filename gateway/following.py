@@ -31,16 +31,17 @@ from gateway.errors import GatewayError, PeerError
 from gateway.limits import (
     FOLLOW_SETTLE_SECONDS,
     KEEPALIVE_PEER_SECONDS,
+    MESSAGE_BYTES_DEFAULT,
     PEER_BLOCK_DOUBLINGS_MAX,
     PEER_BLOCK_STALLS,
     PEER_POLL_SECONDS,
     PEER_STATUS_SECONDS_MAX,
 )
 from gateway.logs import fields
+from gateway.message_size import why_too_long
 from gateway.metrics import Metrics
-from gateway.node_service import INSTANCE_KEY, ask_status
+from gateway.node_service import INSTANCE_KEY, ask_status, held_of
 from gateway.peer_stream import PeerStream
-from gateway.subscription import U64_MAX
 
 __all__ = ["Following"]
 
@@ -69,7 +70,7 @@ class Following:
         *,
         rules: CatchUpRules | None = None,
         stall_seconds: float = 10.0,
-        message_bytes_max: int = 32 << 20,
+        message_bytes_max: int = MESSAGE_BYTES_DEFAULT,
         tls: ClientTls | None = None,
         instance: str = "",
     ) -> None:
@@ -92,6 +93,8 @@ class Following:
         """Why this node could not take blocks when that was said last, and the block that it needed then."""
         self._given_up: tuple[int | None, int] = None, 0
         """The target that was given up last, and the block that was needed then."""
+        self._said_implausible = False
+        """The last block that a publisher has told of was implausibly far ahead."""
         self._failure: str | None = None
         """Why the loop has ended, which would be our bug."""
         self._stream: PeerStream | None = None
@@ -172,7 +175,7 @@ class Following:
         assert self._task is None, "stop first"
         self._machine, self._failure = machine, None
         if not machine.live and self._conductor.catch_up_target is not None:
-            machine.aim(self._conductor.catch_up_target)
+            self._aim(machine, self._conductor.catch_up_target)
         self._task = asyncio.get_running_loop().create_task(self._run(machine))
         self._task.add_done_callback(self._on_done)
 
@@ -184,8 +187,23 @@ class Following:
 
     def _on_target(self, target_number: int) -> None:
         if self._machine is not None and not self._machine.live:
-            self._machine.aim(target_number)
+            self._aim(self._machine, target_number)
             self._changed.set()
+
+    def _aim(self, machine: CatchUp, told_number: int) -> None:
+        """Aim at a block that a publisher has told of, unless there can hardly be such a block."""
+        if machine.is_plausible(told_number, self._conductor.next_to_store):
+            machine.aim(told_number)
+            self._said_implausible = False
+            return
+        self._conductor.arbiter.forget_catch_up_target()  # or lower ones would not be told
+        level = logging.DEBUG if self._said_implausible else logging.WARNING
+        self._said_implausible = True
+        log.log(
+            level,
+            "a publisher told of a block that is implausibly far ahead; it is not looked for",
+            extra=fields(target=told_number, next=self._conductor.next_to_store),
+        )
 
     async def _run(self, machine: CatchUp) -> None:
         """Try peers as the machine says, until cancelled."""
@@ -243,6 +261,8 @@ class Following:
             outcome, reason = await relayed_if_refused(address, lambda: self._attempt(machine, address))
         except aio.AioRpcError as error:
             outcome, reason = Outcome.UNREACHABLE, f"{error.code().name}: {error.details()}"
+            if why := why_too_long(reason, "grpc.max_message_bytes of this node"):
+                outcome, reason = Outcome.NODE, f"a block of {address}: {why}"
         except PeerError as error:
             outcome, reason = Outcome.LIED, str(error)
         except GatewayError as error:  # a certificate that cannot be read
@@ -452,6 +472,4 @@ async def ask(stub: node_pb2_grpc.BlockNodeServiceAsyncStub, timeout_seconds: fl
     """
     status, facts = await ask_status(stub, "", timeout_seconds)
     instance, role = str(facts.get(INSTANCE_KEY, "")), str(facts.get("role", ""))
-    if status.last_available_block == U64_MAX:
-        return Said(None, None, instance, role)
-    return Said(status.first_available_block, status.last_available_block, instance, role)
+    return Said(*held_of(status), instance, role)

@@ -11,7 +11,8 @@ the next one.
 A group has flushes of its own
 
 - where it would hold up the one before it: it is large, or is laid out in the event loop
-  (`gateway.committing`), or is block 0, of which more is to be kept;
+  (`gateway.committing`), or is block 0, of which more is to be kept, or begins with a block that settles the
+  root hash of the one before it, which is written first (`Ledger.settle`);
 - where the one before it has several blocks. They come faster than they can be written one by one, and then
   the processors are what there is too little of: while the flush lasts, and until the event loop has heard
   of it and asks the thread again, more of them gather.
@@ -37,6 +38,7 @@ from typing import NamedTuple
 from datastream.errors import CommitFailed
 from datastream.layout import ENTRY_HEAD_SIZE
 from gateway.begun import Begun
+from gateway.chain import LastLayout
 from gateway.committing import commit, is_laid_out_in_loop
 from gateway.in_flight import Attempt
 from gateway.ledger import Ledger, VerifiedBlock
@@ -176,7 +178,12 @@ class GroupCommit:
             self.queue
             and len(attempts) < self._blocks_max
             and (
-                not attempts or (file_bytes < COMMIT_GROUP_BYTES_MAX and _is_apart(self.queue[0]) == is_apart)
+                not attempts
+                or (
+                    file_bytes < COMMIT_GROUP_BYTES_MAX
+                    and self.queue[0].settles is None
+                    and _is_apart(self.queue[0]) == is_apart
+                )
             )
         ):
             attempt = self.queue.popleft()
@@ -184,13 +191,17 @@ class GroupCommit:
             size_bytes += attempt.summary.size_bytes
             file_bytes += attempt.summary.size_bytes + len(attempt.items) * ENTRY_HEAD_SIZE
             attempts.append(attempt)
-            root_hash = attempt.summary.root_hash
-            blocks.append(VerifiedBlock(attempt.number, attempt.items, root_hash, attempt.kinds))
+            root_hash, layout = attempt.summary.root_hash, LastLayout.of(attempt.summary)
+            blocks.append(VerifiedBlock(attempt.number, attempt.items, root_hash, attempt.kinds, layout))
         return _Group(attempts, blocks, size_bytes, self._now_ns())
 
     async def _commit_apart(self, group: _Group) -> _Failure | None:
         """Commit a group by itself, for which something is to be done in the event loop."""
         try:
+            settled_root_hash = group.attempts[0].settles
+            if settled_root_hash is not None:
+                await self._thread.run(self._ledger.settle, settled_root_hash)
+                self._ledger.settled()
             took_ns = await commit(
                 *(self._ledger, group.blocks, group.size_bytes, self._thread, self._turns),
                 now_ns=self._now_ns,
@@ -316,7 +327,11 @@ class GroupCommit:
 def _is_apart(attempt: Attempt) -> bool:
     """Tell whether a block is committed by itself: something is to be done for it in the event loop."""
     assert attempt.summary is not None
-    return attempt.number == 0 or is_laid_out_in_loop(1, len(attempt.items), attempt.summary.size_bytes)
+    return (
+        attempt.number == 0
+        or attempt.settles is not None
+        or is_laid_out_in_loop(1, len(attempt.items), attempt.summary.size_bytes)
+    )
 
 
 async def _raise(error: Exception) -> None:

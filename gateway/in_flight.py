@@ -10,6 +10,9 @@ a block. The outcome goes back to the arbiter: at once, as what a method returns
                 which `gateway.dispute` tells                                           ──► linked, refused
     Drop        the attempt is gone, and with it whatever is still being done for it
 
+A block that this node cannot check is dropped without a word against who sent it, and noted as what the node
+lacks until a block of that number is stored (`lack_of`).
+
 Invariants
   - The items of an attempt are hashed in the order in which they came: behind a set that waits for a thread
     all others wait.
@@ -25,9 +28,10 @@ import logging
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from datastream.errors import DatastreamError
-from gateway.chain import Chain
+from gateway.chain import Chain, LastLayout
 from gateway.conductor_notes import note_dispute, note_drop, note_refusal
 from gateway.dispute import Dispute, Disputed, Source
 from gateway.errors import BlockRefused, LayoutError
@@ -39,9 +43,11 @@ from gateway.proof_checks import ProofChecks
 from gateway.proofs.ledger_data import LedgerData
 from gateway.race import Arbiter
 from gateway.race_actions import Action, Append, AttemptId, Begin, CheckLink, Drop, Verify
+from gateway.race_tables import Failure
 from gateway.root_hash import BlockHasher, BlockSummary
+from gateway.verdict import Fault
 
-__all__ = ["Attempt", "BlocksInFlight"]
+__all__ = ["Attempt", "BlocksInFlight", "Lack"]
 
 log = logging.getLogger(__name__)
 
@@ -69,6 +75,8 @@ class Attempt:
     """What hashes them."""
     proving: asyncio.Task[None] | None = None
     """The check of its proofs, where that is not done at once."""
+    settles: bytes | None = None
+    """The root hash of the block before it, where its links show that this is that of the other layout."""
     published: LedgerData | None = None
     """What it publishes, if it is a block 0 that was accepted."""
     ended: bool = False
@@ -78,6 +86,15 @@ class Attempt:
     def publisher(self) -> str:
         """Who sends it, for people."""
         return self.source.name
+
+
+class Lack(NamedTuple):
+    """Why this node cannot check blocks."""
+
+    number: int
+    """The block that could not be checked."""
+    text: str
+    """Which block, and what is missing, as the log has it."""
 
 
 class BlocksInFlight:
@@ -123,6 +140,18 @@ class BlocksInFlight:
         """The block of an earlier run whose proofs are checked again, or were last."""
         self._said: tuple[int, bool] | None = None
         """The dispute that was logged last."""
+        self._lack: Lack | None = None
+
+    def lack_of(self, number: int) -> str | None:
+        """Say why the block that comes next, `number`, could not be checked; None: nothing is known of it."""
+        return self._lack.text if self._lack is not None and self._lack.number == number else None
+
+    def note_lack(self, lack: Lack) -> None:
+        """Take note of a block that could not be checked; the lowest that is still to be stored is kept."""
+        chain, held = self._chain_ahead, self._lack
+        next_number = self._arbiter.next_number if chain.last_number is None else chain.next_number
+        if held is None or not next_number <= held.number < lack.number:
+            self._lack = lack
 
     def begin(self, action: Begin, source: Source) -> None:
         """A publisher has won a block."""
@@ -218,7 +247,7 @@ class BlocksInFlight:
             self._perform(self._refused(attempt, refused))
             return
         attempt.proving = None
-        attempt.summary, attempt.published = verdict
+        attempt.summary, attempt.published = verdict.summary, verdict.published
         self._perform(self._arbiter.verified(attempt.attempt_id, self._now_ns()))
 
     def _awaits_block_0(self) -> bool:
@@ -238,22 +267,34 @@ class BlocksInFlight:
                 log.warning(
                     "the chain begins after block 0", extra=fields(note=self._chain_ahead.anchor_note)
                 )
-        refusal = self._chain_ahead.check_links(summary)
+        chain, refusal = self._chain_ahead.settled_by(summary)
         if refusal is not None:
-            is_disputed = self._note_dispute(attempt.source, summary)
-            return self._refused(attempt, BlockRefused(refusal), is_disputed=is_disputed)
-        self._chain_ahead.advance(summary.number, summary.root_hash)
+            failure = Failure.DISPUTED if self._note_dispute(attempt.source, summary) else Failure.REFUSED
+            return self._refused(attempt, BlockRefused(refusal), failure)
+        if chain is not self._chain_ahead:
+            attempt.settles = chain.last_root_hash
+            log.info(
+                "the next block tells the layout of a block's root hash",
+                extra=fields(block=chain.last_number, root_hash=summary.previous_root_hash.hex()),
+            )
+            self._chain_ahead = chain
+        attempt.summary = summary = chain.in_its_layout(summary)
+        chain.advance(summary.number, summary.root_hash, LastLayout.of(summary))
         self._linked = summary
         self._metrics.blocks_verified.inc()
         return self._arbiter.linked(action.attempt_id, self._now_ns())
 
     def _refused(
-        self, attempt: Attempt, refused: BlockRefused, *, is_disputed: bool = False
+        self, attempt: Attempt, refused: BlockRefused, failure: Failure = Failure.REFUSED
     ) -> Sequence[Action]:
-        note_refusal(self._metrics, attempt.number, attempt.publisher, refused.refusal)
-        return self._arbiter.refused(
-            attempt.attempt_id, str(refused.refusal), self._now_ns(), is_disputed=is_disputed
-        )
+        number, refusal = attempt.number, refused.refusal
+        note_refusal(self._metrics, number, attempt.publisher, refusal)
+        if refusal.kind.fault is not Fault.SENDER:
+            failure = Failure.UNCHECKED
+            self.note_lack(
+                Lack(number, f"block {number} of {attempt.publisher} cannot be checked: {refusal}")
+            )
+        return self._arbiter.refused(attempt.attempt_id, str(refusal), self._now_ns(), failure=failure)
 
     # --- the dispute over the last stored block ------------------------------------------------------------
 

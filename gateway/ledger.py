@@ -13,8 +13,8 @@ Invariants
   - Blocks have consecutive numbers; the last committed entry is the end of a block.
   - The snapshot is a shortcut: one that does not fit the stream is ignored, and made again. Where it
     tells of blocks and the stream has none at all, nothing is begun anew.
-  - `append`, `begin`, `finish`, `give_up`, `stage` and `commit_staged` are called from one thread at a time;
-    everything else from any.
+  - `append`, `begin`, `finish`, `give_up`, `stage`, `commit_staged`, `settle` are called from one thread at a
+    time; everything else from any.
 Source: design.md "From block to stream", "Durability and speed".
 """
 
@@ -46,7 +46,7 @@ from gateway.block_layout import (
     encode_runs,
     legacy_bookmark_of,
 )
-from gateway.chain import Chain
+from gateway.chain import Chain, LastLayout
 from gateway.errors import ChainStateError, Fatal, LayoutError
 from gateway.limits import (
     CHAIN_SNAPSHOT_BLOCKS,
@@ -80,6 +80,8 @@ class VerifiedBlock(NamedTuple):
     """48 bytes."""
     kinds: Sequence[int] | None = None
     """`kinds_of(items)`, where they are known; else they are read from the items."""
+    layout: LastLayout | None = None
+    """The layout of the root hash, where it is known."""
 
 
 class Ledger:
@@ -262,9 +264,41 @@ class Ledger:
         if self.chain.last_number is None:
             self.chain = Chain(block.number)
             self.first_number = block.number
-        self.chain.advance(block.number, block.root_hash)
+        self.chain.advance(block.number, block.root_hash, block.layout)
         for callback in self._callbacks:
             callback()
+
+    def learn(self, layout: LastLayout) -> None:
+        """Take note of the layout of the last block, which a start does not read."""
+        if layout.other_root_hash is not None and self.chain.lacks_tree_before:
+            last_number, self.chain = self.chain.last_number, Chain(self.chain.first_number)
+            assert last_number is not None
+            log.warning(
+                "chain snapshot is of an earlier version: all root hashes are read again",
+                extra=fields(first_block=self.chain.first_number, last_block=last_number),
+            )
+            self._roll_forward(self.chain.first_number, last_number, lambda: None)
+        self.chain.learn(layout)
+
+    def settle(self, root_hash: bytes) -> None:
+        """Write the root hash of the last block: the next one shows that it is that of the other layout.
+
+        It is on disk on return; `settled` is to follow. In the thread that appends, with nothing begun.
+
+        Raises:
+            datastream.CommitFailed: the disk refused; the block's end is as it was.
+        """
+        self.streamer.rollback_group()  # as in `_lay_out`
+        end = self.streamer.committed.total_entries - 1
+        number, before = _block_end(self.streamer.path, self.streamer.get_entry(end))
+        if before != root_hash:
+            self.streamer.update_entry_data(end, BLOCK_END_TYPE, number.to_bytes(8, "big") + root_hash)
+
+    def settled(self) -> None:
+        """Take note that `settle` has written the last block's root hash."""
+        chain = self.chain.in_other_layout()
+        assert chain is not None
+        self.chain = chain
 
     def on_advance(self, callback: Callable[[], None]) -> Callable[[], None]:
         """Have `callback` called by `advance` after each block; return what ends that."""

@@ -18,6 +18,7 @@ from google.protobuf.message import DecodeError
 from grpc import aio
 
 from gateway.api import standby_pb2
+from gateway.block_numbers import to_wire
 from gateway.ledger import Ledger
 from gateway.limits import (
     STANDBY_STREAMS_MAX,
@@ -25,7 +26,6 @@ from gateway.limits import (
     STANDBY_WRITE_SECONDS_MAX,
 )
 from gateway.logs import fields
-from gateway.subscription import U64_MAX
 from gateway.transport.callers import Caller, caller_of
 
 __all__ = ["SERVICE_NAME", "LevelService"]
@@ -125,7 +125,7 @@ class LevelService:
     def _last(self) -> standby_pb2.Level:
         chain = self._ledger.chain
         return standby_pb2.Level(
-            block_number=U64_MAX if chain.last_number is None else chain.last_number,
+            block_number=to_wire(chain.last_number),
             root_hash=chain.last_root_hash or b"",
             instance=self._instance,
         )

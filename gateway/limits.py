@@ -15,7 +15,6 @@ __all__ = [
     "BLAMED_PUBLISHERS_KEPT",
     "BLOCK_ANSWER_BYTES_MAX",
     "BLOCK_ITEMS_MAX",
-    "BLOCK_NUMBER_MAX",
     "CERTIFICATE_LOOK_SECONDS",
     "CERTIFICATE_WARNING_DAYS",
     "CHAIN_SNAPSHOT_BLOCKS",
@@ -42,7 +41,6 @@ __all__ = [
     "GC_OBJECTS_MIN",
     "HALF_CLOSE_SECONDS",
     "HANDSHAKE_SECONDS_MAX",
-    "HARD_MESSAGE_FACTOR",
     "HASH_BACKLOG_ITEMS",
     "HASH_BATCH_BYTES",
     "HASH_BATCH_ITEMS",
@@ -73,6 +71,7 @@ __all__ = [
     "LEVEL_LOOK_SECONDS",
     "LISTENING_SECONDS",
     "LOOP_WATCH_SECONDS",
+    "MESSAGE_BYTES_DEFAULT",
     "MESSAGE_PACES_KEPT",
     "METRIC_PUBLISHERS_MAX",
     "OWN_MAPPING_BYTES_MIN",
@@ -131,6 +130,7 @@ __all__ = [
     "THREAD_SWITCH_SECONDS",
     "TIMER_LATE_SECONDS_MAX",
     "TLS_FILE_BYTES_MAX",
+    "TOLD_AHEAD_BLOCKS_MAX",
     "TURN_ITEMS_MIN",
     "WARM_UP_SECONDS_MAX",
 ]
@@ -269,16 +269,13 @@ CONTROL_SECONDS_MAX: Final = 3_600
 
 # --- publishing ---------------------------------------------------------------------------------------------
 
-BLOCK_NUMBER_MAX: Final = (1 << 64) - 2
-"""The highest number that a block can have: the one above it means "no block yet" (wire.md section 6)."""
-
 BLOCK_ITEMS_MAX: Final = 2_000_000
 """Items in one block. Python needs some 70 bytes for an item beside its own, and its entry 17, so a block of
 empty items would cost far more than `publish.max_block_bytes` says. Real blocks have some thousands."""
 
 SET_ITEMS_MAX: Final = 500_000
 """Items in one message of a publisher. To look at one and to hash it takes a microsecond, however short it
-is, so this is half a second, and some 15 ms of the event loop. 8 MiB of items of 110 bytes are 75,000."""
+is, so this is half a second, and some 15 ms of the event loop. Of a message of 125 MB they have 260 bytes."""
 
 ITEM_OVERHEAD_BYTES: Final = 64
 """Counted for each item in flight beside its own bytes: the 33 of a `bytes` object, rounded up to 16, and its
@@ -391,9 +388,9 @@ HALF_CLOSE_SECONDS: Final = 0.02
 """How long after the end of a publisher's messages the stream has to live to count as closed in order. gRPC
 reports the end of a broken stream in the same way, and says that it is broken some 0.1 ms later."""
 
-HARD_MESSAGE_FACTOR: Final = 2
-"""A message up to this many times `grpc.max_message_bytes` is received, so that it can be answered with
-INVALID_REQUEST; a longer one is ended by gRPC itself, with RESOURCE_EXHAUSTED."""
+MESSAGE_BYTES_DEFAULT: Final = 131_072_000
+"""Bytes of the longest message that any of us receives, unless it is told otherwise: nodes, publishers,
+subscribers. It is the default of block nodes; consensus nodes send 37,748,736 at most."""
 
 PUBLISHER_NAME_CHARACTERS_MAX: Final = 256
 """Characters of a publisher's name that count: it stands in logs, metrics and memory."""
@@ -523,6 +520,9 @@ long, and a process that hangs keeps its connections."""
 
 FOLLOW_SETTLE_SECONDS: Final = 0.005
 """Time between two looks whether the last blocks of a peer are committed, when the node stops following."""
+
+TOLD_AHEAD_BLOCKS_MAX: Final = 10_000_000
+"""So far above all that a node and its peers have, a publisher is believed: over half a year of blocks."""
 
 # --- standbys that acknowledgements wait for ---------------------------------------------------------------
 

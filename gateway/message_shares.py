@@ -9,7 +9,9 @@ five bytes in front of a message and asks here before the client may send the re
     anything else                        yes while the budget and the sender's share have room, else later
 
 Ask when gRPC opens the stream's window for the message: it does so when the service reads. A stream that the
-node does not read must hold nothing here, else it would count as slow.
+node does not read must hold nothing here, else it would count as slow. A message that is passed on whole is
+still in the node's memory: it is `done` when the service has taken it over, or the stream has ended. Of a
+publish stream, that is when the race counts its items in flight, which may take until there is room for them.
 
 Shares. R is the room for one largest message, at most a quarter of the budget:
 
@@ -31,8 +33,12 @@ Pace. While any message waits, a connection has to deliver `bytes_per_second` of
 of each of its messages, after `grace_ns`; `tick` names the streams that do not, which are then to be ended.
 So every message is granted in bounded time: the holders either finish or are named.
 
+Urgent. Where messages that are held wait for room in flight, they wait for the next block to be committed,
+and its publisher may be among those that wait here. So one message is granted beyond the budget, and only
+one, if `hurry` is told that it belongs to that block.
+
 Invariants
-  - The messages that are held never have more bytes than the budget.
+  - The messages that are held never have more bytes than the budget, and one urgent message.
   - One message is always possible: the budget is no smaller than the largest message.
   - What has ended is forgotten: a stream, a connection or an address without messages leaves nothing here.
 """
@@ -40,17 +46,18 @@ Invariants
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeVar
 
-__all__ = ["LARGE_BYTES_PER_SECOND", "LARGE_GRACE_NS", "MessageShares", "StreamKey"]
+__all__ = ["LARGE_BYTES_PER_SECOND", "LARGE_GRACE_NS", "SMALL_BYTES", "MessageShares", "StreamKey"]
 
 SMALL_BYTES: Final = 1 << 20
 """A message up to this length needs no grant: a stream's window (`STREAM_WINDOW_BYTES`) holds it anyway."""
 
-LARGE_BYTES_PER_SECOND: Final = 4 << 20
-"""What a connection has to deliver of its large messages while others wait. A block with an item of 36 MB
-takes 9 s at this pace, more than `publish.block_timeout_seconds`, so no publisher of use is slower."""
+LARGE_BYTES_PER_SECOND: Final = 1 << 20
+"""What a connection has to deliver of its large messages while others wait. A publisher of use is much faster:
+a block with an item of 36 MB takes 36 s at this pace. But a node that is busy may read no faster, either."""
 
 LARGE_GRACE_NS: Final = 2_000_000_000
 """Time before that pace is demanded, after a grant and after somebody has begun to wait: a round trip, and
@@ -58,6 +65,7 @@ what the client's own threads need."""
 
 SECOND_NS: Final = 1_000_000_000
 
+_Connection = tuple[str, int | str]
 _Key = TypeVar("_Key")
 
 
@@ -66,8 +74,8 @@ class StreamKey(NamedTuple):
 
     address: str
     """The network address that shares are counted by."""
-    connection: int
-    """A number of the connection, unique in the process."""
+    connection: int | str
+    """A number or name of the connection, unique in the process."""
     stream: int
     """The number of the stream in its connection."""
 
@@ -120,10 +128,11 @@ class MessageShares:
         self._grace_ns = grace_ns
         self._room_bytes = min(message_bytes_max, self.budget_bytes // 4)
         self._held: dict[StreamKey, _Held] = {}
-        self._held_by_connection: dict[tuple[str, int], int] = {}
+        self._held_by_connection: dict[_Connection, int] = {}
         self._held_by_address: dict[str, int] = {}
+        self._urgent: StreamKey | None = None
         # Whose turn it is stands first: addresses, their connections, and the messages of each.
-        self._waiting: OrderedDict[str, OrderedDict[int, _Queue]] = OrderedDict()
+        self._waiting: OrderedDict[str, OrderedDict[int | str, _Queue]] = OrderedDict()
         self.waiting_count = 0
         """How many streams wait for a grant."""
         self._waiting_since_ns = 0  # while there are any
@@ -165,6 +174,8 @@ class MessageShares:
         Returns:
             the streams that may receive theirs now. A stream without a message here changes nothing.
         """
+        if key == self._urgent:
+            self._urgent = None
         held = self._held.pop(key, None)
         if held is not None:
             self.held_bytes -= held.size
@@ -176,6 +187,24 @@ class MessageShares:
             return []
         return self._grant(now_ns)
 
+    def hurry(self, is_urgent: Callable[[StreamKey], bool], now_ns: int) -> list[StreamKey]:
+        """Grant one message beyond the budget, unless one is held so; call it as often as `tick`.
+
+        Args:
+            is_urgent: tells whether a stream that waits may bring the block that all others wait for.
+            now_ns: a monotonic clock's time.
+        """
+        if self._urgent is not None:
+            return []
+        for queues in self._waiting.values():
+            for queue in queues.values():
+                for key, size_bytes in queue.items():
+                    if is_urgent(key):
+                        self._urgent = key
+                        self._hold(key, size_bytes, now_ns)
+                        return [key]
+        return []
+
     def tick(self, now_ns: int) -> list[StreamKey]:
         """Name the streams that are to be ended: they hold a message, are too slow, and others wait.
 
@@ -185,7 +214,7 @@ class MessageShares:
         before_ns, self._ticked_at_ns = self._ticked_at_ns, now_ns
         if not self.waiting_count:
             return []
-        counts: dict[tuple[str, int], int] = {}
+        counts: dict[_Connection, int] = {}
         for key in self._held:
             _add(counts, key[:2], 1)
         slow = []
@@ -203,18 +232,21 @@ class MessageShares:
         """Grant what may be granted now; whoever is granted goes behind the others."""
         granted: list[StreamKey] = []
         while (found := self._next()) is not None:
-            key, size_bytes = found
-            self._leave_queue(key)
-            if key.address in self._waiting:
-                self._waiting.move_to_end(key.address)
-                if key.connection in self._waiting[key.address]:
-                    self._waiting[key.address].move_to_end(key.connection)
-            self._held[key] = _Held(size_bytes, now_ns, left=size_bytes)
-            self.held_bytes += size_bytes
-            _add(self._held_by_connection, key[:2], size_bytes)
-            _add(self._held_by_address, key.address, size_bytes)
-            granted.append(key)
+            self._hold(*found, now_ns)
+            granted.append(found[0])
         return granted
+
+    def _hold(self, key: StreamKey, size_bytes: int, now_ns: int) -> None:
+        """Grant a message that waits; its connection and its address go behind the others."""
+        self._leave_queue(key)
+        if key.address in self._waiting:
+            self._waiting.move_to_end(key.address)
+            if key.connection in self._waiting[key.address]:
+                self._waiting[key.address].move_to_end(key.connection)
+        self._held[key] = _Held(size_bytes, now_ns, left=size_bytes)
+        self.held_bytes += size_bytes
+        _add(self._held_by_connection, key[:2], size_bytes)
+        _add(self._held_by_address, key.address, size_bytes)
 
     def _next(self) -> tuple[StreamKey, int] | None:
         """Find the message whose turn it is; None: nobody can be granted one now.

@@ -9,8 +9,9 @@
                                              bad_request, too_large, timed_out, stalled, left
                                              (disconnected), abandoned (it began another block),
                                              sent_back, restarted, stream_ended, node, or beginning (it was
-                                             skipped for a first block of the chain that failed)
+                                             passed for a first block of the chain that failed)
     sluice_blocks_refused_total{reason}      blocks refused
+    sluice_stray_messages_total              messages of publishers that belong to no block, and were dropped
     sluice_blocks_won_total{publisher}       blocks acknowledged, by who sent them
     sluice_acknowledgement_latency_seconds   from a block's header to its acknowledgement
     sluice_flush_seconds                     one commit: both flushes
@@ -110,6 +111,7 @@ class Metrics:
         self.blocks_acknowledged = Counter(
             "sluice_blocks_acknowledged", "Blocks committed and acknowledged.", registry=registry
         )
+        self.stray_messages = Counter("sluice_stray_messages", "Messages without a block.", registry=registry)
         self.blocks_skipped = Counter("sluice_blocks_skipped", "Answers SkipBlock.", registry=registry)
         self.blocks_resent = Counter(
             "sluice_blocks_resent", "Answers ResendBlock, by reason.", ["reason"], registry=registry
@@ -142,10 +144,6 @@ class Metrics:
         )
         self.last_block.set(-1)
         self.publishers = Gauge("sluice_publishers", "Publishers connected.", registry=registry)
-        self.tcp_clients = Gauge("sluice_tcp_clients", "Data-streamer clients connected.", registry=registry)
-        self.tcp_sent_bytes = Counter(
-            "sluice_tcp_sent_bytes", "Bytes sent to data-streamer clients.", registry=registry
-        )
         self.asyncio_tasks = Gauge("sluice_asyncio_tasks", "Tasks of the event loop.", registry=registry)
         self.event_loop_lag_seconds = Histogram(
             "sluice_event_loop_lag_seconds",
@@ -186,8 +184,12 @@ class Metrics:
         )
 
     def _make_reading_metrics(self) -> None:
-        """Make those of subscribers, and of the peers that this node subscribes to."""
+        """Make those of readers, and of the peers that this node subscribes to."""
         registry = self.registry
+        self.tcp_clients = Gauge("sluice_tcp_clients", "Data-streamer clients connected.", registry=registry)
+        self.tcp_sent_bytes = Counter(
+            "sluice_tcp_sent_bytes", "Bytes sent to data-streamer clients.", registry=registry
+        )
         self.subscribers = Gauge("sluice_subscribers", "Streams of subscribers.", registry=registry)
         self.subscriber_blocks_sent = Counter(
             "sluice_subscriber_blocks_sent", "Blocks sent to subscribers.", registry=registry

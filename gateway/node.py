@@ -33,16 +33,19 @@ from gateway.following import Following
 from gateway.grpc_server import GrpcServer, not_free
 from gateway.hash_process import HashProcess
 from gateway.http import start_http
+from gateway.in_flight import Lack
+from gateway.last_block import look_at_last_block
 from gateway.ledger import Ledger
 from gateway.ledger_files import given_address_book, given_ledger, keep_ledger, ledger_to_start_with
 from gateway.ledger_keys import LedgerKeys
 from gateway.level_service import LevelService
-from gateway.limits import HARD_MESSAGE_FACTOR, HASH_PROCESSES
+from gateway.limits import HASH_PROCESSES, MESSAGE_BYTES_DEFAULT
 from gateway.logs import fields
 from gateway.loop_watch import LoopWatch
 from gateway.metrics import Metrics
 from gateway.node_account import NodeAccount
 from gateway.node_rules import (
+    abilities,
     admission_limits,
     catch_up_rules,
     first_number,
@@ -59,11 +62,13 @@ from gateway.proof_checks import ProofChecks
 from gateway.proofs import ProofVerifier
 from gateway.publish_service import PublishService
 from gateway.race import Arbiter
+from gateway.refused_messages import RefusedMessages
 from gateway.role_keeper import RoleKeeper
 from gateway.roles import Phase, RoleRecord
 from gateway.settings import Settings
 from gateway.standby_gate import StandbyGate
 from gateway.standby_watch import StandbyWatch
+from gateway.status_detail import StatusDetail
 from gateway.subscribe_service import SubscribeService
 from gateway.tls_watch import watch_certificates
 from gateway.verification import BlockVerifier
@@ -88,6 +93,7 @@ class Node:
         """
         self.settings = settings
         self.metrics = Metrics(verification_mode=settings.verification_mode)
+        self.refused_messages = RefusedMessages(self.metrics)
         self._keys = LedgerKeys.parse(settings.ledger_keys)
         mode = settings.verification_mode
         self._given_ledger = given_ledger(self._keys, mode)
@@ -101,17 +107,22 @@ class Node:
         self._cut_off_at = 0.0
         self._is_abandoned = threading.Event()
         self._cleanup = AsyncExitStack()
-        self._servers = NodeServers(settings, self.metrics, self._cleanup, self._stop_server)
+        self._servers = NodeServers(
+            settings, self.metrics, self.refused_messages, self._cleanup, self._stop_server
+        )
         self.grpc_address, self.control_address = settings.grpc_address, settings.control_address
         self.subscriber_address = settings.subscriber_address or settings.grpc_address
         self.tcp_address, self.http_address = settings.tcp_address, settings.http_address
         # What follows is made in this order while the node starts.
         self.ledger: Ledger
         self._peers: list[str]  # the nodes of `settings.peers` that are not this one
+        self._checks: ProofChecks
+        self._lack: str | None = None  # why the last block cannot be checked
         self.conductor: Conductor
         self.following: Following
         self.keeper: RoleKeeper
         self.subscribe_service: SubscribeService
+        self.publish_service: PublishService
         self._tcp_server: StreamServer
         self.account: NodeAccount
         self.block_access: BlockAccessService
@@ -188,6 +199,7 @@ class Node:
         self._cleanup.callback(self.ledger.close)
         await self._find_peers()
         self._go_on()
+        await self._make_checks()
         self._make_conductor()
         self._make_following()
         self._make_keeper()
@@ -215,19 +227,25 @@ class Node:
 
     def _make_conductor(self) -> None:
         settings = self.settings
+        first, last = self.ledger.first_number, self.ledger.last_number
         gate, least = None, settings.commit_min_standbys
         if least:
             gate = StandbyGate(least, self._instance, self._peers, self.ledger.chain)
         self.conductor = Conductor(
-            Arbiter(self.ledger.last_number, first_number(settings), race_rules(settings)),
+            Arbiter(last, first_number(settings) if last is None else first, race_rules(settings)),
             self.ledger,
-            self._make_checks(),
+            self._checks,
             self.metrics,
             responses_max=settings.publish_send_queue_max,
             group_blocks_max=settings.commit_max_blocks_per_group,
             hash_processes=self._hash_processes,
             standbys=gate,
         )
+        if self._lack is not None:
+            log.error(
+                "the last block cannot be checked with these ledger keys", extra=fields(reason=self._lack)
+            )
+            self.conductor.in_flight.note_lack(Lack(self.ledger.chain.next_number, self._lack))
         loop = asyncio.get_running_loop()
         self.metrics.asyncio_tasks.set_function(lambda: len(asyncio.all_tasks(loop)))
         self._cleanup.callback(LoopWatch(self._note_lateness).close)
@@ -245,7 +263,8 @@ class Node:
             self.metrics,
             rules=catch_up_rules(settings),
             stall_seconds=settings.catchup_stall_seconds,
-            message_bytes_max=settings.grpc_max_message_bytes * HARD_MESSAGE_FACTOR,
+            # Blocks that peers stored are not to be out of reach because publishers may send less by now.
+            message_bytes_max=max(settings.grpc_max_message_bytes, MESSAGE_BYTES_DEFAULT),
             tls=peer_tls(settings),
             instance=self._instance,
         )
@@ -269,8 +288,12 @@ class Node:
                 where=f"a node that listens at {settings.grpc_address}",
             )
 
-    def _make_checks(self) -> ProofChecks:
-        """Find the ledger data. Raises LedgerKeyError, Fatal: they are missing, or not of the blocks here."""
+    async def _make_checks(self) -> None:
+        """Find the ledger data, and look whether the last block fits the keys.
+
+        Raises:
+            LedgerKeyError, Fatal: they are missing, or not of the blocks here.
+        """
         settings, keys = self.settings, self._keys
         known = ledger_to_start_with(
             keys,
@@ -290,10 +313,13 @@ class Node:
                 "no ledger key: the ledger id that block 0 publishes will be believed, whatever it is",
                 extra=fields(pin_it_with="--ledger-key tss:id=HEX"),
             )
-        checks = ProofChecks(verifier, partial(keep_ledger, self.ledger.data_dir))
-        self._cleanup.callback(checks.close)
-        checks.warm_up()
-        return checks
+        last_block = await asyncio.to_thread(look_at_last_block, self.ledger, verifier)
+        if last_block is not None:
+            self.ledger.learn(last_block.layout)
+            self._lack = last_block.lack
+        self._checks = ProofChecks(verifier, partial(keep_ledger, self.ledger.data_dir))
+        self._cleanup.callback(self._checks.close)
+        self._checks.warm_up()
 
     def _make_subscribe_service(self) -> None:
         settings = self.settings
@@ -333,6 +359,7 @@ class Node:
             subscribers=self.subscribe_service,
             certificates=self._servers.certificates,
             door_notes=self._servers.door_notes,
+            refused_messages=self.refused_messages,
         )
 
     async def _start_http(self) -> Address:
@@ -352,9 +379,10 @@ class Node:
     async def _start_grpc(self) -> None:
         """Listen for those who read and for publishers; from then on the node has started."""
         settings, servers = self.settings, self._servers
-        status = BlockNodeService(self.ledger, first_number(settings), self.account.facts)
-        publishing = PublishService(
-            self.conductor, settings.grpc_max_message_bytes, Admission(admission_limits(settings))
+        detail = StatusDetail(abilities(settings, self._keys), self._rsa_book, lambda: self._checks.ledger)
+        status = BlockNodeService(self.ledger, first_number(settings), self.account.facts, detail.answer)
+        publishing = self.publish_service = PublishService(
+            self.conductor, Admission(admission_limits(settings))
         )
         self.block_access = BlockAccessService(self.ledger)
         self._level_service = LevelService(self.ledger, self._instance)
@@ -379,6 +407,7 @@ class Node:
         for watch in (
             self.account.watch(servers.show_readiness),
             watch_certificates(servers.certificates, self.metrics),
+            servers.watch_receiving(publishing.is_urgent),
         ):
             task = asyncio.ensure_future(watch)
             task.add_done_callback(_on_watch_done)

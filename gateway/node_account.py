@@ -26,6 +26,7 @@ from gateway.limits import HEALTH_CHECK_SECONDS
 from gateway.metrics import Metrics
 from gateway.node_service import INSTANCE_KEY
 from gateway.page_facts import gather_status, standby_facts
+from gateway.refused_messages import RefusedMessages
 from gateway.role_keeper import RoleKeeper
 from gateway.settings import Settings
 from gateway.status_page import Status
@@ -45,6 +46,7 @@ class NodeAccount:
         conductor, ledger, following, keeper, tcp_server, subscribers: the rooms that are asked.
         certificates: those of the node's servers, as they come.
         door_notes: what happened at their doors, as they come.
+        refused_messages: those that gRPC refused.
     """
 
     def __init__(
@@ -61,6 +63,7 @@ class NodeAccount:
         subscribers: SubscribeService,
         certificates: Sequence[ServerTls],
         door_notes: Sequence[DoorNotes],
+        refused_messages: RefusedMessages,
     ) -> None:
         self.metrics = metrics
         self.is_stopping = False
@@ -74,6 +77,7 @@ class NodeAccount:
         self._subscribers = subscribers
         self._certificates = certificates
         self._door_notes = door_notes
+        self._refused_messages = refused_messages
         self._addresses: tuple[tuple[str, str], ...] | None = None
         self._grpc_address = settings.grpc_address
         self._subscriber_address = settings.subscriber_address or settings.grpc_address
@@ -163,6 +167,7 @@ class NodeAccount:
     def _look_facts(self) -> Facts:
         arbiter, acknowledging = self._conductor.arbiter, self._conductor.acknowledging
         acknowledged_at = acknowledging.acknowledged_at
+        now, in_flight = time.monotonic(), self._conductor.in_flight
         quiet_since = self._made_at if acknowledged_at is None else acknowledged_at
         return Facts(
             is_stopping=self.is_stopping,
@@ -172,11 +177,14 @@ class NodeAccount:
             given_up_target=self._following.given_up_target,
             takes_publishers=arbiter.retired is None,
             publisher_count=arbiter.publisher_count,
-            quiet_seconds=time.monotonic() - quiet_since,
+            quiet_seconds=now - quiet_since,
             block_time_seconds=self._settings.block_time_seconds,
             certificates=certificate_notes(self._certificates),
             door=tuple(words for notes in self._door_notes for words in notes.words()),
             standbys=standby_facts(acknowledging),
             is_starting=self._addresses is None,
-            disputed=self._conductor.in_flight.disputed,
+            disputed=in_flight.disputed,
+            lack=in_flight.lack_of(self._conductor.next_to_store),
+            stored_seconds=None if acknowledged_at is None else now - acknowledged_at,
+            refused_message=self._refused_messages.recent,
         )

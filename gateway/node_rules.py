@@ -10,11 +10,14 @@ from gateway.addresses import Address
 from gateway.admission import AdmissionLimits
 from gateway.catch_up import CatchUpRules
 from gateway.channels import ClientTls
+from gateway.ledger_keys import LedgerKeys
 from gateway.race_facts import RaceRules
 from gateway.settings import Settings
+from gateway.status_detail import Abilities
 from gateway.subscribe_service import SubscribeLimits
 
 __all__ = [
+    "abilities",
     "admission_limits",
     "catch_up_rules",
     "first_number",
@@ -29,6 +32,17 @@ __all__ = [
 def first_number(settings: Settings) -> int | None:
     """Give the block that an empty node begins with; None: with whatever comes."""
     return None if settings.first_block == "any" else settings.first_block or 0
+
+
+def abilities(settings: Settings, keys: LedgerKeys) -> Abilities:
+    """Give what the node can do, by its settings and the keys that are in them."""
+    return Abilities(
+        verification_mode=settings.verification_mode,
+        root_layout=settings.verification_root_layout,
+        has_ed25519_key=bool(keys.ed25519),
+        has_peers=bool(settings.peers),
+        min_standbys=settings.commit_min_standbys,
+    )
 
 
 def own_addresses(settings: Settings) -> set[Address]:
@@ -47,16 +61,21 @@ def peer_tls(settings: Settings) -> ClientTls | None:
 
 def race_rules(settings: Settings) -> RaceRules:
     """Give the rules of the publish race."""
+    block_timeout_ns = int(settings.publish_block_timeout_seconds * 1e9)
+    proof_idle_ns = settings.publish_proof_idle_ms * 1_000_000
+    if block_timeout_ns:  # or a block that is all there would be given up before it is taken as complete
+        proof_idle_ns = min(proof_idle_ns, block_timeout_ns // 2)
     return RaceRules(
         block_bytes_max=settings.publish_max_block_bytes,
         inflight_bytes_max=settings.publish_max_inflight_bytes,
         publisher_bytes_max=settings.publish_max_publisher_inflight_bytes,
         address_bytes_max=settings.publish_max_address_inflight_bytes,
-        proof_idle_ns=settings.publish_proof_idle_ms * 1_000_000,
-        block_timeout_ns=int(settings.publish_block_timeout_seconds * 1e9),
+        proof_idle_ns=proof_idle_ns,
+        block_timeout_ns=block_timeout_ns,
         stall_blocks=settings.publish_stall_blocks,
         idle_timeout_ns=int(settings.publish_idle_timeout_seconds * 1e9),
         duplicate_skip_window=settings.publish_duplicate_skip_window,
+        stray_messages_max=settings.publish_stray_messages_max,
     )
 
 
@@ -89,7 +108,6 @@ def subscribe_limits(settings: Settings) -> SubscribeLimits:
         streams_per_address_max=settings.subscriber_max_streams_per_address,
         write_timeout_seconds=settings.subscriber_write_timeout_seconds,
         item_set_bytes=settings.subscriber_item_set_bytes,
-        message_bytes_max=settings.grpc_max_message_bytes,
     )
 
 

@@ -11,6 +11,7 @@ Source: design.md "The node".
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
@@ -26,20 +27,24 @@ from gateway.grpc_server import GrpcServer, ServerPlan, start_server
 from gateway.health_service import SERVICE_NAME as HEALTH_NAME
 from gateway.health_service import HealthService
 from gateway.level_service import SERVICE_NAME as LEVEL_SERVICE_NAME
-from gateway.limits import HARD_MESSAGE_FACTOR, REQUEST_BYTES_MAX
+from gateway.limits import REQUEST_BYTES_MAX
 from gateway.logs import fields
-from gateway.message_shares import MessageShares
+from gateway.message_shares import MessageShares, StreamKey
 from gateway.metrics import Metrics
 from gateway.node_service import BlockNodeService
 from gateway.own_address import addresses_of
+from gateway.refused_messages import RefusedMessages
 from gateway.settings import Settings
 from gateway.tls import ServerTls, TlsFiles
+from gateway.transport.door import look_at_shares
 from gateway.transport.door_notes import DoorNotes
 
 __all__ = ["NodeServers", "Service"]
 
 log = logging.getLogger(__name__)
 
+SHARES_LOOK_SECONDS = 0.25
+"""Time between two looks at the large messages that wait."""
 PUBLISHING_NAME = publish_pb2.DESCRIPTOR.services_by_name["BlockStreamPublishService"].full_name
 STATUS_NAME = node_pb2.DESCRIPTOR.services_by_name["BlockNodeService"].full_name
 READING_NAMES = (
@@ -62,6 +67,7 @@ class NodeServers:
     Args:
         settings: addresses, TLS files and limits.
         metrics: counts connections.
+        refused_messages: is told of those that gRPC refused.
         cleanup: what stops each server, once it is started.
         stop: stops a server, in the time that the node has for it.
     """
@@ -70,6 +76,7 @@ class NodeServers:
         self,
         settings: Settings,
         metrics: Metrics,
+        refused_messages: RefusedMessages,
         cleanup: AsyncExitStack,
         stop: Callable[[GrpcServer], Awaitable[None]],
     ) -> None:
@@ -79,6 +86,7 @@ class NodeServers:
         """What happened at their doors."""
         self._settings = settings
         self._metrics = metrics
+        self._refused_messages = refused_messages
         self._kept_addresses: frozenset[str] = frozenset()
         self._shares = MessageShares(settings.grpc_max_receiving_bytes, settings.grpc_max_message_bytes)
         self._cleanup = cleanup
@@ -115,8 +123,8 @@ class NodeServers:
             for service in here:
                 service.add_to(server)
 
-        bytes_max = self._settings.grpc_max_message_bytes * HARD_MESSAGE_FACTOR
-        return await self._serve("grpc", self._settings.grpc_address, bytes_max, add_services)
+        settings = self._settings
+        return await self._serve("grpc", settings.grpc_address, settings.grpc_max_message_bytes, add_services)
 
     async def start_control(self, control: ControlService) -> Address:
         """Start the server for those who operate the node; give its address."""
@@ -125,6 +133,16 @@ class NodeServers:
             control_pb2_grpc.add_NodeControlServicer_to_server(control, server)
 
         return await self._serve("control", self._settings.control_address, REQUEST_BYTES_MAX, add_services)
+
+    async def watch_receiving(self, is_urgent: Callable[[StreamKey], bool]) -> None:
+        """See to it that large messages come on, until cancelled.
+
+        Args:
+            is_urgent: whether a stream may bring the block that is to be committed next.
+        """
+        while True:
+            look_at_shares(self._shares, is_urgent)
+            await asyncio.sleep(SHARES_LOOK_SECONDS)
 
     def show_readiness(self, ready: bool) -> None:
         """Have the health service say whether the node is ready."""
@@ -165,7 +183,7 @@ class NodeServers:
             self.certificates.append(tls)
         elif not address.is_loopback:
             log.warning("gRPC is open to the network without TLS", extra=fields(setting=f"{section}.address"))
-        notes = DoorNotes(f"{section}.address", self._metrics)
+        notes = DoorNotes(f"{section}.address", self._metrics, self._refused_messages)
         plan = ServerPlan(
             f"{section}.address",
             address,

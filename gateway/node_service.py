@@ -20,10 +20,11 @@ import grpc
 from google.protobuf.message import DecodeError
 from grpc import aio
 
-import gateway
+from datastream import DatastreamError
 from gateway.answer_shares import AnswerShares
 from gateway.api import block_pb2, node_pb2, node_pb2_grpc
-from gateway.errors import PeerError
+from gateway.block_numbers import U64_MAX, from_wire, to_wire
+from gateway.errors import LayoutError, PeerError
 from gateway.ledger import Ledger
 from gateway.limits import (
     ACCESS_ADDRESS_BYTES_MAX,
@@ -41,12 +42,13 @@ __all__ = [
     "BlockNodeService",
     "Facts",
     "ask_status",
+    "begins_with",
+    "held_of",
     "read_facts",
 ]
 
 log = logging.getLogger(__name__)
 
-U64_MAX = (1 << 64) - 1
 ACCESS_SERVICE_NAME = "org.hiero.block.api.BlockAccessService"
 STATUS_KEY = "sluice-status"
 """The metadata that asks for facts, and that carries them."""
@@ -57,30 +59,39 @@ INSTANCE_KEY = "instance"
 Facts = Callable[[], dict[str, object]]
 """Gives what `sluice status` shows beside the blocks: role, verification_mode, ready, publishers, …"""
 _Code = node_pb2.BlockResponse.Code
-_STREAM_PROTO_VERSION = block_pb2.SemanticVersion(minor=78)
-"""The HAPI version whose blocks this node knows: layouts 8 and 16 (wire.md section 7)."""
+Detail = Callable[[int | None, int | None], node_pb2.ServerStatusDetailResponse]
+"""Makes the answer to `serverStatusDetail`, given the first and the last block that the node holds."""
 
 
 class BlockNodeService(node_pb2_grpc.BlockNodeServiceServicer):
     """Serves `serverStatus` and `serverStatusDetail`."""
 
-    def __init__(self, ledger: Ledger, first_number: int | None, facts: Facts = dict) -> None:
+    def __init__(
+        self,
+        ledger: Ledger,
+        first_number: int | None,
+        facts: Facts,
+        detail: Detail,
+    ) -> None:
         """`first_number` is where an empty node begins; None: with whatever comes."""
         self._ledger = ledger
         self._first_number = first_number
         self._facts = facts
+        self._detail = detail
 
     async def serverStatus(
         self, request: node_pb2.ServerStatusRequest, context: aio.ServicerContext[Any, Any]
     ) -> node_pb2.ServerStatusResponse:
-        """The first and last block that can be had, and the next one expected."""
+        """The first and last block that can be had, and the next one expected: each may be none, or any."""
         for key, value in context.invocation_metadata() or ():
             if key == STATUS_KEY:
                 context.set_trailing_metadata(((STATUS_KEY, await self._more(str(value))),))
         first, last = self._ledger.first_number, self._ledger.last_number
         if first is None or last is None:
             return node_pb2.ServerStatusResponse(
-                last_available_block=U64_MAX, next_expected_block=self._first_number or 0
+                first_available_block=U64_MAX,
+                last_available_block=U64_MAX,
+                next_expected_block=to_wire(self._first_number),
             )
         return node_pb2.ServerStatusResponse(
             first_available_block=first, last_available_block=last, next_expected_block=last + 1
@@ -97,20 +108,23 @@ class BlockNodeService(node_pb2_grpc.BlockNodeServiceServicer):
     async def serverStatusDetail(
         self, request: node_pb2.ServerStatusRequest, context: object
     ) -> node_pb2.ServerStatusDetailResponse:
-        """Versions, and the ranges of blocks held; what is stored is available."""
-        ranges = []
-        first, last = self._ledger.first_number, self._ledger.last_number
-        if first is not None and last is not None:
-            ranges.append(node_pb2.BlockRange(range_start=first, range_end=last))
-        major, minor, patch = (int(part) for part in gateway.__version__.split("."))
-        return node_pb2.ServerStatusDetailResponse(
-            version_information=node_pb2.BlockNodeVersions(
-                stream_proto_version=_STREAM_PROTO_VERSION,
-                block_node_version=block_pb2.SemanticVersion(major=major, minor=minor, patch=patch),
-            ),
-            available_ranges=ranges,
-            stored_ranges=ranges,
-        )
+        """Versions, ranges of blocks held, and what is known of the network; what is stored is available."""
+        return self._detail(self._ledger.first_number, self._ledger.last_number)
+
+
+def held_of(status: node_pb2.ServerStatusResponse) -> tuple[int | None, int | None]:
+    """Read the first and the last block of an answer, None twice for a node that holds none.
+
+    An empty node of before says 0 as its first block; its last one tells that it is empty.
+    """
+    last = from_wire(status.last_available_block)
+    return (None, None) if last is None else (status.first_available_block, last)
+
+
+def begins_with(status: node_pb2.ServerStatusResponse) -> int | None:
+    """Read which block is the first that a node holds, or will hold; None: that is not settled."""
+    first, last = held_of(status)
+    return from_wire(status.next_expected_block) if last is None else first
 
 
 def read_facts(text: str | bytes) -> dict[str, Any]:
@@ -170,20 +184,19 @@ class BlockAccessService:
     ) -> bytes:
         """One committed block, its items as they were received; a serialized BlockResponse.
 
-        A number that is not here is NOT_FOUND above the last block and NOT_AVAILABLE below the first. None is
-        a request that does not parse. A client that does not take its blocks gets no more of them.
+        A number that this node does not hold is NOT_AVAILABLE: above its last block, below its first one, or
+        any where it is empty. NOT_FOUND is a block that it should hold, and cannot read. None is a request
+        that does not parse. A client that does not take its blocks gets no more of them.
         """
         first, last = self._ledger.first_number, self._ledger.last_number
         kind = None if request is None else request.WhichOneof("block_specifier")
         if request is None or kind is None or (kind == "retrieve_latest" and not request.retrieve_latest):
             return _only(_Code.INVALID_REQUEST)
         if first is None or last is None:
-            return _only(_Code.NOT_FOUND)
+            return _only(_Code.NOT_AVAILABLE)
         latest = kind == "retrieve_latest" or request.block_number == U64_MAX
         number = last if latest else request.block_number
-        if number > last:
-            return _only(_Code.NOT_FOUND)
-        if number < first:
+        if not first <= number <= last:
             return _only(_Code.NOT_AVAILABLE)
         caller = caller_of(context)
         address = caller.address
@@ -193,9 +206,10 @@ class BlockAccessService:
                 await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, refusal)
             try:
                 answer = await asyncio.to_thread(self._read, number)
-            except Exception as error:  # at the edge: a damaged block must not look like a missing one
+            except Exception as error:  # at the edge: a damaged block must not look like one that is not held
                 log.exception("block cannot be read", extra=fields(block=number, got=str(error)))
-                return _only(_Code.ERROR)
+                is_unreadable = isinstance(error, OSError | DatastreamError | LayoutError)
+                return _only(_Code.NOT_FOUND if is_unreadable else _Code.ERROR)
             self._count(caller, len(answer), context)
         return answer
 

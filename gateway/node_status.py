@@ -6,13 +6,14 @@
     127.0.0.1:40840  active  yes    0      41    5d0a7c3e9b21  3           10   5            0       0
 
 Any block node can be asked; what only Sluice tells (`gateway.node_service`) is left blank for others, and
-their root hash is computed from the block.
+their root hash is computed from the block, in both layouts where either may be its own.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -24,9 +25,10 @@ from gateway.channels import WHOLE_BLOCKS, ClientTls, open_channel, relayed_if_r
 from gateway.errors import BlockRefused, PeerError, TlsError
 from gateway.limits import PEER_STATUS_SECONDS_MAX
 from gateway.logs import one_line
-from gateway.node_service import INSTANCE_KEY, ask_status
+from gateway.node_service import INSTANCE_KEY, ask_status, held_of
 from gateway.root_hash import BlockHasher
-from gateway.subscription import U64_MAX
+from gateway.status_detail import as_json as detail_as_json
+from gateway.status_detail import lines as detail_lines
 from gateway.table_lines import table_lines
 
 __all__ = ["NodeReport", "NodesView", "collect"]
@@ -46,8 +48,13 @@ class NodeReport:
     """What a Sluice node says beside the protocol; empty for others."""
     root_hash: str | None = None
     """Hex, of the last block that all nodes have."""
+    other_root_hash: str | None = None
+    """The same in the other layout, where it was computed from the block and could be either."""
     error: str | None = None
     """Why it did not answer."""
+    detail: dict[str, Any] | None = None
+    """What it says of itself at length (`gateway.status_detail.as_json`); None: it was not asked, or does not
+    say."""
 
     def as_json(self) -> dict[str, Any]:
         """The object that `--json` prints for it."""
@@ -58,6 +65,7 @@ class NodeReport:
             "last_block": self.last,
             "root_hash": self.root_hash,
             "error": self.error,
+            "detail": self.detail,
         }
 
 
@@ -72,8 +80,12 @@ class NodesView:
     @property
     def agree(self) -> bool | None:
         """Whether the nodes have the same root hash for that block; None if there are not two to compare."""
-        hashes = [report.root_hash for report in self.reports if report.root_hash is not None]
-        return None if len(hashes) < 2 else len(set(hashes)) == 1
+        hashes = [
+            {report.root_hash, report.other_root_hash or report.root_hash}
+            for report in self.reports
+            if report.root_hash is not None
+        ]
+        return None if len(hashes) < 2 else bool(set.intersection(*hashes))
 
     @property
     def healthy(self) -> bool:
@@ -104,6 +116,9 @@ class NodesView:
         if self.agree is not None:
             verdict = "agree" if self.agree else "DO NOT AGREE"
             lines.append(f"the nodes {verdict} on block {self.common}")
+        for report in self.reports:
+            if report.detail is not None:
+                lines += ["", report.address, *(f"  {line}" for line in detail_lines(report.detail))]
         return lines
 
     def _row(self, report: NodeReport, highest: int | None) -> tuple[str, ...]:
@@ -126,8 +141,15 @@ class NodesView:
         )
 
 
-async def collect(addresses: Sequence[str], tls: ClientTls | None = None) -> NodesView:
+async def collect(
+    addresses: Sequence[str], tls: ClientTls | None = None, *, detail: bool = False
+) -> NodesView:
     """Ask the nodes, all at once; one that does not answer has its reason in its report.
+
+    Args:
+        addresses: of the nodes.
+        tls: how they are connected to; None: without.
+        detail: ask what each says of itself at length, too.
 
     Raises:
         TlsError: a file of `tls` cannot be read.
@@ -139,7 +161,7 @@ async def collect(addresses: Sequence[str], tls: ClientTls | None = None) -> Nod
         if (failed := channels.pop(place, None)) is not None:
             await failed.close()
         channels[place] = open_channel(addresses[place], tls, _OPTIONS)
-        await _ask(reports[place], channels[place])
+        await _ask(reports[place], channels[place], detail=detail)
 
     try:
         await asyncio.gather(*(_reached(report, partial(ask, place)) for place, report in enumerate(reports)))
@@ -167,11 +189,22 @@ async def _reached(report: NodeReport, ask: Callable[[], Awaitable[None]]) -> No
         report.error = _reason(error)
 
 
-async def _ask(report: NodeReport, channel: aio.Channel) -> None:
+async def _ask(report: NodeReport, channel: aio.Channel, *, detail: bool) -> None:
     """Ask one node what it holds."""
     status = await _status(report, channel, "")
-    if status.last_available_block != U64_MAX:
-        report.first, report.last = status.first_available_block, status.last_available_block
+    report.first, report.last = held_of(status)
+    if detail:
+        await _ask_detail(report, channel)
+
+
+async def _ask_detail(report: NodeReport, channel: aio.Channel) -> None:
+    """Ask one node that has answered what it says of itself; what it does not say is no error."""
+    call: Any = node_pb2_grpc.BlockNodeServiceStub(channel).serverStatusDetail(
+        node_pb2.ServerStatusRequest(), timeout=PEER_STATUS_SECONDS_MAX
+    )
+    with suppress(aio.AioRpcError):  # a node of an older version
+        answer: node_pb2.ServerStatusDetailResponse | None = await call
+        report.detail = None if answer is None else detail_as_json(answer)
 
 
 async def _ask_root(report: NodeReport, channel: aio.Channel, number: int) -> None:
@@ -189,7 +222,10 @@ async def _ask_root(report: NodeReport, channel: aio.Channel, number: int) -> No
             raise PeerError(f"block {number}", "a message that does not parse", "a BlockResponse")
         hasher = BlockHasher()
         hasher.add(list(response.block.items))
-        report.root_hash = hasher.finish().root_hash.hex()
+        summary = hasher.finish()
+        report.root_hash = summary.root_hash.hex()
+        if summary.root_hash_other_layout is not None:
+            report.other_root_hash = summary.root_hash_other_layout.hex()
     except aio.AioRpcError as error:
         report.error = _reason(error)
     except BlockRefused as refused:

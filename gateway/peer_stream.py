@@ -23,6 +23,7 @@ from typing import Any, Final
 from grpc import aio
 
 from gateway.api import subscribe_pb2, subscribe_pb2_grpc
+from gateway.block_numbers import to_wire
 from gateway.catch_up import Outcome, Range
 from gateway.conductor import Conductor
 from gateway.errors import ItemError, SubscriptionError
@@ -33,7 +34,7 @@ from gateway.looking import Looking
 from gateway.outbox import Outbox
 from gateway.race_actions import Behind, EndOfStream, Resend, Response, Skip
 from gateway.race_tables import EndStatus
-from gateway.subscription import U64_MAX, SubscriptionOrder, status_name
+from gateway.subscription import SubscriptionOrder, status_name
 
 __all__ = ["ENDINGS", "PeerStream"]
 
@@ -150,7 +151,7 @@ class PeerStream:
         call = stub.subscribeBlockStream(
             subscribe_pb2.SubscribeStreamRequest(
                 start_block_number=plan.start_number,
-                end_block_number=U64_MAX if plan.end_number is None else plan.end_number,
+                end_block_number=to_wire(plan.end_number),
             )
         )
         outbox = self._conductor.connect(f"peer {self._address}", is_peer=True)

@@ -4,7 +4,8 @@ A shell around `gateway.verification`: `gateway.helper_process` with these frame
 
     request  a byte, 1 if another block is on its way; then
              keys, if they are others than before; summary; items of block 0; whether to check it by itself
-    answer   Refusal; or whether the root of the other layout is the right one, and what block 0 publishes
+    answer   Refusal; or whether the root of the other layout is the right one, what block 0 publishes, and
+             whether a proof signs the root
 
 Big integers and pairings hold Python's lock for milliseconds at a time. Requests follow one another without a
 pause: the next one is there before the last one is answered. Where several wait, since blocks come faster
@@ -13,7 +14,7 @@ Where processors are short, the process gives way to the node: no event loop wai
 
     the process                          what it was asked
     dies, or takes too long              is asked again of another one, each block by itself
-    does so again over the same block    that block is refused
+    does so again over the same block    that block is refused as not checked, which blames nobody
     does not start, or not get ready     is checked here, in a thread: no block is to blame
     did not, within the last seconds     is checked here, and no other process is started
 """
@@ -53,7 +54,7 @@ log = logging.getLogger(__name__)
 
 _ATTEMPTS: Final = 2
 _Request = tuple[ProofVerifier | None, BlockSummary, tuple[bytes, ...], bool]
-_Answer = Refusal | tuple[bool, LedgerData | None]
+_Answer = Refusal | tuple[bool, LedgerData | None, bool]
 
 
 class ProofProcess:
@@ -117,13 +118,15 @@ class ProofProcess:
                 continue
             if isinstance(answer, Refusal):
                 raise BlockRefused(answer)
-            in_other_layout, published = answer
+            in_other_layout, published, is_root_signed = answer
             right = summary.in_other_layout() if in_other_layout else summary
             assert right is not None
-            return Verdict(right, published)
+            if is_root_signed:
+                right = right._replace(root_hash_other_layout=None)
+            return Verdict(right, published, is_root_signed)
         raise BlockRefused(
             Refusal(
-                RefusalKind.UNSUPPORTED,
+                RefusalKind.NOT_CHECKED,
                 "block proofs",
                 f"{_ATTEMPTS} checks that did not come to an end",
                 "proofs that can be checked",
@@ -196,7 +199,8 @@ def _answer(verifier: BlockVerifier, summary: BlockSummary, items: Sequence[byte
         verdict = verifier.check(summary, items)
     except BlockRefused as refused:
         return refused.refusal
-    return verdict.summary.root_hash != summary.root_hash, verdict.published
+    in_other_layout = verdict.summary.root_hash != summary.root_hash
+    return in_other_layout, verdict.published, verdict.is_root_signed
 
 
 if __name__ == "__main__":

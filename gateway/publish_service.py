@@ -7,8 +7,7 @@ loops, one that reads and one that writes.
     block_items                     inspected for its form, then `header` or `items`
     end_of_block                    `block_end`
     end_stream                      `end_stream`
-    none of these, does not parse,
-    longer than the limit           `bad_request`
+    none of these, does not parse   `bad_request`
     the publisher closes its side   `half_closed`
     cancelled, connection lost      `left`
 
@@ -24,6 +23,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -35,6 +35,8 @@ from grpc import aio
 from gateway.admission import Admission, AdmissionLimits, DenialKind
 from gateway.api import publish_pb2
 from gateway.begun import Begun
+from gateway.block_numbers import BLOCK_NUMBER_MAX, U64_MAX, from_wire
+from gateway.block_numbers import to_wire as number_to_wire
 from gateway.conductor import Conductor
 from gateway.errors import ItemError
 from gateway.item_set import ItemSet, inspect
@@ -46,8 +48,18 @@ from gateway.limits import (
 )
 from gateway.logs import fields
 from gateway.looking import Looking
+from gateway.message_shares import SMALL_BYTES, StreamKey
 from gateway.outbox import Outbox
-from gateway.race_actions import Acknowledgement, Action, Behind, EndOfStream, Resend, Response, Skip
+from gateway.race_actions import (
+    Acknowledgement,
+    Action,
+    Behind,
+    EndOfStream,
+    PublisherId,
+    Resend,
+    Response,
+    Skip,
+)
 from gateway.race_tables import EndStatus
 from gateway.transport.callers import Caller, caller_of
 
@@ -57,10 +69,13 @@ log = logging.getLogger(__name__)
 
 _SHORT_BYTES_MAX = 512
 """A message with no more than a header has about 100."""
-U64_MAX = (1 << 64) - 1
 SERVICE_NAME = "org.hiero.block.api.BlockStreamPublishService"
 METHOD_NAME = "publishBlockStream"
 PUBLISHER_ID_KEY = "publisher-id"
+CORRELATION_ID_KEY = "hiero-correlation-id"
+"""Metadata by which consensus nodes are known: `N3-STR1` is node 3, and the first stream that it opened."""
+
+_OF_STREAM = re.compile(r"(?P<node>.+)-STR[0-9]+")
 
 _Request = publish_pb2.PublishStreamRequest
 _Wire = publish_pb2.PublishStreamResponse
@@ -91,20 +106,19 @@ class PublishService:
 
     Args:
         conductor: takes the events.
-        message_bytes_max: a longer message ends its stream with INVALID_REQUEST.
         admission: who may open a stream.
     """
 
     def __init__(
         self,
         conductor: Conductor,
-        message_bytes_max: int,
         admission: Admission | None = None,
     ) -> None:
         self._conductor = conductor
         self._looking = Looking(conductor.turns)
-        self._message_bytes_max = message_bytes_max
         self._admission = admission or Admission(AdmissionLimits())
+        self._keys: dict[PublisherId, StreamKey] = {}
+        self._publisher_ids: dict[StreamKey, PublisherId] = {}
 
     def add_to(self, server: aio.Server) -> None:
         """Register the service; by hand, since a message that does not parse must reach `bad_request`."""
@@ -118,13 +132,11 @@ class PublishService:
         )
 
     def _parse(self, message: bytes) -> _Message | bytes:
-        if len(message) > self._message_bytes_max:
-            return BadMessage(
-                f"message: got {len(message)} bytes, expected at most {self._message_bytes_max} bytes"
-            )
         if len(message) <= _SHORT_BYTES_MAX:
             return _short_one(message)
-        return message if self._looking.is_crowd(message) else _parsed(message)
+        if len(message) > SMALL_BYTES or self._looking.is_crowd(message):
+            return message
+        return _parsed(message)
 
     async def _publish(self, _: object, context: aio.ServicerContext[Any, Any]) -> None:
         """Serve one stream, if it is admitted."""
@@ -146,7 +158,10 @@ class PublishService:
     async def _serve(self, name: str, caller: Caller, context: aio.ServicerContext[Any, Any]) -> None:
         """Start both loops and end when both directions are over."""
         outbox = self._conductor.connect(name, address=caller.address, has_certificate=bool(caller.subjects))
-        reader = asyncio.ensure_future(self._read(outbox, caller.address, context))
+        if (key := caller.key_of(context)) is not None:
+            self._keys[outbox.publisher_id] = key
+            self._publisher_ids[key] = outbox.publisher_id
+        reader = asyncio.ensure_future(self._read(outbox, caller, context))
         reader.add_done_callback(lambda reading: self._on_read(outbox, reading))
         writer = asyncio.ensure_future(self._write(outbox, context))
         over = asyncio.ensure_future(outbox.over.wait())
@@ -166,6 +181,13 @@ class PublishService:
             for task in (reader, writer, over):
                 task.cancel()
             self._conductor.disconnect(outbox, reason)
+            if (key := self._keys.pop(outbox.publisher_id, None)) is not None:
+                del self._publisher_ids[key]
+
+    def is_urgent(self, key: StreamKey) -> bool:
+        """Whether a stream may bring the block that is to be committed next (`MessageShares.hurry`)."""
+        publisher_id = self._publisher_ids.get(key)
+        return publisher_id is not None and self._conductor.arbiter.is_awaited(publisher_id)
 
     async def _break_off(
         self, outbox: Outbox, caller: Caller, context: aio.ServicerContext[Any, Any], reason: str
@@ -201,21 +223,33 @@ class PublishService:
         await context.send_initial_metadata(())  # so that a publisher knows that it is heard
         await outbox.send_all(lambda response: context.write(to_wire(response)))
 
-    async def _read(self, outbox: Outbox, address: str, context: aio.ServicerContext[Any, Any]) -> None:
+    async def _read(self, outbox: Outbox, caller: Caller, context: aio.ServicerContext[Any, Any]) -> None:
         """Read until the publisher closes its side; what comes after the node's last word is dropped.
 
         A broken connection ends reading in the same way, and then cancels this task.
         """
         conductor, admission = self._conductor, self._admission
+        key = self._keys.get(outbox.publisher_id)
         reading = Begun(context.read())
         try:
             while (request := await reading) is not aio.EOF:
                 if not outbox.closed:
-                    if wait_ns := admission.wait_ns(outbox.name, address, conductor.now_ns()):
+                    if wait_ns := admission.wait_ns(outbox.name, caller.address, conductor.now_ns()):
                         with conductor.delaying(outbox):
                             await asyncio.sleep(wait_ns / 1e9)
                     if not conductor.arbiter.may_read(outbox.publisher_id):
                         await conductor.room_for(outbox)
+                if type(request) is bytes:
+                    # Parsed, it takes three times as much. The next one is received when this one is counted
+                    # in flight, and there is room.
+                    await self._handle_any(outbox, request)
+                    request = None
+                    if key is not None:
+                        caller.taken(key.stream)
+                    if not outbox.closed:
+                        await conductor.room_for(outbox)
+                    reading = Begun(context.read())
+                    continue
                 # gRPC receives the next message, in a thread of its own, while this one is hashed.
                 reading = Begun(context.read())
                 if outbox.closed:
@@ -224,6 +258,7 @@ class PublishService:
                     self._handle_one(outbox, request)
                 else:
                     await self._handle_any(outbox, request)
+                request = None  # not to be held until the next one comes
         finally:
             reading.close()
         await asyncio.sleep(HALF_CLOSE_SECONDS)
@@ -232,7 +267,10 @@ class PublishService:
 
     async def _handle_any(self, outbox: Outbox, message: _Message | bytes) -> None:
         """Handle a message; whatever goes wrong on our side ends this stream alone."""
-        if isinstance(message, bytes):  # a crowd
+        if isinstance(message, bytes):  # a crowd, or long
+            if outbox.closed:
+                outbox.dropped_count += 1
+                return
             with self._conductor.delaying(outbox):
                 await self._looking.one_crowd.acquire()
             try:
@@ -306,24 +344,27 @@ class PublishService:
         outbox.said_goodbye = True
         code, earliest, latest = message.end_code, message.earliest_block_number, message.latest_block_number
         name = _END_CODE.Name(code) if code in _END_CODE.values() else str(code)
-        wrong = code not in _END_CODE.values() or code == _END_CODE.UNKNOWN or earliest > latest
+        wrong = code not in _END_CODE.values() or code == _END_CODE.UNKNOWN
+        wrong = wrong or not (_may_be_said(earliest) and _may_be_said(latest))
         log.log(
             logging.WARNING if wrong or code == _END_CODE.ERROR else logging.INFO,
             "EndStream breaks the protocol" if wrong else "publisher ends its stream",
-            extra=fields(publisher=outbox.name, code=name, earliest=earliest, latest=latest),
+            extra=fields(
+                publisher=outbox.name, code=name, earliest=from_wire(earliest), latest=from_wire(latest)
+            ),
         )
         behind = code == _END_CODE.TOO_FAR_BEHIND and not wrong
         return self._conductor.arbiter.end_stream(
             outbox.publisher_id,
             now_ns,
-            latest=latest if behind else None,
+            target=_last_to_take(earliest, latest) if behind else None,
             is_error=code == _END_CODE.ERROR,
             reason=f"EndStream({name})",
         )
 
 
 def _parsed(message: bytes) -> _Request | BadMessage:
-    """Parse a message that is not too long."""
+    """Parse a message."""
     try:
         return _Request.FromString(message)
     except DecodeError as error:
@@ -350,13 +391,41 @@ def _item_set_of(request: _Request) -> ItemSet | BadMessage:
         return BadMessage(str(error))
 
 
+def _may_be_said(number: int) -> bool:
+    """Whether a number in EndStream is a block's, or one of the two by which Java says that there is none."""
+    return number <= BLOCK_NUMBER_MAX or number in (U64_MAX, BLOCK_NUMBER_MAX + 1)
+
+
+def _last_to_take(earliest: int, latest: int) -> int | None:
+    """Say which block this node has to take from others before it can go on with a publisher.
+
+    Args:
+        earliest: the first block that the publisher holds; of those before it, it has none.
+        latest: the last block that was acknowledged to it, so that others have it.
+    """
+    first_held, acknowledged = from_wire(earliest), from_wire(latest)
+    last = max(-1 if first_held is None else first_held - 1, -1 if acknowledged is None else acknowledged)
+    return None if last < 0 else last
+
+
 def publisher_name(caller: Caller, context: aio.ServicerContext[Any, Any]) -> str:
-    """Tell who a publisher is: its certificate's subject, else `publisher-id`, else its connection."""
+    """Tell who a publisher is: its certificate's subject, else what it says, else its connection.
+
+    What it says is `publisher-id`, or the node in `hiero-correlation-id`: each stream that a consensus node
+    opens has another number behind that, and all of them are one publisher.
+    """
     if caller.subjects:
         return _printable(caller.subjects[0])
+    said: dict[str, str] = {}
     for key, value in context.invocation_metadata() or ():
-        if key == PUBLISHER_ID_KEY and value:
-            return _printable(value)
+        if key in (PUBLISHER_ID_KEY, CORRELATION_ID_KEY) and value:
+            said.setdefault(key, _printable(value))
+    if PUBLISHER_ID_KEY in said:
+        return said[PUBLISHER_ID_KEY]
+    correlation = said.get(CORRELATION_ID_KEY)
+    if correlation is not None:
+        of_stream = _OF_STREAM.fullmatch(correlation)
+        return correlation if of_stream is None else of_stream["node"]
     return caller.peer
 
 
@@ -367,7 +436,7 @@ def _printable(value: str | bytes) -> str:
 
 @lru_cache(maxsize=16)  # all publishers hear the same of a block
 def to_wire(response: Response) -> publish_pb2.PublishStreamResponse:
-    """Make the message of a response. "No block yet" is 2^64 - 1 on the wire (wire.md section 6)."""
+    """Make the message of a response."""
     match response:
         case Acknowledgement(number):
             return _Wire(acknowledgement=_Wire.BlockAcknowledgement(block_number=number))
@@ -376,16 +445,12 @@ def to_wire(response: Response) -> publish_pb2.PublishStreamResponse:
         case Resend(number):
             return _Wire(resend_block=_Wire.ResendBlock(block_number=number))
         case Behind(last):
-            return _Wire(node_behind_publisher=_Wire.BehindPublisher(block_number=_last(last)))
+            return _Wire(node_behind_publisher=_Wire.BehindPublisher(block_number=number_to_wire(last)))
         case EndOfStream(status, last, proximate):
             return _Wire(
                 end_stream=_Wire.EndOfStream(
                     status=_STATUS[status],
-                    block_number=_last(last),
+                    block_number=number_to_wire(last),
                     proximate_block_number=proximate or 0,
                 )
             )
-
-
-def _last(number: int | None) -> int:
-    return U64_MAX if number is None else number

@@ -57,6 +57,7 @@ class Arbiter(RaceSteps):
             address=address,
             is_peer=is_peer,
         )
+        alone = [other for other in self.streams.values() if other.state not in GONE]
         self.streams[publisher_id] = stream
         if self.persistence_failed is not None:
             self._end(
@@ -67,6 +68,8 @@ class Arbiter(RaceSteps):
             )
         elif self.is_closing or (self.retired is not None and not is_peer):
             self._end(stream, EndStatus.SUCCESS, self._closing_reason())
+        elif len(alone) == 1 and not alone[0].is_peer and (block := alone[0].block) is not None:
+            block.timed_from_ns = now_ns  # somebody else could bring it from now on
         return self._settle()
 
     def header(
@@ -132,22 +135,22 @@ class Arbiter(RaceSteps):
         publisher_id: PublisherId,
         now_ns: int,
         *,
-        latest: int | None = None,
+        target: int | None = None,
         is_error: bool = False,
         reason: str = "",
     ) -> list[Action]:
         """The message EndStream.
 
         Args:
-            latest: the publisher's last block, where it said TOO_FAR_BEHIND.
+            target: the block that this node has to take from others, where it said TOO_FAR_BEHIND.
             is_error: it said ERROR.
             reason: for the log.
         """
         self._now_ns = now_ns
         stream = self.stream(publisher_id)
         if stream.state not in GONE:
-            if latest is not None and latest >= self.next_number:
-                self._offered_ahead(latest)
+            if target is not None and target >= self.next_number:
+                self._offered_ahead(target)
             if is_error and self.source_count == 1:
                 self._actions.append(SourceError(publisher_id))
         said = Said(now_ns, reason, closes_at_ns=now_ns + self.rules.goodbye_ns)
@@ -202,17 +205,18 @@ class Arbiter(RaceSteps):
         return self._settle()
 
     def refused(
-        self, attempt_id: AttemptId, reason: str, now_ns: int, *, is_disputed: bool = False
+        self, attempt_id: AttemptId, reason: str, now_ns: int, *, failure: Failure = Failure.REFUSED
     ) -> list[Action]:
-        """Structure, root hash, link or proof is wrong; `reason` says what, got, expected.
+        """The block cannot be accepted; `reason` says what, got, expected.
 
         Args:
-            is_disputed: the link is, and it may be that the node's own last block is wrong.
+            failure: REFUSED: structure, root hash, link or proof is wrong. UNCHECKED: nobody can tell here.
+                DISPUTED: the link is wrong, and it may be that the node's own last block is.
         """
         self._now_ns = now_ns
         block = self.attempts.get(attempt_id)
         if block is not None:
-            self._fail(block, Failure.DISPUTED if is_disputed else Failure.REFUSED, reason)
+            self._fail(block, failure, reason)
         return self._settle()
 
     def committed(self, attempt_id: AttemptId, now_ns: int) -> list[Action]:
@@ -300,12 +304,14 @@ class Arbiter(RaceSteps):
                 self._end(stream, EndStatus.TIMEOUT, f"no block header in {seconds:g} s")
             elif stream.state is StreamState.FINISHED:
                 self._close(stream)
-        block, seconds = self.lowest_sent(), self.rules.block_timeout_ns / 1e9
+        block, seconds, what = self.lowest_sent(), self.rules.block_timeout_ns / 1e9, "not complete after"
         at, pardon_at = self.block_deadline(block), self.pardon_deadline()
         if pardon_at is not None and now_ns >= pardon_at:
             self.blocks[self.next_number].blamed.clear()
         if block is not None and at is not None and now_ns >= at:
-            self._fail(block, Failure.TIMED_OUT, f"not complete after {seconds:g} s")
+            if self.source_count == 1:
+                seconds, what = self.rules.idle_timeout_ns / 1e9, "nothing came of it for"
+            self._fail(block, Failure.TIMED_OUT, f"{what} {seconds:g} s")
         return self._settle()
 
     def forget_catch_up_target(self) -> None:

@@ -31,6 +31,7 @@ __all__ = [
     "Send",
     "Skip",
     "SourceError",
+    "Stray",
     "Verify",
 ]
 
@@ -61,8 +62,8 @@ class Resend:
 
     block_number: int
     failure: Failure | None = field(default=None, compare=False)
-    """For the metrics: why the block is needed again; None: it was skipped for a first block of the chain
-    that has failed. Not sent."""
+    """For the metrics: why the block is needed again; None: it was passed for a first block of the chain that
+    has failed. Not sent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +174,17 @@ class SourceError:
 
 
 @dataclass(frozen=True, slots=True)
+class Stray:
+    """A message that belongs to no block was dropped."""
+
+    publisher_id: PublisherId
+    reason: str
+    """For the log: what, got, expected."""
+    is_first: bool
+    """It is the first one in a row."""
+
+
+@dataclass(frozen=True, slots=True)
 class CatchUp:
     """A publisher has told of a block further ahead than any before; said once for each rise."""
 
@@ -180,4 +192,6 @@ class CatchUp:
     """The highest block offered beyond what this node could take, or named by TOO_FAR_BEHIND. Advisory."""
 
 
-Action = Send | Close | Begin | Append | Verify | CheckLink | Commit | Drop | Idle | SourceError | CatchUp
+Action = (
+    Send | Close | Begin | Append | Verify | CheckLink | Commit | Drop | Idle | SourceError | Stray | CatchUp
+)

@@ -12,8 +12,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from gateway.block_numbers import BLOCK_NUMBER_MAX
 from gateway.errors import GatewayError
-from gateway.limits import BLOCK_ITEMS_MAX, BLOCK_NUMBER_MAX, ITEM_OVERHEAD_BYTES
+from gateway.limits import BLOCK_ITEMS_MAX, ITEM_OVERHEAD_BYTES
 from gateway.race_actions import AttemptId, PublisherId
 from gateway.race_tables import BlockState, Failure, Standing, StreamState
 
@@ -36,11 +37,13 @@ class RaceRules:
     """As `inflight_bytes_max`, of the blocks of one publisher, by name."""
     address_bytes_max: int = 1 << 30
     """As `inflight_bytes_max`, of the blocks that come from one network address."""
-    proof_idle_ns: int = 100_000_000
+    proof_idle_ns: int = 2_000_000_000
     block_timeout_ns: int = 6_000_000_000
     stall_blocks: int = 3
     idle_timeout_ns: int = 300_000_000_000
     duplicate_skip_window: int = 0
+    stray_messages_max: int = 1000
+    """Messages in a row that belong to no block and are dropped on one stream."""
     late_acknowledgement_ns: int = 1_000_000_000
     """How long a stream that skipped a block from before it connected waits for a later acknowledgement."""
     goodbye_ns: int = 1_000_000_000
@@ -100,7 +103,7 @@ class StreamFacts:
     name: str
     state: StreamState
     since_ns: int
-    """When it connected; when its last proof came (PROVEN); when it said goodbye (FINISHED)."""
+    """When it connected; when its last items came (SENDING, PROVEN); when it said goodbye (FINISHED)."""
     block: BlockFacts | None = None
     """The block that it is sending."""
     last_ended: int | None = None
@@ -118,6 +121,8 @@ class StreamFacts:
     sent before it read that."""
     behind_from: int | None = None
     """It was answered BehindPublisher, and may come back to this block, the one after L."""
+    stray_count: int = 0
+    """Messages since its last header that belong to no block."""
     held_back: bool = False
     """The shell does not read it now, because too much is in flight."""
     delayed_from_ns: int | None = None
@@ -144,7 +149,8 @@ class RaceFacts:
 
     Args:
         last_number: L, the last committed block; None for an empty node.
-        first_number: where an empty node begins; None means with the first block that is offered.
+        first_number: the first block held; where there is none, that with which the node is to begin, None
+            for the first that is offered.
         rules: limits and times.
     """
 
@@ -245,9 +251,13 @@ class RaceFacts:
         stream = self.streams.get(publisher_id)
         if stream is None or stream.state in GONE or not self.is_full_for(stream):
             return True
-        block = self.blocks.get(self.next_number)
-        if block is None:
-            return True
+        return self.next_number not in self.blocks or self.is_awaited(publisher_id)
+
+    def is_awaited(self, publisher_id: PublisherId) -> bool:
+        """Whether block L + 1 is there, and this publisher sends it, or may send it while nobody does."""
+        block, stream = self.blocks.get(self.next_number), self.streams.get(publisher_id)
+        if block is None or stream is None:
+            return False
         if block.state is BlockState.OPEN:
             return self.may_send(stream.name, block)
         return block.state is BlockState.STREAMING and stream.block is block
@@ -280,10 +290,8 @@ class RaceFacts:
         """Where block `number` stands for the publisher called `name`."""
         anywhere = self.is_unbegun()
         if number < self.next_number and not anywhere:
-            if not self.has_beginning:
-                return Standing.BEFORE_BEGINNING
-            if self.last_number is None:  # of no block could it be told later that it is safe
-                return Standing.COMMITTED
+            if self.last_number is None or number < (self.first_number or 0):
+                return Standing.BELOW_FIRST
             window_start = self.next_number - self.rules.duplicate_skip_window
             return Standing.COMMITTED_JUST_NOW if number >= window_start else Standing.COMMITTED
         block = self.blocks.get(number)
@@ -356,8 +364,9 @@ class RaceFacts:
     def block_deadline(self, block: BlockFacts | None) -> int | None:
         """When the winner of the lowest block that is being sent must have completed it; None: never.
 
-        A peer that sends history has as long as it goes on sending, unless a publisher has that block, too:
-        a large block over a slow line would never come otherwise.
+        A publisher that is alone may take its time as long as it goes on sending: nobody else could bring the
+        block. So may a peer that sends history, unless a publisher has that block, too: a large block over a
+        slow line would never come otherwise.
         """
         if block is None or not self.rules.block_timeout_ns or self.is_held_back(block):
             return None
@@ -365,6 +374,10 @@ class RaceFacts:
         if winner is not None and winner.delayed_from_ns is not None:
             return None
         since_ns = block.timed_from_ns
+        if winner is not None and not winner.is_peer and self.source_count == 1:
+            if not self.rules.idle_timeout_ns:
+                return None
+            return max(since_ns + self.rules.block_timeout_ns, winner.since_ns + self.rules.idle_timeout_ns)
         if winner is not None and winner.is_peer and not self._others_offer(block):
             since_ns = max(since_ns, winner.since_ns)
         return since_ns + self.rules.block_timeout_ns
@@ -408,15 +421,6 @@ class RaceFacts:
         if stream.owed_since_ns is None or stream.state is StreamState.ENDED:
             return None
         return stream.owed_since_ns + self.rules.late_acknowledgement_ns
-
-    def reported_last(self) -> int | None:
-        """L as publishers hear it; an empty node that begins at block K > 0 says K - 1: go on with K.
-
-        Not so where K is only the first block that was offered: it may fail, and L tells what is safe.
-        """
-        if not self.has_beginning:
-            return None
-        return self.next_number - 1 if self.next_number > 0 else None
 
     def stream(self, publisher_id: PublisherId) -> StreamFacts:
         """The connected stream of this id.

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from gateway.block_numbers import BLOCK_NUMBER_MAX
 from gateway.limits import BLAMED_PUBLISHERS_KEPT
 from gateway.race_actions import (
     Action,
@@ -25,6 +26,7 @@ from gateway.race_actions import (
     Response,
     Send,
     Skip,
+    Stray,
     Verify,
 )
 from gateway.race_facts import GONE, LIVE, BlockFacts, RaceError, RaceFacts, RaceRules, StreamFacts
@@ -96,6 +98,7 @@ class RaceSteps(RaceFacts):
             Reaction.ABANDON: self._abandon,
             Reaction.FINISH: self._finish,
             Reaction.LEAVE: self._leave,
+            Reaction.STRAY: self._stray,
             Reaction.REFUSE: self._refuse,
         }
 
@@ -124,7 +127,12 @@ class RaceSteps(RaceFacts):
     def check(self) -> None:
         """As in `RaceFacts`; and what is known at once is what can be counted."""
         super().check()
-        assert self.next_deadline_ns() == super().next_deadline_ns()
+        known_ns, deadline_ns = self.next_deadline_ns(), super().next_deadline_ns()
+        # That of a publisher who is alone moves on with its messages; looked at too early, it is found anew.
+        assert known_ns == deadline_ns or (known_ns is not None and self.source_count == 1), (
+            known_ns,
+            deadline_ns,
+        )
         in_flight = [block.number for block in self.blocks.values() if block.state in LIVE]
         assert self._highest_live == max(in_flight, default=None), self._highest_live
         assert self.lowest_sent() is super().lowest_sent()
@@ -183,7 +191,7 @@ class RaceSteps(RaceFacts):
         self._note_way(stream, number)
         if stream.state is StreamState.FRESH:
             self._deadline_is_known = False  # its own has ended
-        stream.state = StreamState.DROPPING
+        stream.state, stream.stray_count = StreamState.DROPPING, 0
         answer = None if self.is_closing else ON_HEADER[self._standing(stream, said)]
         # What nobody may send yet is no block that it could hear of.
         if answer is not Answer.BEHIND and number > stream.offered_max:
@@ -198,9 +206,13 @@ class RaceSteps(RaceFacts):
             self._send(stream, Skip(number))
         elif answer is Answer.BEHIND:
             self._offered_ahead(number)
-            last = self.reported_last()
-            stream.next_offer = stream.behind_from = 0 if last is None else last + 1
-            self._send(stream, Behind(self.reported_last()))
+            stream.next_offer = stream.behind_from = self.next_number if self.has_beginning else 0
+            self._send(stream, Behind(self.last_number))
+        elif answer is Answer.END_BELOW_FIRST:
+            reason = (
+                f"got the header of block {number}, expected {self.first_number}, the first here, or later"
+            )
+            self._end(stream, EndStatus.ERROR, reason, proximate_number=number, says_last=False)
         else:
             reason = f"got the header of block {number}, expected {self.next_number} or later"
             self._end(stream, EndStatus.DUPLICATE_BLOCK, reason)
@@ -278,6 +290,15 @@ class RaceSteps(RaceFacts):
             self._fail(stream.block, Failure.BAD_REQUEST, said.reason)
         else:
             self._end(stream, EndStatus.INVALID_REQUEST, said.reason)
+
+    def _stray(self, stream: StreamFacts, said: Said) -> None:
+        stream.stray_count += 1
+        if stream.stray_count > self.rules.stray_messages_max:
+            reason = f"{said.reason}; {stream.stray_count} such messages in a row"
+            self._end(stream, EndStatus.INVALID_REQUEST, reason)
+        else:
+            is_first = stream.stray_count == 1
+            self._actions.append(Stray(stream.publisher_id, said.reason, is_first))
 
     def _finish(self, stream: StreamFacts, said: Said) -> None:
         stream.state, stream.closes_at_ns = StreamState.FINISHED, said.closes_at_ns
@@ -371,31 +392,19 @@ class RaceSteps(RaceFacts):
     def _send_back(self) -> None:
         """If nobody sends block L + 1, ask those who will not offer it by themselves.
 
-        It has failed, or others were skipped for it while the chain was about to begin with a later one.
+        It has failed, or they have passed it while the chain was about to begin with a later one.
         """
         number = self.next_number
         block = self.blocks.get(number)
         is_wanted = self.has_beginning if block is None else block.state is BlockState.OPEN
         if self.is_closing or not is_wanted:
             return
-        if self.is_unbegun():
-            self._ask_for_a_beginning(number)
         for stream in self.streams.values():
             passed = stream.next_offer is not None and stream.next_offer > number
             may_send = block is None or self.may_send(stream.name, block)
             if passed and stream.state not in GONE and may_send:
                 stream.next_offer = stream.asked_for = number
                 self._send(stream, Resend(number, None if block is None else block.failure))
-
-    def _ask_for_a_beginning(self, number: int) -> None:
-        """Ask those who were skipped for what is below block `number`: the chain did not begin with that."""
-        for stream in self.streams.values():
-            if stream.state in GONE or stream.asked_for is not None or stream.next_offer is None:
-                continue
-            if 0 < stream.next_offer <= number and stream.offered_max >= 0:
-                stream.next_offer -= 1
-                stream.asked_for = stream.next_offer
-                self._send(stream, Resend(stream.next_offer))
 
     def _close_doors(self) -> list[Action]:
         """Give up what is not complete; `_settle` ends the streams when what is complete is finished."""
@@ -454,7 +463,7 @@ class RaceSteps(RaceFacts):
             self._open.pop(block.number, None)
 
     def _offered_ahead(self, number: int) -> None:
-        if self.catch_up_target is None or number > self.catch_up_target:
+        if number <= BLOCK_NUMBER_MAX and (self.catch_up_target is None or number > self.catch_up_target):
             self.catch_up_target = number
             self._actions.append(CatchUp(number))
 
@@ -462,11 +471,19 @@ class RaceSteps(RaceFacts):
         self._actions.append(Send(stream.publisher_id, response))
 
     def _end(
-        self, stream: StreamFacts, status: EndStatus, reason: str, *, proximate_number: int | None = None
+        self,
+        stream: StreamFacts,
+        status: EndStatus,
+        reason: str,
+        *,
+        proximate_number: int | None = None,
+        says_last: bool = True,
     ) -> None:
         block, stream.state = stream.block, StreamState.ENDED
         stream.block = None
-        self._send(stream, EndOfStream(status, self.reported_last(), proximate_number, reason))
+        self._send(
+            stream, EndOfStream(status, self.last_number if says_last else None, proximate_number, reason)
+        )
         self._actions.append(Close(stream.publisher_id))
         if block is not None:
             self._fail(block, Failure.STREAM_ENDED, reason)

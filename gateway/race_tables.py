@@ -72,7 +72,7 @@ class Standing(_Key):
 
     COMMITTED = "N <= L"
     COMMITTED_JUST_NOW = "N <= L, inside the duplicate skip window"
-    BEFORE_BEGINNING = "N is below the first block of an empty node, which was offered and is not committed"
+    BELOW_FIRST = "N is below the first block that the node holds or begins with"
     STREAMING = "another publisher is sending it"
     HELD = "received whole, not yet acknowledged"
     STARTED_OVER = "P is sending it, and starts it over"
@@ -88,13 +88,16 @@ class Answer(_Key):
     SKIP = "SkipBlock(N)"
     BEHIND = "BehindPublisher(L)"
     END_DUPLICATE = "EndOfStream(DUPLICATE_BLOCK, L)"
+    END_BELOW_FIRST = "EndOfStream(ERROR, none, N)"
 
 
 ON_HEADER: Final[dict[Standing, Answer]] = {
     Standing.COMMITTED: Answer.END_DUPLICATE,
     Standing.COMMITTED_JUST_NOW: Answer.SKIP,
-    # Not a duplicate: that would tell P to forget a block, and the one that was begun with may still fail.
-    Standing.BEFORE_BEGINNING: Answer.SKIP,
+    # This node will never hold N, and says nothing by which P could take N for stored: a publisher takes the
+    # number in any EndOfStream as acknowledged, and the acknowledgements that would follow a SkipBlock. ERROR
+    # makes a consensus node go to another node for a while; on the other codes it starts again behind L.
+    Standing.BELOW_FIRST: Answer.END_BELOW_FIRST,
     Standing.STREAMING: Answer.SKIP,
     Standing.HELD: Answer.SKIP,
     # P stays its winner, whatever has happened meanwhile: also where it failed the block before, and where a
@@ -145,6 +148,7 @@ class Reaction(_Key):
     ABANDON = "drop the block in progress"
     FINISH = "close the stream once the blocks that it offered are settled"
     LEAVE = "the publisher is gone"
+    STRAY = "drop and count it; beyond publish.stray_messages_max in a row, EndOfStream(INVALID_REQUEST)"
     REFUSE = "EndOfStream(INVALID_REQUEST)"
 
 
@@ -152,10 +156,10 @@ _S, _E, _R = StreamState, StreamEvent, Reaction
 STREAM_TABLE: Final[dict[StreamState, dict[StreamEvent, tuple[Reaction, ...]]]] = {
     _S.FRESH: {
         _E.HEADER: (_R.OFFER,),
-        _E.ITEMS: (_R.REFUSE,),
-        _E.PROOFS: (_R.REFUSE,),
-        _E.BLOCK_END: (_R.REFUSE,),
-        _E.OTHER_BLOCK_END: (_R.REFUSE,),
+        _E.ITEMS: (_R.STRAY,),
+        _E.PROOFS: (_R.STRAY,),
+        _E.BLOCK_END: (_R.STRAY,),
+        _E.OTHER_BLOCK_END: (_R.STRAY,),
         _E.GOODBYE: (_R.FINISH,),
         _E.LOST: (_R.LEAVE,),
     },
@@ -189,11 +193,11 @@ STREAM_TABLE: Final[dict[StreamState, dict[StreamEvent, tuple[Reaction, ...]]]] 
     },
     _S.BETWEEN: {
         _E.HEADER: (_R.OFFER,),
-        _E.ITEMS: (_R.REFUSE,),
+        _E.ITEMS: (_R.STRAY,),
         # The block was taken as complete because nothing followed its proof in time; these came too late.
-        _E.PROOFS: (),
+        _E.PROOFS: (_R.STRAY,),
         _E.BLOCK_END: (),
-        _E.OTHER_BLOCK_END: (_R.REFUSE,),
+        _E.OTHER_BLOCK_END: (_R.STRAY,),
         _E.GOODBYE: (_R.FINISH,),
         _E.LOST: (_R.LEAVE,),
     },
@@ -248,6 +252,7 @@ class Failure(Enum):
     DISPUTED = (
         "it links to another block N - 1 than the node has, as those of others do, and no signature decides"
     )
+    UNCHECKED = "the node cannot check it: a key or data are missing here, or it does not know an item"
     BAD_REQUEST = "a message breaks the protocol"
     TOO_LARGE = "more bytes or items than a block may have"
     TIMED_OUT = "not complete in time"
@@ -274,6 +279,9 @@ CONSEQUENCES: Final[dict[Failure, Consequence]] = {
     Failure.REFUSED: Consequence(EndStatus.BAD_BLOCK_PROOF, blamed=True),
     # The node's own lack. Who is wrong is not known, so the others go first all the same.
     Failure.DISPUTED: Consequence(EndStatus.ERROR, blamed=True),
+    # The proof was not checked, so nothing is said against it. Another publisher may have the block with
+    # proofs that this node can check, so others come first.
+    Failure.UNCHECKED: Consequence(EndStatus.ERROR, blamed=True),
     Failure.BAD_REQUEST: Consequence(EndStatus.INVALID_REQUEST, blamed=True),
     Failure.TOO_LARGE: Consequence(EndStatus.INVALID_REQUEST, blamed=True),
     Failure.TIMED_OUT: Consequence(EndStatus.TIMEOUT, blamed=True),

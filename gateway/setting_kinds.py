@@ -25,8 +25,8 @@ from pathlib import Path
 from typing import Protocol
 
 from gateway.addresses import Address, parse_address
+from gateway.block_numbers import BLOCK_NUMBER_MAX
 from gateway.errors import AddressError
-from gateway.limits import BLOCK_NUMBER_MAX
 
 __all__ = [
     "GIB",

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Literal
 
 from gateway.addresses import Address
-from gateway.limits import ADDRESS_BOOK_NODES_MAX
+from gateway.limits import ADDRESS_BOOK_NODES_MAX, MESSAGE_BYTES_DEFAULT
 from gateway.setting_kinds import (
     GIB,
     KIB,
@@ -173,16 +173,17 @@ class Settings:
     publish_proof_idle_ms: int = row(
         "publish.proof_idle_ms",
         WholeNumber(1, 60_000),
-        100,
-        "A block without end_of_block is complete when nothing follows its proof for this long.",
+        2000,
+        "A block without end_of_block is complete when nothing follows its proof for this long, or for half "
+        "of publish.block_timeout_seconds if that is shorter.",
         unit="milliseconds",
     )
     publish_block_timeout_seconds: float = row(
         "publish.block_timeout_seconds",
         Seconds(_DAY_SECONDS),
         Derived("3 x block_time_seconds", lambda settings: 3 * settings.block_time_seconds),
-        "Time in which the winner of a block must complete it; below 2 x block_time_seconds is refused, "
-        "because gathering a block's signatures may take that long.",
+        "Time in which the winner of a block must complete it while others are connected; below "
+        "2 x block_time_seconds is refused, because gathering a block's signatures may take that long.",
         unit="seconds",
     )
     publish_stall_blocks: int = row(
@@ -196,15 +197,24 @@ class Settings:
         "publish.idle_timeout_seconds",
         Seconds(_DAY_SECONDS),
         300.0,
-        "A publisher that never sends a block header is closed after this long.",
+        "A publisher that never sends a block header is closed after this long; so is one that is alone and "
+        "falls silent in mid-block.",
         unit="seconds",
     )
     publish_duplicate_skip_window: int = row(
         "publish.duplicate_skip_window",
         WholeNumber(0, 1_000_000),
-        0,
+        5,
         "A block at most this far behind the last is answered with SkipBlock in place of DUPLICATE_BLOCK.",
         unit="blocks",
+    )
+    publish_stray_messages_max: int = row(
+        "publish.stray_messages_max",
+        WholeNumber(0, 1_000_000),
+        1000,
+        "Messages in a row that belong to no block and are dropped; beyond it the stream ends with "
+        "INVALID_REQUEST.",
+        unit="messages",
     )
     publish_send_queue_max: int = row(
         "publish.send_queue_max",
@@ -269,8 +279,9 @@ class Settings:
     grpc_max_message_bytes: int = row(
         "grpc.max_message_bytes",
         Size(64 * KIB, GIB),
-        8 * MIB,
-        "Longest message, either way; publishers send up to 6 MB and 1 KB.",
+        MESSAGE_BYTES_DEFAULT,
+        "Longest message that is received; a call with a longer one ends with RESOURCE_EXHAUSTED. From peers "
+        "at least the default is received. What is sent has no limit.",
         unit="bytes",
     )
     grpc_max_receiving_bytes: int = row(

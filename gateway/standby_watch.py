@@ -24,6 +24,7 @@ from grpc import aio
 
 from datastream.errors import DatastreamError
 from gateway.api import standby_pb2, standby_pb2_grpc
+from gateway.block_numbers import BLOCK_NUMBER_MAX, U64_MAX
 from gateway.channels import ClientTls, keepalive, open_channel
 from gateway.conductor import Conductor
 from gateway.errors import GatewayError
@@ -39,7 +40,6 @@ from gateway.limits import (
 from gateway.logs import fields
 from gateway.merkle import HASH_SIZE
 from gateway.standby_gate import Level, StandbyGate
-from gateway.subscription import U64_MAX
 
 __all__ = ["StandbyWatch"]
 
@@ -224,6 +224,8 @@ def _level_of(message: standby_pb2.Level | None) -> Level:
         raise ValueError("level: got a message that does not parse, expected a Level")
     if message.block_number == U64_MAX:
         return Level(message.instance, None, b"")
+    if message.block_number > BLOCK_NUMBER_MAX:
+        raise ValueError(f"level: got block {message.block_number}, expected at most {BLOCK_NUMBER_MAX}")
     if len(message.root_hash) != HASH_SIZE or not message.instance:
         raise ValueError(
             f"level: got a root hash of {len(message.root_hash)} bytes and instance {message.instance!r}, "

@@ -7,8 +7,9 @@ A shell around `gateway.subscriber` and `gateway.block_reader`. For each stream:
     step End      write the status, close
 
 History and live are one path: everything is read from the stream file, committed entries only. A write waits
-until gRPC has taken the message, so a slow subscriber holds one batch, and its own place in the file. It
-holds up nobody. One that takes nothing at all for `subscriber.write_timeout_seconds` has its connection cut,
+until gRPC has taken the message, so a slow subscriber holds one batch, and its own place in the file. A batch
+has 1 MiB or so, or one longer item; those that are longer share a budget of bytes, and who has to wait for it
+holds nothing. One that takes nothing at all for `subscriber.write_timeout_seconds` has its connection cut,
 since gRPC could end its stream only behind what it does not read.
 Source: wire.md section 6.
 """
@@ -19,7 +20,7 @@ import asyncio
 import logging
 from collections import Counter
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import grpc
 from google.protobuf.message import DecodeError
@@ -27,15 +28,16 @@ from grpc import aio
 
 from datastream.errors import DatastreamError
 from gateway.api import subscribe_pb2
-from gateway.block_messages import longest_item
+from gateway.block_numbers import U64_MAX
 from gateway.block_reader import BlockReader, Position
 from gateway.errors import StoredDataError
 from gateway.ledger import Ledger
 from gateway.limits import SUBSCRIBE_REQUEST_BYTES_MAX
 from gateway.logs import fields
+from gateway.message_shares import MessageShares, StreamKey
 from gateway.metrics import Metrics
 from gateway.subscriber import READ, WAIT, End, Held, Subscriber
-from gateway.subscription import U64_MAX, status_name
+from gateway.subscription import status_name
 from gateway.transport.callers import Caller, caller_of
 
 __all__ = ["SubscribeLimits", "SubscribeService"]
@@ -44,6 +46,10 @@ log = logging.getLogger(__name__)
 
 SERVICE_NAME = "org.hiero.block.api.BlockStreamSubscribeService"
 METHOD_NAME = "subscribeBlockStream"
+
+SENDING_BYTES_MAX: Final = 512 * 1024 * 1024
+"""Bytes of batches with a long item that are on their way to all subscribers: each is in memory, here and in
+gRPC, until its subscriber has it. It is above any block, so one item is always possible."""
 
 _Request = subscribe_pb2.SubscribeStreamRequest
 _Response = subscribe_pb2.SubscribeStreamResponse
@@ -64,8 +70,6 @@ class SubscribeLimits:
     """A subscriber may take nothing for so long; 0: for ever."""
     item_set_bytes: int = 1 << 20
     """Bytes of items after which an item set is full."""
-    message_bytes_max: int = 8 << 20
-    """The longest message; an item that does not fit into one ends its stream with ERROR."""
 
 
 @dataclass(eq=False, slots=True)
@@ -78,6 +82,8 @@ class _Stream:
     writing_since: float | None = None
     """Since when a message waits for it to be taken, on the event loop's clock; None: none waits."""
     is_cut_off: bool = False
+    number: int = 0
+    """Unique in the service."""
     refusal: End | None = None
     """What it is told in place of everything else."""
 
@@ -85,6 +91,11 @@ class _Stream:
     def name(self) -> str:
         """Its connection, for the log."""
         return self.caller.peer
+
+    @property
+    def key(self) -> StreamKey:
+        """What it is called where the bytes that are sent are shared out."""
+        return StreamKey(self.caller.address, self.name, self.number)
 
 
 class SubscribeService:
@@ -104,9 +115,14 @@ class SubscribeService:
         self._first_number = first_number
         self._metrics = metrics
         self._limits = limits
-        self._reader = BlockReader(
-            ledger.streamer, limits.item_set_bytes, longest_item(limits.message_bytes_max)
+        self._reader = BlockReader(ledger.streamer, limits.item_set_bytes)
+        # Sending has no pace that could be seen here: who takes nothing is cut off.
+        self._shares = MessageShares(
+            *(SENDING_BYTES_MAX, SENDING_BYTES_MAX),
+            small_bytes=2 * limits.item_set_bytes,  # with the tags and lengths of its items
         )
+        self._waiting: dict[StreamKey, asyncio.Event] = {}
+        self._stream_number = 0
         self._streams: set[_Stream] = set()
         self._by_address: Counter[str] = Counter()
         self._watching: asyncio.Task[None] | None = None
@@ -189,7 +205,9 @@ class SubscribeService:
             log.warning("subscriber refused", extra=fields(subscriber=caller.peer, reason=too_many))
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, too_many)
         start, end = (0, 0) if request is None else (request.start_block_number, request.end_block_number)
-        stream = _Stream(Subscriber(start, end, self._limits.future_blocks_max), caller)
+        self._stream_number += 1
+        subscriber = Subscriber(start, end, self._limits.future_blocks_max)
+        stream = _Stream(subscriber, caller, number=self._stream_number)
         if request is None:
             stream.refusal = End(_Code.INVALID_REQUEST, "a request that does not parse")
         if self._closing:
@@ -290,15 +308,31 @@ class SubscribeService:
             assert subscriber.next_number is not None
             position = await self._reader.find(subscriber.next_number)
         batch = await self._reader.read(position, subscriber.last_wanted)
-        for message in batch.messages:
-            await _write(stream, context, message.data)
-            self._metrics.subscriber_sent_bytes.inc(len(message.data))
-            if message.ended is not None:
-                stream.blocks_sent += 1
-                self._metrics.subscriber_blocks_sent.inc()
-            if not subscriber.wrote(message.ended):
-                break  # the subscriber was ended: the rest, and where it ends, is of no use
-        return batch.following
+        try:
+            if not self._shares.ask(stream.key, batch.size_bytes, 0):
+                del batch  # not to be held while others are sent theirs
+                await self._granted(stream.key)
+                batch = await self._reader.read(position, subscriber.last_wanted)
+            for message in batch.messages:
+                await _write(stream, context, message.data)
+                self._metrics.subscriber_sent_bytes.inc(len(message.data))
+                if message.ended is not None:
+                    stream.blocks_sent += 1
+                    self._metrics.subscriber_blocks_sent.inc()
+                if not subscriber.wrote(message.ended):
+                    break  # the subscriber was ended: the rest, and where it ends, is of no use
+            return batch.following
+        finally:
+            for key in self._shares.done(stream.key, 0):
+                self._waiting[key].set()
+
+    async def _granted(self, key: StreamKey) -> None:
+        """Wait until a batch of this stream may be sent."""
+        granted = self._waiting[key] = asyncio.Event()
+        try:
+            await granted.wait()
+        finally:
+            del self._waiting[key]
 
 
 async def _write(stream: _Stream, context: aio.ServicerContext[Any, Any], message: bytes) -> None:

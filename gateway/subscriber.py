@@ -35,7 +35,7 @@ from enum import Enum
 from typing import Final, Literal
 
 from gateway.api import subscribe_pb2
-from gateway.subscription import U64_MAX
+from gateway.block_numbers import U64_MAX
 
 __all__ = ["READ", "WAIT", "End", "Held", "Step", "Subscriber"]
 

@@ -21,7 +21,6 @@ Source: wire.md section 6.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
 
 from gateway.api import subscribe_pb2
 from gateway.block import Block
@@ -29,10 +28,7 @@ from gateway.errors import ItemError, SubscriptionError
 from gateway.item_set import ItemSet, inspect
 from gateway.limits import BLOCK_ITEMS_MAX, STORED_BLOCK_BYTES_MAX
 
-__all__ = ["U64_MAX", "BlockAssembler", "SubscriptionOrder", "status_name"]
-
-U64_MAX: Final = (1 << 64) - 1
-"""As start of a request: the first block available, or with the same end only new ones; as end: no end."""
+__all__ = ["BlockAssembler", "SubscriptionOrder", "status_name"]
 
 _Code = subscribe_pb2.SubscribeStreamResponse.Code
 

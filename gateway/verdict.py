@@ -7,9 +7,18 @@ Source: wire.md section 7, proofs.md sections 3 to 7; the kinds follow the refer
 """
 
 from dataclasses import dataclass
-from enum import StrEnum
+from enum import Enum, StrEnum
+from typing import Final
 
-__all__ = ["Refusal", "RefusalKind"]
+__all__ = ["FAULTS", "Fault", "Refusal", "RefusalKind"]
+
+
+class Fault(Enum):
+    """Who has to change something before the block can be accepted."""
+
+    SENDER = "whoever made or delivered the block: it was checked, and is wrong"
+    NODE = "this node: it lacks what the proof is checked with"
+    UNKNOWN = "nobody can tell: the block was not checked to the end"
 
 
 class RefusalKind(StrEnum):
@@ -26,9 +35,29 @@ class RefusalKind(StrEnum):
     MISSING_FIELD = "missing field"
     """A header, footer or proof lacks a field that verification needs."""
     MISSING_VERIFICATION_DATA = "missing verification data"
-    """The proof is of a kind that this node knows, but no key of that kind is configured."""
+    """The proof is of a kind that this node knows, but this node does not have the key or the data for it."""
     UNSUPPORTED = "unsupported"
     """An item or a proof that this node cannot process."""
+    NOT_CHECKED = "not checked"
+    """The check did not come to an end."""
+
+    @property
+    def fault(self) -> Fault:
+        """Who has to change something."""
+        return FAULTS[self]
+
+
+FAULTS: Final[dict[RefusalKind, Fault]] = {
+    RefusalKind.BAD_PROOF: Fault.SENDER,
+    RefusalKind.BAD_ROOT_HASH: Fault.SENDER,
+    RefusalKind.CANNOT_PARSE: Fault.SENDER,
+    RefusalKind.MISSING_ITEM: Fault.SENDER,
+    RefusalKind.MISSING_FIELD: Fault.SENDER,
+    RefusalKind.MISSING_VERIFICATION_DATA: Fault.NODE,
+    RefusalKind.UNSUPPORTED: Fault.UNKNOWN,
+    RefusalKind.NOT_CHECKED: Fault.UNKNOWN,
+}
+"""Whose fault each kind of refusal is."""
 
 
 @dataclass(frozen=True, slots=True)

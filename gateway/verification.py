@@ -26,7 +26,7 @@ from gateway.errors import BlockRefused
 from gateway.proofs import ProofVerifier, signs_root
 from gateway.proofs.ledger_data import LedgerData, publications_in, published_ledger
 from gateway.root_hash import BlockHasher, BlockSummary, RootLayout
-from gateway.verdict import Refusal, RefusalKind
+from gateway.verdict import Fault, Refusal, RefusalKind
 
 __all__ = ["BlockVerifier", "Verdict"]
 
@@ -37,9 +37,11 @@ class Verdict(NamedTuple):
     """An accepted block."""
 
     summary: BlockSummary
-    """Its summary, with the root that the proofs fit."""
+    """Its summary, with the root that the proofs fit; without another root if a proof signs that one."""
     published: LedgerData | None
     """The ledger data that it publishes and that its proof was checked with; of a block 0 alone."""
+    is_root_signed: bool
+    """Whether a proof that was checked signs the root hash."""
 
 
 class BlockVerifier:
@@ -96,17 +98,15 @@ class BlockVerifier:
             published = self._published(items)
             if published is not None and proofs.ledger is None:
                 proofs = proofs.with_ledger(self._vouching(published))
-        refusal = proofs.verify(summary)
-        if refusal is not None:
-            other = summary.in_other_layout()
-            if other is None or proofs.verify(other) is not None:
-                raise BlockRefused(refusal)
-            summary = other
-        if published is not None and self.proofs.ledger is None and not signs_root(summary):
+        summary = _proven(proofs, summary)
+        is_root_signed = proofs.mode == "full" and signs_root(summary)
+        if is_root_signed:
+            summary = summary._replace(root_hash_other_layout=None)
+        if published is not None and self.proofs.ledger is None and not is_root_signed:
             # Whoever delivers the block can put one beside its record file, with a WRAPS key of his own.
             got, expected = "proofs of the record file alone", "one that covers the whole block"
             raise BlockRefused(Refusal(RefusalKind.BAD_PROOF, _WHAT, got, expected))
-        return Verdict(summary, published)
+        return Verdict(summary, published, is_root_signed)
 
     def _vouching(self, published: LedgerData) -> LedgerData:
         """Return what of the ledger data that block 0 brings may vouch for block 0 itself.
@@ -140,3 +140,23 @@ class BlockVerifier:
                 "the ledger data that this node has",
             )
         )
+
+
+def _proven(proofs: ProofVerifier, summary: BlockSummary) -> BlockSummary:
+    """Return the summary with the root that the proofs fit.
+
+    Raises:
+        BlockRefused: they fit neither. A proof that fits one root goes before what this node lacks to check a
+            further one: that is said then.
+    """
+    refusal = proofs.verify(summary)
+    if refusal is None:
+        return summary
+    other = summary.in_other_layout()
+    other_refusal = None if other is None else proofs.verify(other)
+    if other is not None and other_refusal is None:
+        return other
+    blames = refusal.kind.fault is Fault.SENDER
+    if blames and other_refusal is not None and other_refusal.kind.fault is not Fault.SENDER:
+        refusal = other_refusal
+    raise BlockRefused(refusal)

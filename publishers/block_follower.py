@@ -20,10 +20,13 @@ from grpc import aio
 
 from gateway.api import node_pb2, node_pb2_grpc, subscribe_pb2, subscribe_pb2_grpc
 from gateway.block import Block
+from gateway.block_numbers import to_wire
 from gateway.catch_up import CatchUp, CatchUpRules, Outcome, Try
 from gateway.channels import ClientTls, keepalive, open_channel, refused_headers
 from gateway.errors import SubscriptionError, TlsError
-from gateway.subscription import U64_MAX, BlockAssembler, status_name
+from gateway.message_size import why_too_long
+from gateway.node_service import begins_with, held_of
+from gateway.subscription import BlockAssembler, status_name
 from publishers import limits
 from publishers.errors import SourceRefused, SourceUnreachable
 
@@ -45,7 +48,6 @@ _REFUSALS: Final = frozenset(
 )
 _RULES: Final = CatchUpRules(rest_ns=250_000_000, rest_max_ns=5_000_000_000)
 _CHANNEL_OPTIONS: Final = (
-    ("grpc.max_receive_message_length", limits.ANSWER_BYTES_MAX),
     *keepalive(10, 10),
     ("grpc.use_local_subchannel_pool", 1),
 )
@@ -70,6 +72,7 @@ class BlockFollower:
         patience_seconds: give up when no gateway could be subscribed to for so long; 0: never. How long a
             subscription was quiet before it was lost does not count.
         on_trouble: is told in one line why a gateway was left.
+        message_bytes_max: the longest message that is taken; an item may be as long.
     """
 
     def __init__(
@@ -81,6 +84,7 @@ class BlockFollower:
         tls: ClientTls | None = None,
         patience_seconds: float = 30.0,
         on_trouble: Callable[[str], None] = lambda line: None,
+        message_bytes_max: int = limits.MESSAGE_BYTES_MAX,
     ) -> None:
         self.next_number = start if isinstance(start, int) else None
         """The block that comes next; None before it is known."""
@@ -89,6 +93,10 @@ class BlockFollower:
         self._tls = tls
         self._patience_seconds = patience_seconds
         self._on_trouble = on_trouble
+        self._channel_options = (
+            *_CHANNEL_OPTIONS,
+            ("grpc.max_receive_message_length", message_bytes_max),
+        )
         self._machine = CatchUp(tuple(addresses), _RULES, live=True)
         self._refusals: dict[str, str] = {}
         self._has_begun = False
@@ -104,7 +112,8 @@ class BlockFollower:
         """Give the blocks in order, up to the last one wanted.
 
         Raises:
-            SourceRefused: every gateway says that it cannot serve what is asked for.
+            SourceRefused: every gateway says that it cannot serve what is asked for, or the next block has an
+                item that is longer than `message_bytes_max`.
             SourceUnreachable: no gateway could be subscribed to for `patience_seconds`.
             TlsError: a file of `tls` cannot be read; later than at the first connection it is tried again.
         """
@@ -130,6 +139,9 @@ class BlockFollower:
                 if refused_headers(step.address, error):
                     continue
                 reason = f"{error.code().name}: {error.details() or 'no details'}"
+                if why := why_too_long(reason, "--max-message-bytes here"):
+                    # Another gateway would send the same item.
+                    raise SourceRefused(self._what(), f"{step.address}: {why}") from error
             except _Ended as ended:
                 outcome, reason = Outcome.BROKE_OFF, str(ended)
             except TlsError as error:  # when they were good before, somebody is renewing the files
@@ -154,7 +166,7 @@ class BlockFollower:
 
     async def _subscribe(self, address: str) -> AsyncIterator[Received]:
         """Give the blocks of one subscription; it returns after the last one wanted."""
-        channel = open_channel(address, self._tls, _CHANNEL_OPTIONS)
+        channel = open_channel(address, self._tls, self._channel_options)
         self._has_read_tls = True
         try:
             if self.next_number is None:
@@ -163,8 +175,7 @@ class BlockFollower:
             async for block in self._blocks_of(channel, assembler):
                 yield Received(block, address)
             if assembler.status == _Code.INVALID_START_BLOCK_NUMBER and self._is_expected_only:
-                # The chain has begun, and elsewhere. All of it is new, so that "new" is as good as "first".
-                self._start = "first"
+                # The chain has begun, and elsewhere.
                 self.next_number = await self._resolve_start(channel)
                 assembler = BlockAssembler(self.next_number, self._end)
                 async for block in self._blocks_of(channel, assembler):
@@ -182,11 +193,9 @@ class BlockFollower:
         """Give the blocks of one call, up to its end; what it ended with is known to `assembler`."""
         if assembler.complete:  # the start is above the last block wanted
             return
-        assert assembler.next_number is not None
         call: Any = subscribe_pb2_grpc.BlockStreamSubscribeServiceStub(channel).subscribeBlockStream(
             subscribe_pb2.SubscribeStreamRequest(
-                start_block_number=assembler.next_number,
-                end_block_number=U64_MAX if self._end is None else self._end,
+                start_block_number=to_wire(assembler.next_number), end_block_number=to_wire(self._end)
             )
         )
         await call.wait_for_connection()
@@ -201,20 +210,21 @@ class BlockFollower:
                 self.next_number = block.number + 1
                 yield block
 
-    async def _resolve_start(self, channel: aio.Channel) -> int:
-        """Ask a gateway where its first block is, or its next."""
+    async def _resolve_start(self, channel: aio.Channel) -> int | None:
+        """Ask a gateway where its first block is, or its next; None: with whatever its chain will begin."""
         call: Any = node_pb2_grpc.BlockNodeServiceStub(channel).serverStatus(
             node_pb2.ServerStatusRequest(), timeout=limits.STATUS_SECONDS
         )
         status: node_pb2.ServerStatusResponse | None = await call
         if status is None:
             raise _nonsense("its status", "a ServerStatusResponse")
-        self._is_expected_only = status.last_available_block == U64_MAX
-        if self._is_expected_only:
-            return status.next_expected_block
-        if self._start == "first":
-            return status.first_available_block
-        return status.last_available_block + 1
+        _, last = held_of(status)
+        self._is_expected_only = last is None
+        if last is None:
+            self._start = "first"  # all that will come is new
+        if last is None or self._start == "first":
+            return begins_with(status)
+        return last + 1
 
 
 def _nonsense(what: str, expected: str) -> SubscriptionError:

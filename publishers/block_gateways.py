@@ -20,18 +20,20 @@ from gateway.api import node_pb2, node_pb2_grpc, subscribe_pb2, subscribe_pb2_gr
 from gateway.block import Block
 from gateway.channels import ClientTls, call_once, open_blocking_channel, refused_headers
 from gateway.errors import SubscriptionError
-from gateway.subscription import U64_MAX, BlockAssembler, status_name
+from gateway.message_size import why_too_long
+from gateway.node_service import held_of
+from gateway.subscription import BlockAssembler, status_name
 from publishers import limits
-from publishers.errors import SourceUnreachable
+from publishers.errors import SourceRefused, SourceUnreachable
 
-__all__ = ["BlockGateways", "HeldBlocks"]
+__all__ = ["SIZE_OPTION", "BlockGateways", "HeldBlocks"]
 
 log = logging.getLogger(__name__)
 
-_CHANNEL_OPTIONS: Final = (
-    ("grpc.max_receive_message_length", limits.ANSWER_BYTES_MAX),
-    ("grpc.use_local_subchannel_pool", 1),
-)
+SIZE_OPTION: Final = "max_message_bytes"
+"""What the option is called that says how long a message may be, in Spark and, with dashes, in commands."""
+
+_CHANNEL_OPTIONS: Final = (("grpc.use_local_subchannel_pool", 1),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +58,7 @@ class BlockGateways:
         tls: None: connect without.
         answer_seconds: silence that is borne; no longer than `deadline_seconds`.
         deadline_seconds: give up after so long without a block that is there.
+        message_bytes_max: the longest message that is taken; an item may be as long.
     """
 
     def __init__(
@@ -65,11 +68,16 @@ class BlockGateways:
         *,
         answer_seconds: float = 10.0,
         deadline_seconds: float = 60.0,
+        message_bytes_max: int = limits.MESSAGE_BYTES_MAX,
     ) -> None:
         self._gateways = tuple(gateways)
         self._tls = tls
         self._answer_seconds = min(answer_seconds, deadline_seconds)
         self._deadline_seconds = deadline_seconds
+        self._channel_options = (
+            *_CHANNEL_OPTIONS,
+            ("grpc.max_receive_message_length", message_bytes_max),
+        )
 
     def held(self) -> HeldBlocks | None:
         """Say what the first gateway that answers holds; None when none answers."""
@@ -133,12 +141,10 @@ class BlockGateways:
             return stub.serverStatus(node_pb2.ServerStatusRequest(), timeout=self._answer_seconds)
 
         try:
-            status = call_once(address, self._tls, ask, _CHANNEL_OPTIONS)
+            status = call_once(address, self._tls, ask, self._channel_options)
         except grpc.RpcError as error:
             raise _Trouble(_reason(error)) from error
-        if status.last_available_block == U64_MAX:
-            return HeldBlocks(None, None)
-        return HeldBlocks(status.first_available_block, status.last_available_block)
+        return HeldBlocks(*held_of(status))
 
     def blocks(self, first: int, last: int, wait: Callable[[float], None] = time.sleep) -> Iterator[Block]:
         """Give the blocks of a range, in order; what is not committed yet is waited for.
@@ -150,6 +156,7 @@ class BlockGateways:
 
         Raises:
             SourceUnreachable: no gateway gave the next block within the deadline.
+            SourceRefused: the next block has an item that is longer than `message_bytes_max`.
             TlsError: a file of `tls` cannot be read.
         """
         following = first
@@ -175,7 +182,7 @@ class BlockGateways:
         """Give the blocks of one subscription; it ends with the last block, or in trouble."""
         assembler = BlockAssembler(first, last)
         request = subscribe_pb2.SubscribeStreamRequest(start_block_number=first, end_block_number=last)
-        with open_blocking_channel(address, self._tls, _CHANNEL_OPTIONS) as channel:
+        with open_blocking_channel(address, self._tls, self._channel_options) as channel:
             call = subscribe_pb2_grpc.BlockStreamSubscribeServiceStub(channel).subscribeBlockStream(request)
             with _Watch(call, self._answer_seconds) as watch:
                 try:
@@ -190,6 +197,10 @@ class BlockGateways:
                 except grpc.RpcError as error:
                     refused_headers(address, error)  # the next round is relayed
                     reason = _reason(error)
+                    if why := why_too_long(reason, f"{SIZE_OPTION} here"):
+                        # Another gateway would send the same item.
+                        number = assembler.next_number
+                        raise SourceRefused(f"block {number}", f"{address}: {why}") from error
                     if watch.is_over:
                         reason = f"silent for {self._answer_seconds:g} s"
                     raise _Trouble(reason) from error

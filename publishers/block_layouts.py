@@ -25,6 +25,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Final, Literal, get_args
 
+from gateway.block_numbers import BLOCK_NUMBER_MAX
 from publishers.errors import OptionError
 
 __all__ = [
@@ -64,8 +65,6 @@ _MARKED: Final = re.compile(r"(?P<digits>[0-9]{36})\.mf", re.ASCII)
 _ARCHIVE: Final = re.compile(r"[^/]+\.(zip|tar|tgz|tar\.gz|tar\.zst|tar\.zstd)", re.ASCII | re.DOTALL)
 _BUCKET_FOLDER: Final = re.compile(r"[0-9]{4}", re.ASCII)
 _GLOB: Final = re.compile(r"[*?\[]")
-_NUMBER_MAX: Final = 2**64 - 2  # 2^64 - 1 means "no block" on the wire
-_LONG_MAX: Final = 2**63 - 1  # the layouts of Java programs
 _WIDTH: Final = 19
 _CONSENSUS_WIDTH: Final = 36
 _WORK_FOLDERS: Final = frozenset(("links", "zipwork", "corrupted", "lost+found"))
@@ -115,7 +114,7 @@ def number_of_parts(parts: Sequence[str]) -> int | None:
     if len(digits) == 3 and len(folders) == 4 and all(map(_BUCKET_FOLDER.fullmatch, folders)):
         digits = "".join(folders) + digits
     number = int(digits)
-    return number if number <= _NUMBER_MAX else None
+    return number if number <= BLOCK_NUMBER_MAX else None
 
 
 def unfinished(names: Iterable[str]) -> frozenset[str]:
@@ -196,8 +195,8 @@ def member_name(number: int, ending: str) -> str:
 
 
 def _digits(layout: BlockLayout, number: int) -> str:
-    if number > _LONG_MAX:
-        raise OptionError("layout", f"{layout} for block {number}", f"block numbers up to {_LONG_MAX}")
+    if number > BLOCK_NUMBER_MAX:
+        raise OptionError("layout", f"{layout} for block {number}", f"block numbers up to {BLOCK_NUMBER_MAX}")
     return f"{number:0{_WIDTH}}"
 
 

@@ -32,6 +32,8 @@ from gateway.api import node_pb2, node_pb2_grpc, publish_pb2, publish_pb2_grpc
 from gateway.block import Block
 from gateway.channels import ClientTls, open_channel, refused_headers
 from gateway.errors import TlsError
+from gateway.message_size import why_too_long
+from gateway.node_service import begins_with
 from publishers import limits
 from publishers.errors import OptionError, PublishFailed, SourceCancelled
 from publishers.item_sets import split_items
@@ -39,6 +41,7 @@ from publishers.machine import MachineLimits, PublisherMachine
 from publishers.report import PublishReport
 from publishers.signals import (
     Action,
+    AskFirst,
     BlockReady,
     Clock,
     CloseStream,
@@ -47,6 +50,7 @@ from publishers.signals import (
     Disconnected,
     Event,
     Finish,
+    FirstTold,
     HalfClose,
     Outcome,
     SendEndOfBlock,
@@ -80,8 +84,7 @@ _STATUS_LOST: Final = "Internal error from Core"
 _STATUS_LOST_REASON: Final = "ended while it was written to; gRPC does not say why"
 
 _CHANNEL_OPTIONS: Final = (
-    ("grpc.max_send_message_length", limits.MESSAGE_BYTES_MAX),
-    ("grpc.max_receive_message_length", limits.MESSAGE_BYTES_MAX),
+    ("grpc.max_send_message_length", -1),  # what `message_bytes_max` says is looked at before
     # A connection of one's own for each publisher, and no waits of the library under those of the machine.
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.min_reconnect_backoff_ms", 100),
@@ -109,6 +112,8 @@ class ClientOptions:
     """Window, cache, timeouts, deadline."""
     set_bytes_max: int = limits.ITEM_SET_BYTES_DEFAULT
     """Size of an item set; a larger item goes alone."""
+    message_bytes_max: int = limits.MESSAGE_BYTES_MAX
+    """The longest message that the gateways take; a block with an item that needs a longer one is refused."""
     connect_timeout_seconds: float = limits.CONNECT_TIMEOUT_SECONDS
     """For a gateway to accept the connection."""
     wait: wait_base = field(default_factory=retry_wait)
@@ -157,6 +162,8 @@ class PublishClient:
         self._channels: dict[int, grpc.aio.Channel] = {}
         self._has_read_tls = False
         self._call: _Call | None = None
+        self._channel_in_use: grpc.aio.Channel | None = None
+        self._asking: asyncio.Task[None] | None = None
         self._is_closing = False
         self._unexplained: set[int] = set()  # gateways that ended a call, and its status was lost
         self._connect: Connect | None = None
@@ -268,7 +275,10 @@ class PublishClient:
                 except StopAsyncIteration:
                     self._hear(SourceEnded())
                     return
-                sets = split_items(block.number, block.items, self._options.set_bytes_max)
+                sets = split_items(
+                    *(block.number, block.items, self._options.set_bytes_max),
+                    item_bytes_max=self._options.message_bytes_max - limits.MESSAGE_MARGIN_BYTES,
+                )
                 self._hear(BlockReady(block.number, sets, block.size_bytes))
         except asyncio.CancelledError:
             if _is_being_cancelled():
@@ -325,23 +335,43 @@ class PublishClient:
             await self._drop_channel(connect.gateway)
             self._hear(Disconnected(f"cannot connect to {address}: {why}"))
             return
+        first = await self._first_of(channel)
         stub = publish_pb2_grpc.BlockStreamPublishServiceStub(channel)
         call = stub.publishBlockStream(metadata=((PUBLISHER_ID_METADATA, self._publisher_id),))
         self._call, self._is_closing = call, False
-        self._hear(Connected())
+        self._channel_in_use = channel
+        self._hear(Connected(first))
         writer = asyncio.create_task(self._write(call, connect.gateway))
         writer.add_done_callback(lambda task: _cancel_if_broken(task, call))
         try:
             reason = await self._read(call, connect.gateway)
         finally:
             self._call = None
-            await _cancel(writer)
+            await _cancel(writer, *filter(None, (self._asking,)))
+            self._asking = None
             call.cancel()
         if not writer.cancelled() and (error := writer.exception()) is not None:
             raise error
         if reason is not None:
             await self._drop_channel(connect.gateway)
-        self._hear(Disconnected(f"{address}: {reason or 'the gateway ended the stream'}"))
+        too_long = why_too_long(reason, "grpc.max_message_bytes of the gateway")
+        text = f"{address}: {too_long or reason or 'the gateway ended the stream'}"
+        self._hear(Disconnected(text, is_too_long=too_long is not None))
+
+    async def _first_of(self, channel: grpc.aio.Channel) -> int | None:
+        """Ask a gateway which block is the first that it stores; None: it does not say, or does not know."""
+        status = node_pb2_grpc.BlockNodeServiceStub(channel).serverStatus
+        try:
+            answer: node_pb2.ServerStatusResponse | None = await status(
+                node_pb2.ServerStatusRequest(), timeout=self._connect_timeout_seconds()
+            )
+        except grpc.aio.AioRpcError as error:
+            # One that serves no status at all is taken at its word.
+            return 0 if error.code() is grpc.StatusCode.UNIMPLEMENTED else None
+        return None if answer is None else begins_with(answer)  # None: bytes that do not parse
+
+    async def _tell_first(self, channel: grpc.aio.Channel) -> None:
+        self._hear(FirstTold(await self._first_of(channel)))
 
     async def _ready(self, channel: grpc.aio.Channel) -> bool:
         """Wait for a connection; False when it failed at once, and there is another gateway to go to.
@@ -419,6 +449,9 @@ class PublishClient:
                 self._turn.set()
             elif isinstance(action, CloseStream):
                 self._close(action)
+            elif isinstance(action, AskFirst):
+                assert self._channel_in_use is not None
+                self._asking = asyncio.create_task(self._tell_first(self._channel_in_use))
             else:
                 sends.append(action)
         self._room.set()

@@ -9,7 +9,7 @@ import grpc
 
 from gateway.api import node_pb2, node_pb2_grpc
 from gateway.channels import ClientTls, open_blocking_channel, refused_headers
-from publishers.signals import NO_BLOCK
+from gateway.node_service import held_of
 
 __all__ = ["Head"]
 
@@ -53,13 +53,13 @@ class Head:
         try:
             for at, call in enumerate(calls):
                 try:
-                    last = call.result().last_available_block
+                    _, last = held_of(call.result())
                 except grpc.RpcError as error:
                     if refused_headers(self._gateways[at], error):  # it answers the next time
                         self._channels[at].close()
                         self._channels[at] = open_blocking_channel(self._gateways[at], self._tls)
                     continue
-                return (None if last == NO_BLOCK else last), True
+                return last, True
             return None, False
         finally:
             for call in calls:

@@ -31,7 +31,10 @@ def size_in_set(item: bytes) -> int:
 
 
 def split_items(
-    block_number: int, items: Sequence[bytes], set_bytes_max: int = ITEM_SET_BYTES_DEFAULT
+    block_number: int,
+    items: Sequence[bytes],
+    set_bytes_max: int = ITEM_SET_BYTES_DEFAULT,
+    item_bytes_max: int = ITEM_BYTES_MAX,
 ) -> tuple[ItemSet, ...]:
     """Cut a block's items into sets.
 
@@ -39,20 +42,21 @@ def split_items(
         block_number: named in the error only.
         items: the block's serialized `BlockItem`s, in order.
         set_bytes_max: bytes of a set, each item counted with its tag and length.
+        item_bytes_max: the same of the largest item that fits in a message.
 
     Returns:
         The sets, in order; their concatenation is `items`. No items give no sets.
 
     Raises:
-        ItemTooLarge: an item does not fit in a message (`ITEM_BYTES_MAX`).
+        ItemTooLarge: an item does not fit in a message.
     """
     sets: list[ItemSet] = []
     current: list[bytes] = []
     current_bytes = 0
     for index, item in enumerate(items):
         size = size_in_set(item)
-        if size > ITEM_BYTES_MAX:
-            raise ItemTooLarge(block_number, index, size, ITEM_BYTES_MAX)
+        if size > item_bytes_max:
+            raise ItemTooLarge(block_number, index, size, item_bytes_max)
         if current and (current_bytes + size > set_bytes_max or len(current) == ITEM_SET_ITEMS_MAX):
             sets.append(tuple(current))
             current, current_bytes = [], 0

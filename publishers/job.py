@@ -26,9 +26,9 @@ from gateway.channels import ClientTls
 from publishers import limits
 from publishers.checkpoint import FollowCheckpoint
 from publishers.head import Head
-from publishers.job_report import Failure, JobProgress, JobReport, safe_through_of
+from publishers.job_report import Failure, JobProgress, JobReport
 from publishers.number_range import NumberRange
-from publishers.report import PublishReport
+from publishers.report import PublishReport, safe_through_of
 from publishers.report_totals import by_publisher
 from publishers.signing_key import KeyPlace
 from publishers.source_names import SourceName, parse_source

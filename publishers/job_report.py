@@ -13,13 +13,12 @@ of a streaming query. With the sink's option `race`, each racer is a row.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from publishers.report import PublishReport, percentile_ns
+from publishers.report import PublishReport, percentile_ns, safe_through_of
 
-__all__ = ["Failure", "JobProgress", "JobReport", "safe_through_of"]
+__all__ = ["Failure", "JobProgress", "JobReport"]
 
 _PERCENTS = (50, 99)
 
@@ -108,11 +107,6 @@ class JobReport:
             "publishers": [_fields_of(report) for report in self.publishers],
             "failures": [dataclasses.asdict(failure) for failure in self.failures],
         }
-
-
-def safe_through_of(reports: Iterable[PublishReport]) -> int | None:
-    """Give the highest block up to which all are known to be stored; None: nothing is known."""
-    return max((report.safe_through for report in reports if report.safe_through is not None), default=None)
 
 
 def _fields_of(report: PublishReport) -> dict[str, Any]:

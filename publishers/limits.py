@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from gateway.limits import MESSAGE_BYTES_DEFAULT
+
 MIB: Final = 1024 * 1024
 
 # --- block files -----------------------------------------------------------------------------------------
@@ -37,16 +39,23 @@ FILE_LOOK_SECONDS: Final = 0.2
 
 # --- messages --------------------------------------------------------------------------------------------
 
-MESSAGE_BYTES_MAX: Final = 8 * MIB
-"""Largest gRPC message either way (wire.md section 6: the default of the node)."""
+MESSAGE_BYTES_MAX: Final = MESSAGE_BYTES_DEFAULT
+"""Largest gRPC message that is sent, or taken from a gateway, where the option `max_message_bytes` says
+nothing else: what nodes take by default."""
+
+MESSAGE_OPTION_MIN: Final = 64 * 1024
+"""The least that this option takes, as a node's setting: the longest header and proofs fit in."""
+
+MESSAGE_OPTION_MAX: Final = 1 << 30
+"""The most, as a node's setting: gRPC holds a whole message several times."""
 
 MESSAGE_MARGIN_BYTES: Final = 1024
 """Left free in a message for the framing around the items: PublishStreamRequest and BlockItemSet add two
 tags and lengths (at most 12 bytes), each item a tag and a length, which are counted with the item."""
 
 ITEM_BYTES_MAX: Final = MESSAGE_BYTES_MAX - MESSAGE_MARGIN_BYTES
-"""Largest item, with its tag and length in the set, that fits in a message at all. A block with a larger one
-is refused before any of it is sent."""
+"""Largest item, with its tag and length in the set, that fits in a message of that size. A block with a
+larger one is refused before any of it is sent."""
 
 ITEM_SET_BYTES_DEFAULT: Final = 64 * 1024
 """Items are sent in sets of about this size: large enough to make the cost of a message small, small enough
@@ -60,9 +69,6 @@ the default size of sets only items below 14 bytes come to so many."""
 OPTION_MAX: Final = 1e9
 """The longest time, and the highest rate, that an option takes: 31 years. Clocks count in nanoseconds, and
 what is far longer is too large a number for them."""
-
-ANSWER_BYTES_MAX: Final = 4 * MESSAGE_BYTES_MAX
-"""Largest message taken from a gateway that blocks are read from; other nodes may have a larger limit."""
 
 STATUS_SECONDS: Final = 5.0
 """How long a gateway may take to say what it holds."""
@@ -280,8 +286,8 @@ VERIFY_TABLE_ROWS_MAX: Final = 100
 
 # --- block maker -----------------------------------------------------------------------------------------
 
-MAKER_ITEM_BYTES_MAX: Final = 6 * MIB
-"""Largest transaction that is generated (wire.md section 6: expect items up to 6 MB)."""
+MAKER_ITEM_BYTES_MAX: Final = ITEM_BYTES_MAX - 16
+"""Largest transaction that is generated: it fits in a message, with its tags and lengths."""
 
 MAKER_COUNT_MAX: Final = 100_000
 """Rounds of a block, events of a round, and transactions of a block that are generated at most."""

@@ -12,7 +12,9 @@ Rules
   - Whoever is sent back goes back: `ResendBlock(N)` restarts at N's header even in mid-block; the gateway
     lets the same publisher start a block over.
   - What a gateway says is stored is believed where it can only mean that: in an acknowledgement, as the last
-    block of DUPLICATE_BLOCK, or of a behind answer.
+    block of DUPLICATE_BLOCK, or of a behind answer. It is never believed of a block below the gateway's first
+    one, which no number that it says can mean: a gateway that begins above the oldest block held is left, and
+    one that may begin anywhere is asked for its first block before its first acknowledgement counts.
   - A stream is ended in order: this side says why and which blocks it holds, closes its side, and waits for
     the gateway, but not for ever.
 
@@ -26,10 +28,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
+from gateway.block_numbers import BLOCK_NUMBER_MAX
 from publishers import limits
 from publishers.errors import MachineError
 from publishers.machine_tables import ENDINGS, FINAL_STATES, TABLE, Gateway, Pace, State, Step
-from publishers.number_range import NUMBER_MAX
 from publishers.refusals import Refusals
 from publishers.report import PublishReport
 from publishers.route import Route
@@ -37,14 +39,17 @@ from publishers.send_window import SendWindow
 from publishers.signals import (
     Acknowledged,
     Action,
+    AskFirst,
     BlockReady,
     CloseStream,
     Connect,
+    Connected,
     Disconnected,
     EndCode,
     EndStreamCode,
     Event,
     Finish,
+    FirstTold,
     HalfClose,
     NodeBehind,
     Outcome,
@@ -116,6 +121,8 @@ class PublisherMachine:
         )
         self._route = Route(gateway_count)
         self._gateway = 0  # of the present stream, or of the next
+        self._first: int | None = 0  # the first block of the present gateway; None: not settled, or not known
+        self._unplaced: int | None = None  # acknowledged by a gateway that is being asked for its first block
         self._source_ended = False
         self._departure = _Departure("")
         self._parting: deque[Action] = deque()
@@ -144,6 +151,7 @@ class PublisherMachine:
             Step.RESEND: self._resend,
             Step.BEHIND: self._behind,
             Step.OBEY_END: self._obey_end,
+            Step.LEARN_FIRST: self._learn_first,
             Step.STOP_AFTER_BLOCK: self._stop_after_block,
             Step.STOP_NOW: lambda event: self._finish(Outcome.STOPPED, None),
             Step.STOP_CLOSED: self._stop_closed,
@@ -254,11 +262,40 @@ class PublisherMachine:
         self._began_at_ns = self._heard_at_ns = self._now_ns
         self._is_writing = False
         self._window.begin_stream()
-        return []
+        assert isinstance(event, Connected)
+        self._first, self._unplaced = None, None
+        return [] if event.first is None else self._place_first(event.first)
+
+    def _place_first(self, first: int) -> list[Action]:
+        """Note the gateway's first block, and leave it if it does not store the oldest that is held here."""
+        self._first = first
+        self._refusals.begins_with(self._gateway, first)
+        number = self._window.first
+        if number is None or number >= first or self.state not in (State.STREAMING, State.STOPPING):
+            return []
+        reason = f"the gateway begins with block {first}, and does not store block {number}"
+        departure = _Departure(reason, Gateway.NEXT, Pace.BACKOFF)
+        if self.state is State.STOPPING:
+            departure = _Departure("stopped", outcome=Outcome.STOPPED)
+        elif (final := self._refusals.stored_nowhere(number)) is not None:
+            departure = _Departure(final, outcome=Outcome.FAILED)
+        return self._leave(EndStreamCode.RESET, departure)
+
+    def _learn_first(self, event: Event) -> list[Action]:
+        assert isinstance(event, FirstTold)
+        number, self._unplaced = self._unplaced, None
+        if event.first is None or number is None:
+            return []  # what it has acknowledged is not believed; with the next one it is asked again
+        self._place_first(event.first)
+        self._mark_safe(number, acknowledged=True)
+        return self._close_if_all_safe()
 
     def _retry_lost(self, event: Event) -> list[Action]:
         assert isinstance(event, Disconnected)
-        return self._go_on(_Departure(event.reason, Gateway.NEXT, Pace.BACKOFF))
+        departure = _Departure(event.reason, Gateway.NEXT, Pace.BACKOFF)
+        if event.is_too_long and self._refusals.too_long():
+            departure = replace(departure, outcome=Outcome.FAILED)
+        return self._go_on(departure)
 
     def _go_on(self, departure: _Departure) -> list[Action]:
         """Do what follows a stream: finish, rest, or ask for another one."""
@@ -351,9 +388,12 @@ class PublisherMachine:
 
     def _count_safe(self, event: Event) -> list[Action]:
         assert isinstance(event, Acknowledged)
-        if event.number > NUMBER_MAX:
+        if event.number > BLOCK_NUMBER_MAX:
             # No gateway has that many blocks; to believe it would mean to forget everything.
             return self._leave_if_streaming(f"the gateway acknowledged block {event.number}")
+        if self._first is None:
+            was_asked, self._unplaced = self._unplaced is not None, max(self._unplaced or 0, event.number)
+            return [] if was_asked else [AskFirst()]
         self._mark_safe(event.number, acknowledged=True)
         return self._close_if_all_safe()
 
@@ -368,7 +408,10 @@ class PublisherMachine:
         return []
 
     def _mark_safe(self, number: int, *, acknowledged: bool) -> bool:
-        """Let go of every block up to `number`; say whether that is news."""
+        """Let go of every block up to `number`, if the gateway stores them all; say whether that is news."""
+        oldest = self._window.first
+        if self._first is None or (oldest is not None and oldest < self._first):
+            return False
         if not self._window.stored(number, self._now_ns, acknowledged=acknowledged):
             return False
         self._progress_at_ns, self._tally.trouble = self._now_ns, None
@@ -388,7 +431,7 @@ class PublisherMachine:
 
     def _behind(self, event: Event) -> list[Action]:
         assert isinstance(event, NodeBehind)
-        wanted = 0 if event.last is None else event.last + 1
+        wanted = (self._first or 0) if event.last is None else event.last + 1
         answered = self._window.hear_behind(wanted)  # before what is safe, and its header, is forgotten
         if event.last is not None and answered is not None:  # else no header is ahead of it: it cannot be
             self._mark_safe(event.last, acknowledged=False)
@@ -436,7 +479,7 @@ class PublisherMachine:
         if event.last is None:
             return False
         is_news = self._mark_safe(event.last, acknowledged=False)
-        return is_news or self._window.has_offered_through(event.last)
+        return is_news or (self._first is not None and self._window.has_offered_through(event.last))
 
     def _take_back_wins(self, event: Event) -> None:
         """Correct the count when our header was not accepted although its block was acknowledged."""

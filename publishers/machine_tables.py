@@ -86,6 +86,8 @@ class Step(Enum):
     SKIP = "skip"
     RESEND = "resend"
     BEHIND = "behind"
+    LEARN_FIRST = "learn first"
+    """The gateway has told its first block: what it acknowledged counts, or it is left."""
     OBEY_END = "obey end"
     """The gateway ended the stream: see ENDINGS."""
     STOP_AFTER_BLOCK = "stop after block"
@@ -107,6 +109,7 @@ _ANSWERS: Final = (
 
 _NO_STREAM: Final = {
     EventKind.WRITABLE: Step.REFUSE,
+    EventKind.FIRST_TOLD: Step.REFUSE,
     **dict.fromkeys(_ANSWERS, Step.REFUSE),
 }
 
@@ -147,6 +150,7 @@ TABLE: Final[dict[State, dict[EventKind, Step]]] = {
         EventKind.RESEND_ASKED: Step.RESEND,
         EventKind.NODE_BEHIND: Step.BEHIND,
         EventKind.STREAM_ENDED: Step.OBEY_END,
+        EventKind.FIRST_TOLD: Step.LEARN_FIRST,
     },
     State.STOPPING: {
         EventKind.BLOCK_READY: Step.NOTHING,  # not taken: it stays unacknowledged, as the report says
@@ -162,6 +166,7 @@ TABLE: Final[dict[State, dict[EventKind, Step]]] = {
         EventKind.RESEND_ASKED: Step.RESEND,
         EventKind.NODE_BEHIND: Step.BEHIND,
         EventKind.STREAM_ENDED: Step.STOP_CLOSED,
+        EventKind.FIRST_TOLD: Step.LEARN_FIRST,
     },
     State.LEAVING: {
         EventKind.BLOCK_READY: Step.TAKE_BLOCK,
@@ -177,6 +182,7 @@ TABLE: Final[dict[State, dict[EventKind, Step]]] = {
         EventKind.RESEND_ASKED: Step.NOTHING,
         EventKind.NODE_BEHIND: Step.NOTHING,
         EventKind.STREAM_ENDED: Step.CLOSE,
+        EventKind.FIRST_TOLD: Step.LEARN_FIRST,
     },
     State.FINISHING: {
         EventKind.BLOCK_READY: Step.REFUSE,
@@ -193,6 +199,7 @@ TABLE: Final[dict[State, dict[EventKind, Step]]] = {
         EventKind.RESEND_ASKED: Step.NOTHING,
         EventKind.NODE_BEHIND: Step.NOTHING,
         EventKind.STREAM_ENDED: Step.CLOSE,
+        EventKind.FIRST_TOLD: Step.NOTHING,
     },
     State.DONE: _OVER,  # a shell that is winding down may still report what it sees
     State.FAILED: _OVER,
@@ -232,7 +239,11 @@ ENDINGS: Final[dict[EndCode, Ending]] = {
     EndCode.SUCCESS: Ending(Gateway.NEXT, Pace.SOON, "the gateway shuts down or is a standby"),
     # Bounded: INVALID_REQUEST_RETRIES_MAX.
     EndCode.INVALID_REQUEST: Ending(Gateway.NEXT, Pace.BACKOFF, "the gateway calls our request invalid"),
-    EndCode.ERROR: Ending(Gateway.NEXT, Pace.BACKOFF, "the gateway has an internal error"),
+    EndCode.ERROR: Ending(
+        Gateway.NEXT,
+        Pace.BACKOFF,
+        "the gateway cannot go on: it lacks what the block is checked with, or failed",
+    ),
     EndCode.TIMEOUT: Ending(Gateway.NEXT, Pace.BACKOFF, "the gateway found us too slow"),
     # Everything up to its last block is safe: go on behind it. Without news in it, with backoff.
     EndCode.DUPLICATE_BLOCK: Ending(Gateway.SAME, Pace.AT_ONCE, "the gateway has the block already"),
@@ -271,15 +282,16 @@ ADVICE: Final[dict[Step, tuple[str, str]]] = {
     Step.BEHIND: (
         "BehindPublisher(L)",
         """
-        The node has blocks up to L only. If you hold L + 1, go on from its header at once, on this stream. If
-        not: EndStream(TOO_FAR_BEHIND, earliest, latest), and try again with growing waits.
+        The node has blocks up to L only. If you hold L + 1, go on from its header at once, on this stream.
+        Where L is none, that is the next expected block of `serverStatus`, and block 0 where it expects any.
+        If you do not hold it: EndStream(TOO_FAR_BEHIND, earliest, latest), and try again with growing waits.
         """,
     ),
     Step.OBEY_END: (
         "EndOfStream(code, L, N)",
         """
-        The stream is over: stop sending and close your side. L is the node's last stored block; N is the
-        block that the code is about, 0 where there is none. What to do next: the table below.
+        The stream is over: stop sending and close your side. L is the node's last stored block, or none; N is
+        the block that the code is about, 0 where there is none. What to do next: the table below.
         """,
     ),
 }

@@ -6,6 +6,9 @@ once in any case, and the retries of limits.py are made.
     refused with       counted                                          the count ends
     BAD_BLOCK_PROOF    for each block                                   never; a block that is stored is gone
     INVALID_REQUEST    streams in a row, as the fault may be anywhere   when a block becomes safe
+    message too long   streams in a row                                 when a block becomes safe
+
+A block below the first one of every gateway of the list is stored by none of them: that is final at once.
 
 Source: publish-block-stream.md, "Error Handling".
 """
@@ -43,11 +46,30 @@ class Refusals:
         self._gateway_count = gateway_count
         self._bad_proof_retries_max = bad_proof_retries_max
         self._invalid_request_retries_max = invalid_request_retries_max
-        self._invalid_streak = 0
+        self._invalid_streak = self._too_long_streak = 0
+        self._firsts: dict[int, int] = {}
 
     def progress(self) -> None:
         """A block became safe: what is sent is not invalid."""
-        self._invalid_streak = 0
+        self._invalid_streak = self._too_long_streak = 0
+
+    def begins_with(self, gateway: int, first: int) -> None:
+        """Note the first block that a gateway stores.
+
+        Args:
+            gateway: 0-based position in the list.
+            first: number of the block.
+        """
+        self._firsts[gateway] = first
+
+    def stored_nowhere(self, number: int) -> str | None:
+        """Say that no gateway stores a block, which is final; None where one may, or has yet to tell."""
+        if len(self._firsts) < self._gateway_count or (first := min(self._firsts.values())) <= number:
+            return None
+        self._tally.stored_from = first
+        blocks = f"block {number}" if number == first - 1 else f"blocks {number} to {first - 1}"
+        gateways = "the gateway" if self._gateway_count == 1 else "of the gateways the earliest"
+        return f"no gateway stores {blocks}: {gateways} begins with block {first}"
 
     def bad_proof(self, number: int) -> str | None:
         """Count BAD_BLOCK_PROOF for a block; return why it is final, None where it is not."""
@@ -55,6 +77,14 @@ class Refusals:
         if refused_count <= self._bad_proof_retries_max or refused_count < self._gateway_count:
             return None
         return f"block {number} was refused {refused_count} times with BAD_BLOCK_PROOF{_BAD_PROOF_MEANS}"
+
+    def too_long(self) -> bool:
+        """Count a stream that ended because a message was too long for the gateway; tell whether it is final.
+
+        A second stream to the same gateway hears of the blocks before that message first.
+        """
+        self._too_long_streak += 1
+        return self._too_long_streak >= max(2, self._gateway_count)
 
     def invalid_request(self, number: int, *, is_held: bool) -> str | None:
         """Count a stream that INVALID_REQUEST ended; return why it is final, None where it is not.

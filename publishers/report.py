@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["PublishReport", "RefusedBlock", "percentile_ns"]
+__all__ = ["PublishReport", "RefusedBlock", "percentile_ns", "safe_through_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +38,8 @@ class PublishReport:
     """Number of the last block taken from the source."""
     safe_through: int | None = None
     """Every block up to this number is known to be stored by a gateway; None: nothing is known."""
+    stored_from: int | None = None
+    """No gateway stores the blocks of the source below this one; None: some gateway may."""
     blocks: int = 0
     """Taken from the source."""
     offered: int = 0
@@ -103,6 +106,15 @@ class PublishReport:
         fields["refused"] = tuple(RefusedBlock(**refused) for refused in fields.get("refused", ()))
         fields["latency_ns"] = tuple(fields.get("latency_ns", ()))
         return cls(**fields)
+
+
+def safe_through_of(reports: Iterable[PublishReport]) -> int | None:
+    """Give the highest block up to which all are known to be stored; None: nothing is known.
+
+    Publishers whose gateways do not store all that they have tell nothing of what comes before.
+    """
+    known = (report.safe_through for report in reports if report.stored_from is None)
+    return max((safe for safe in known if safe is not None), default=None)
 
 
 def percentile_ns(samples_ns: tuple[int, ...] | list[int], percent: float) -> int | None:

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from publishers.limits import LATENCY_SAMPLES_MAX
-from publishers.report import PublishReport, RefusedBlock
+from publishers.report import PublishReport, RefusedBlock, safe_through_of
 
 __all__ = ["QueryTotals", "add_reports", "by_publisher"]
 
@@ -51,13 +51,14 @@ def add_reports(
             small.
 
     Returns:
-        Counts and times are sums, the first and last block and `safe_through` those of all, `failure` is the
-        last one there is, `trouble` that of the last report.
+        Counts and times are sums, the first and last block, `safe_through` and `stored_from` those of all,
+        `failure` is the last one there is, `trouble` that of the last report. Of a chain whose beginning no
+        gateway stores, nothing counts as stored up to a block, though later parts of it may be.
     """
     given = list(reports)
     firsts = [report.first_block for report in given if report.first_block is not None]
     lasts = [report.last_block for report in given if report.last_block is not None]
-    safe = [report.safe_through for report in given if report.safe_through is not None]
+    stored_from = max((one.stored_from for one in given if one.stored_from is not None), default=None)
     failures = [report.failure for report in given if report.failure is not None]
     refused: dict[tuple[int, str], int] = {}
     for block in (block for report in given for block in report.refused):
@@ -69,7 +70,8 @@ def add_reports(
         latency_ns=tuple(latency_ns[-LATENCY_SAMPLES_MAX:]),
         first_block=min(firsts, default=None),
         last_block=max(lasts, default=None),
-        safe_through=max(safe, default=None),
+        safe_through=safe_through_of(given) if stored_from is None else None,
+        stored_from=stored_from,
         refused=tuple(RefusedBlock(*key, count) for key, count in sorted(refused.items())),
         failure=failures[-1] if failures else None,
         trouble=given[-1].trouble if given else None,

@@ -1,6 +1,6 @@
 """What the publish machine hears (events) and orders (actions), as values.
 
-Pure. Numbers are block numbers; a last block of `None` means "no block yet" (2^64 - 1 on the wire).
+Pure. Numbers are block numbers; a last block of `None` means that there is none (2^64 - 1 on the wire).
 Times are not in the events: the shell passes `now_ns` with each.
 
 Source: wire.md section 6 (`PublishStreamResponse`, `PublishStreamRequest`).
@@ -10,14 +10,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum, IntEnum
-from typing import ClassVar, Final
+from typing import ClassVar
 
 from publishers.item_sets import ItemSet
 
 __all__ = [
-    "NO_BLOCK",
     "Acknowledged",
     "Action",
+    "AskFirst",
     "BlockReady",
     "Clock",
     "CloseStream",
@@ -29,6 +29,7 @@ __all__ = [
     "Event",
     "EventKind",
     "Finish",
+    "FirstTold",
     "HalfClose",
     "NodeBehind",
     "Outcome",
@@ -43,9 +44,6 @@ __all__ = [
     "StreamEnded",
     "Writable",
 ]
-
-NO_BLOCK: Final = 2**64 - 1
-"""On the wire: there is no last block (wire.md section 6)."""
 
 
 class EndCode(IntEnum):
@@ -87,6 +85,7 @@ class EventKind(Enum):
     RESEND_ASKED = "resend asked"
     NODE_BEHIND = "node behind"
     STREAM_ENDED = "stream ended"
+    FIRST_TOLD = "first told"
 
 
 # --- events ----------------------------------------------------------------------------------------------
@@ -124,6 +123,8 @@ class Connected:
     """The stream that `Connect` asked for is open."""
 
     kind: ClassVar = EventKind.CONNECTED
+    first: int | None = 0
+    """The first block that the gateway holds or will hold, as its status says; None: that is not settled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +133,8 @@ class Disconnected:
 
     kind: ClassVar = EventKind.DISCONNECTED
     reason: str
+    is_too_long: bool = False
+    """The gateway refused a message for its length."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +202,15 @@ class StreamEnded:
     """The block that the code is about; 0 may also mean that it does not say."""
 
 
+@dataclass(frozen=True, slots=True)
+class FirstTold:
+    """The answer to `AskFirst`."""
+
+    kind: ClassVar = EventKind.FIRST_TOLD
+    first: int | None
+    """As in `Connected`; None: the gateway does not say."""
+
+
 Event = (
     BlockReady
     | SourceEnded
@@ -213,6 +225,7 @@ Event = (
     | ResendAsked
     | NodeBehind
     | StreamEnded
+    | FirstTold
 )
 
 # --- actions ---------------------------------------------------------------------------------------------
@@ -236,6 +249,11 @@ class Connect:
     """0: at once; k: after the wait before the k-th retry."""
     is_soon: bool = False
     """After a short wait in its place."""
+
+
+@dataclass(frozen=True, slots=True)
+class AskFirst:
+    """Ask the gateway of the present stream for its status; answer `FirstTold` while that stream is open."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,4 +303,4 @@ class Finish:
     """Why it failed."""
 
 
-Action = Connect | SendItems | SendEndOfBlock | SendEndStream | HalfClose | CloseStream | Finish
+Action = Connect | AskFirst | SendItems | SendEndOfBlock | SendEndStream | HalfClose | CloseStream | Finish

@@ -36,6 +36,7 @@ class Tally:
         self.bytes_sent = 0
         self.failure: str | None = None
         self.trouble: str | None = None
+        self.stored_from: int | None = None
         self._gateway: int | None = None
         self._refusals: Counter[int] = Counter()
         self._refusal_codes: dict[int, str] = {}
@@ -127,6 +128,7 @@ class Tally:
             first_block=self.first_block,
             last_block=self.last_block,
             safe_through=safe_through,
+            stored_from=self.stored_from,
             blocks=self.blocks,
             offered=self.offered,
             won=self.won,

@@ -15,8 +15,8 @@ So one altered block is one refused block: what comes after it is not refused fo
 
 Where no proof signs a block's root hash (record files, mode `hash`), only the next block's footer speaks for
 it. If they do not fit, either may be the altered one: the next one is refused, and the block after that is a
-new anchor. And the layout that its version suggests may not be its own; then that footer decides (proofs.md
-section 3.4), and the next block's note says which root hash it has.
+new anchor. And the layout that it is taken to have (`gateway.chain`) may not be its own; then that footer
+decides, and the next block's note says which root hash it has.
 Source: proofs.md sections 3.5, 4 and 7.
 """
 
@@ -27,10 +27,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from gateway.block import Block
-from gateway.chain import Chain
+from gateway.chain import Chain, LastLayout
 from gateway.errors import BlockRefused, ItemError
 from gateway.items import proof_of
-from gateway.proofs import SIGN_THE_ROOT, kind_of_proof
+from gateway.proofs import kind_of_proof
 from gateway.proofs.ledger_data import LedgerData
 from gateway.root_hash import BlockSummary
 from gateway.verdict import Refusal, RefusalKind
@@ -121,15 +121,11 @@ def check_block(verifier: BlockVerifier, block: Block) -> CheckedBlock:
         verdict = verifier.check(summary, block.items)
     except BlockRefused as refused:
         return CheckedBlock(block.number, kinds, _light(summary), refused.refusal)
-    summary = verdict.summary
-    is_root_signed = verifier.proofs.mode == "full" and not SIGN_THE_ROOT.isdisjoint(kinds)
-    if is_root_signed:
-        summary = summary._replace(root_hash_other_layout=None)
     return CheckedBlock(
         block.number,
         kinds,
-        _light(summary),
-        is_root_signed=is_root_signed,
+        _light(verdict.summary),
+        is_root_signed=verdict.is_root_signed,
         published=verdict.published,
     )
 
@@ -153,9 +149,7 @@ class ChainChecker:
     """Checks the links of blocks that come in order of number; numbers may be missing."""
 
     def __init__(self) -> None:
-        # Up to the last block that was accepted; `_other` has its root in the other layout, if that may be.
-        self._chain: Chain | None = None
-        self._other: Chain | None = None
+        self._chain: Chain | None = None  # up to the last block that was accepted
         self._is_root_signed = False  # of that block
         self._last_number: int | None = None
         self.gaps: list[tuple[int, int]] = []
@@ -172,33 +166,33 @@ class ChainChecker:
         if last is not None and number > last + 1:
             self.gaps.append((last + 1, number - 1))
         self._last_number = number
-        refusal, note = checked.refusal, None
+        refusal, note, summary = checked.refusal, None, checked.summary
         if refusal is None:
-            assert checked.summary is not None
-            refusal, note = self._link(checked.summary, checked.is_root_signed)
-        root_hash = None if checked.summary is None else checked.summary.root_hash
+            assert summary is not None
+            summary, refusal, note = self._link(summary, checked.is_root_signed)
+        root_hash = None if summary is None else summary.root_hash
         return BlockVerdict(number, checked.proof_kinds, root_hash, refusal, note)
 
-    def _link(self, summary: BlockSummary, is_root_signed: bool) -> tuple[Refusal | None, str | None]:
-        """Check the links of a block that holds in itself, and take it in."""
+    def _link(
+        self, summary: BlockSummary, is_root_signed: bool
+    ) -> tuple[BlockSummary, Refusal | None, str | None]:
+        """Check the links of a block that holds in itself, and take it in, in its layout."""
         chain, note = _chain_before(summary, self._chain)
         refusal = chain.check_links(summary)
-        if refusal is not None and self._other is not None:
-            other, other_note = _chain_before(summary, self._other)
+        settled = None if self._chain is None else self._chain.in_other_layout()
+        if refusal is not None and settled is not None:
+            other, other_note = _chain_before(summary, settled)
             if other.check_links(summary) is None:
                 root = summary.previous_root_hash.hex()
-                last = f"the root hash of block {self._other.last_number} is that of the other layout, {root}"
+                last = f"the root hash of block {settled.last_number} is that of the other layout, {root}"
                 chain, refusal, note = other, None, other_note or f"{last}, as this block's footer says"
         if refusal is None:
-            self._other = None
-            if summary.root_hash_other_layout is not None:
-                self._other = chain.copy()
-                self._other.advance(summary.number, summary.root_hash_other_layout)
-            chain.advance(summary.number, summary.root_hash)
+            summary = chain.in_its_layout(summary)
+            chain.advance(summary.number, summary.root_hash, LastLayout.of(summary))
             self._chain, self._is_root_signed = chain, is_root_signed
         elif not self._is_root_signed:
-            self._chain = self._other = None  # which of the two was altered cannot be told
-        return refusal, note if refusal is None else None
+            self._chain = None  # which of the two was altered cannot be told
+        return summary, refusal, note if refusal is None else None
 
 
 def _chain_before(summary: BlockSummary, chain: Chain | None) -> tuple[Chain, str | None]:

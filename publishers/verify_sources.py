@@ -22,7 +22,7 @@ from gateway.block import Block
 from gateway.block_layout import BlockDecoder, StoredBlock, bookmark_of
 from gateway.channels import WHOLE_BLOCKS, ClientTls, call_once, open_blocking_channel
 from gateway.errors import BlockRefused, LayoutError
-from gateway.subscription import U64_MAX
+from gateway.node_service import held_of
 from gateway.verdict import Refusal, RefusalKind
 from gateway.verification import BlockVerifier
 from publishers import limits
@@ -181,9 +181,10 @@ class NodeSource:
             status = call_once(self._address, self._tls, ask)
         except grpc.RpcError as error:
             raise self._unreachable(wanted, limits.STATUS_SECONDS, error) from error
-        if status.last_available_block == U64_MAX:
+        first, last = held_of(status)
+        if first is None or last is None:
             raise SourceRefused(wanted, f"{self._address} has no blocks")
-        return status.first_available_block, status.last_available_block
+        return first, last
 
     def _get(self, first: int, end: int) -> Iterator[Job]:
         code = node_pb2.BlockResponse.Code

@@ -6,7 +6,7 @@ Pure. Source: wire.md section 6.
 from __future__ import annotations
 
 from gateway.api import block_items_pb2, publish_pb2
-from publishers.number_range import NUMBER_MAX
+from gateway.block_numbers import from_wire
 from publishers.signals import (
     Acknowledged,
     EndCode,
@@ -35,11 +35,11 @@ def event_of(response: publish_pb2.PublishStreamResponse) -> Event | None:
         case "resend_block":
             return ResendAsked(response.resend_block.block_number)
         case "node_behind_publisher":
-            return NodeBehind(_last(response.node_behind_publisher.block_number))
+            return NodeBehind(from_wire(response.node_behind_publisher.block_number))
         case "end_stream":
             end = response.end_stream
             code = _END_CODES.get(int(end.status), EndCode.UNKNOWN)
-            return StreamEnded(code, _last(end.block_number), end.proximate_block_number)
+            return StreamEnded(code, from_wire(end.block_number), end.proximate_block_number)
         case _:
             return None
 
@@ -57,7 +57,3 @@ def request_of(action: SendItems | SendEndOfBlock | SendEndStream) -> publish_pb
         end_code=code, earliest_block_number=action.earliest, latest_block_number=action.latest
     )
     return publish_pb2.PublishStreamRequest(end_stream=end_stream)
-
-
-def _last(number: int) -> int | None:
-    return None if number > NUMBER_MAX else number  # NO_BLOCK, and what no chain can have

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 # Their assertions say what was got, as those of test modules do.
 HELPERS = (
     "nodes serving deaf_client datastream.serving gateway.conducting gateway.racing interop.foreign "
-    "interop.sinking publishers.fake_node"
+    "interop.network_software interop.sinking publishers.fake_node"
 )
 pytest.register_assert_rewrite(*(f"tests.{name}" for name in HELPERS.split()))
 
@@ -43,7 +43,7 @@ _NOT_FOR_TESTS = {
     *("GRPC_TRACE", "GRPC_VERBOSITY", "PYTHONWARNINGS"),
 }
 for variable in list(os.environ):
-    is_ours = variable.startswith("SLUICE_") and variable != "SLUICE_LONG"
+    is_ours = variable.startswith("SLUICE_") and variable not in ("SLUICE_LONG", "SLUICE_NETWORK_JARS")
     if is_ours or variable in _NOT_FOR_TESTS or variable.lower().endswith("_proxy"):
         del os.environ[variable]
 

@@ -24,11 +24,12 @@ from gateway.api import (
     subscribe_pb2_grpc,
 )
 from gateway.block import Block
+from gateway.block_numbers import U64_MAX
 from gateway.key_files import public_key_hex
 from gateway.node import Node
 from gateway.race_tables import BlockState
 from gateway.settings import Settings
-from gateway.subscription import U64_MAX, BlockAssembler, status_name
+from gateway.subscription import BlockAssembler, status_name
 from publishers.maker import BlockMaker, MakerOptions, key_of_seed
 
 LOOPBACK = Address("127.0.0.1", 0)

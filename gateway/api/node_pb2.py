@@ -22,34 +22,47 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from gateway.api import address_book_pb2 as gateway_dot_api_dot_address__book__pb2
 from gateway.api import block_pb2 as gateway_dot_api_dot_block__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16gateway/api/node.proto\x12\x13org.hiero.block.api\x1a\x17gateway/api/block.proto\"\x15\n\x13ServerStatusRequest\"\x8b\x01\n\x14ServerStatusResponse\x12\x1d\n\x15\x66irst_available_block\x18\x01 \x01(\x04\x12\x1c\n\x14last_available_block\x18\x02 \x01(\x04\x12\x19\n\x11only_latest_state\x18\x03 \x01(\x08\x12\x1b\n\x13next_expected_block\x18\x04 \x01(\x04\"\xd4\x01\n\x1aServerStatusDetailResponse\x12\x43\n\x13version_information\x18\x01 \x01(\x0b\x32&.org.hiero.block.api.BlockNodeVersions\x12\x39\n\x10\x61vailable_ranges\x18\x02 \x03(\x0b\x32\x1f.org.hiero.block.api.BlockRange\x12\x36\n\rstored_ranges\x18\x05 \x03(\x0b\x32\x1f.org.hiero.block.api.BlockRange\"\xab\x01\n\x11\x42lockNodeVersions\x12K\n\x14stream_proto_version\x18\x01 \x01(\x0b\x32-.com.hedera.hapi.block.stream.SemanticVersion\x12I\n\x12\x62lock_node_version\x18\x02 \x01(\x0b\x32-.com.hedera.hapi.block.stream.SemanticVersion\"4\n\nBlockRange\x12\x13\n\x0brange_start\x18\x01 \x01(\x04\x12\x11\n\trange_end\x18\x02 \x01(\x04\"T\n\x0c\x42lockRequest\x12\x16\n\x0c\x62lock_number\x18\x01 \x01(\x04H\x00\x12\x19\n\x0fretrieve_latest\x18\x02 \x01(\x08H\x00\x42\x11\n\x0f\x62lock_specifier\"\xe0\x01\n\rBlockResponse\x12\x37\n\x06status\x18\x01 \x01(\x0e\x32\'.org.hiero.block.api.BlockResponse.Code\x12\x32\n\x05\x62lock\x18\x02 \x01(\x0b\x32#.com.hedera.hapi.block.stream.Block\"b\n\x04\x43ode\x12\x0b\n\x07UNKNOWN\x10\x00\x12\x0b\n\x07SUCCESS\x10\x01\x12\x13\n\x0fINVALID_REQUEST\x10\x02\x12\t\n\x05\x45RROR\x10\x03\x12\r\n\tNOT_FOUND\x10\x04\x12\x11\n\rNOT_AVAILABLE\x10\x05\x32\xe8\x01\n\x10\x42lockNodeService\x12\x63\n\x0cserverStatus\x12(.org.hiero.block.api.ServerStatusRequest\x1a).org.hiero.block.api.ServerStatusResponse\x12o\n\x12serverStatusDetail\x12(.org.hiero.block.api.ServerStatusRequest\x1a/.org.hiero.block.api.ServerStatusDetailResponse2g\n\x12\x42lockAccessService\x12Q\n\x08getBlock\x12!.org.hiero.block.api.BlockRequest\x1a\".org.hiero.block.api.BlockResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16gateway/api/node.proto\x12\x13org.hiero.block.api\x1a\x1egateway/api/address_book.proto\x1a\x17gateway/api/block.proto\"\x15\n\x13ServerStatusRequest\"\x8b\x01\n\x14ServerStatusResponse\x12\x1d\n\x15\x66irst_available_block\x18\x01 \x01(\x04\x12\x1c\n\x14last_available_block\x18\x02 \x01(\x04\x12\x19\n\x11only_latest_state\x18\x03 \x01(\x08\x12\x1b\n\x13next_expected_block\x18\x04 \x01(\x04\"\x8b\x03\n\x1aServerStatusDetailResponse\x12\x43\n\x13version_information\x18\x01 \x01(\x0b\x32&.org.hiero.block.api.BlockNodeVersions\x12\x39\n\x10\x61vailable_ranges\x18\x02 \x03(\x0b\x32\x1f.org.hiero.block.api.BlockRange\x12.\n\x08tss_data\x18\x03 \x01(\x0b\x32\x1c.org.hiero.block.api.TssData\x12\x31\n\x11node_address_book\x18\x04 \x01(\x0b\x32\x16.proto.NodeAddressBook\x12\x36\n\rstored_ranges\x18\x05 \x03(\x0b\x32\x1f.org.hiero.block.api.BlockRange\x12R\n\x1branged_address_book_history\x18\x06 \x01(\x0b\x32-.org.hiero.block.api.RangedAddressBookHistory\"\x97\x03\n\x11\x42lockNodeVersions\x12K\n\x14stream_proto_version\x18\x01 \x01(\x0b\x32-.com.hedera.hapi.block.stream.SemanticVersion\x12I\n\x12\x62lock_node_version\x18\x02 \x01(\x0b\x32-.com.hedera.hapi.block.stream.SemanticVersion\x12W\n\x19installed_plugin_versions\x18\x03 \x03(\x0b\x32\x34.org.hiero.block.api.BlockNodeVersions.PluginVersion\x1a\x90\x01\n\rPluginVersion\x12\x11\n\tplugin_id\x18\x01 \x01(\t\x12N\n\x17plugin_software_version\x18\x02 \x01(\x0b\x32-.com.hedera.hapi.block.stream.SemanticVersion\x12\x1c\n\x14plugin_feature_names\x18\x03 \x03(\t\"\x8e\x01\n\x07TssData\x12\x11\n\tledger_id\x18\x01 \x01(\x0c\x12\x1e\n\x16wraps_verification_key\x18\x02 \x01(\x0c\x12\x36\n\x0e\x63urrent_roster\x18\x03 \x01(\x0b\x32\x1e.org.hiero.block.api.TssRoster\x12\x18\n\x10valid_from_block\x18\x04 \x01(\x04\"E\n\tTssRoster\x12\x38\n\x0eroster_entries\x18\x01 \x03(\x0b\x32 .org.hiero.block.api.RosterEntry\"J\n\x0bRosterEntry\x12\x0f\n\x07node_id\x18\x01 \x01(\x04\x12\x0e\n\x06weight\x18\x02 \x01(\x04\x12\x1a\n\x12schnorr_public_key\x18\x03 \x01(\x0c\"]\n\x18RangedAddressBookHistory\x12\x41\n\raddress_books\x18\x01 \x03(\x0b\x32*.org.hiero.block.api.RangedNodeAddressBook\"m\n\x15RangedNodeAddressBook\x12,\n\x0c\x61\x64\x64ress_book\x18\x01 \x01(\x0b\x32\x16.proto.NodeAddressBook\x12\x13\n\x0bstart_block\x18\x02 \x01(\x04\x12\x11\n\tend_block\x18\x03 \x01(\x04\"4\n\nBlockRange\x12\x13\n\x0brange_start\x18\x01 \x01(\x04\x12\x11\n\trange_end\x18\x02 \x01(\x04\"T\n\x0c\x42lockRequest\x12\x16\n\x0c\x62lock_number\x18\x01 \x01(\x04H\x00\x12\x19\n\x0fretrieve_latest\x18\x02 \x01(\x08H\x00\x42\x11\n\x0f\x62lock_specifier\"\xe0\x01\n\rBlockResponse\x12\x37\n\x06status\x18\x01 \x01(\x0e\x32\'.org.hiero.block.api.BlockResponse.Code\x12\x32\n\x05\x62lock\x18\x02 \x01(\x0b\x32#.com.hedera.hapi.block.stream.Block\"b\n\x04\x43ode\x12\x0b\n\x07UNKNOWN\x10\x00\x12\x0b\n\x07SUCCESS\x10\x01\x12\x13\n\x0fINVALID_REQUEST\x10\x02\x12\t\n\x05\x45RROR\x10\x03\x12\r\n\tNOT_FOUND\x10\x04\x12\x11\n\rNOT_AVAILABLE\x10\x05\x32\xe8\x01\n\x10\x42lockNodeService\x12\x63\n\x0cserverStatus\x12(.org.hiero.block.api.ServerStatusRequest\x1a).org.hiero.block.api.ServerStatusResponse\x12o\n\x12serverStatusDetail\x12(.org.hiero.block.api.ServerStatusRequest\x1a/.org.hiero.block.api.ServerStatusDetailResponse2g\n\x12\x42lockAccessService\x12Q\n\x08getBlock\x12!.org.hiero.block.api.BlockRequest\x1a\".org.hiero.block.api.BlockResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'gateway.api.node_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_SERVERSTATUSREQUEST']._serialized_start=72
-  _globals['_SERVERSTATUSREQUEST']._serialized_end=93
-  _globals['_SERVERSTATUSRESPONSE']._serialized_start=96
-  _globals['_SERVERSTATUSRESPONSE']._serialized_end=235
-  _globals['_SERVERSTATUSDETAILRESPONSE']._serialized_start=238
-  _globals['_SERVERSTATUSDETAILRESPONSE']._serialized_end=450
-  _globals['_BLOCKNODEVERSIONS']._serialized_start=453
-  _globals['_BLOCKNODEVERSIONS']._serialized_end=624
-  _globals['_BLOCKRANGE']._serialized_start=626
-  _globals['_BLOCKRANGE']._serialized_end=678
-  _globals['_BLOCKREQUEST']._serialized_start=680
-  _globals['_BLOCKREQUEST']._serialized_end=764
-  _globals['_BLOCKRESPONSE']._serialized_start=767
-  _globals['_BLOCKRESPONSE']._serialized_end=991
-  _globals['_BLOCKRESPONSE_CODE']._serialized_start=893
-  _globals['_BLOCKRESPONSE_CODE']._serialized_end=991
-  _globals['_BLOCKNODESERVICE']._serialized_start=994
-  _globals['_BLOCKNODESERVICE']._serialized_end=1226
-  _globals['_BLOCKACCESSSERVICE']._serialized_start=1228
-  _globals['_BLOCKACCESSSERVICE']._serialized_end=1331
+  _globals['_SERVERSTATUSREQUEST']._serialized_start=104
+  _globals['_SERVERSTATUSREQUEST']._serialized_end=125
+  _globals['_SERVERSTATUSRESPONSE']._serialized_start=128
+  _globals['_SERVERSTATUSRESPONSE']._serialized_end=267
+  _globals['_SERVERSTATUSDETAILRESPONSE']._serialized_start=270
+  _globals['_SERVERSTATUSDETAILRESPONSE']._serialized_end=665
+  _globals['_BLOCKNODEVERSIONS']._serialized_start=668
+  _globals['_BLOCKNODEVERSIONS']._serialized_end=1075
+  _globals['_BLOCKNODEVERSIONS_PLUGINVERSION']._serialized_start=931
+  _globals['_BLOCKNODEVERSIONS_PLUGINVERSION']._serialized_end=1075
+  _globals['_TSSDATA']._serialized_start=1078
+  _globals['_TSSDATA']._serialized_end=1220
+  _globals['_TSSROSTER']._serialized_start=1222
+  _globals['_TSSROSTER']._serialized_end=1291
+  _globals['_ROSTERENTRY']._serialized_start=1293
+  _globals['_ROSTERENTRY']._serialized_end=1367
+  _globals['_RANGEDADDRESSBOOKHISTORY']._serialized_start=1369
+  _globals['_RANGEDADDRESSBOOKHISTORY']._serialized_end=1462
+  _globals['_RANGEDNODEADDRESSBOOK']._serialized_start=1464
+  _globals['_RANGEDNODEADDRESSBOOK']._serialized_end=1573
+  _globals['_BLOCKRANGE']._serialized_start=1575
+  _globals['_BLOCKRANGE']._serialized_end=1627
+  _globals['_BLOCKREQUEST']._serialized_start=1629
+  _globals['_BLOCKREQUEST']._serialized_end=1713
+  _globals['_BLOCKRESPONSE']._serialized_start=1716
+  _globals['_BLOCKRESPONSE']._serialized_end=1940
+  _globals['_BLOCKRESPONSE_CODE']._serialized_start=1842
+  _globals['_BLOCKRESPONSE_CODE']._serialized_end=1940
+  _globals['_BLOCKNODESERVICE']._serialized_start=1943
+  _globals['_BLOCKNODESERVICE']._serialized_end=2175
+  _globals['_BLOCKACCESSSERVICE']._serialized_start=2177
+  _globals['_BLOCKACCESSSERVICE']._serialized_end=2280
 # @@protoc_insertion_point(module_scope)

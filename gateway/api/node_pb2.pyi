@@ -6,6 +6,7 @@ What a node holds: status and single blocks. Wire-compatible with package org.hi
 """
 
 from collections import abc as _abc
+from gateway.api import address_book_pb2 as _address_book_pb2
 from gateway.api import block_pb2 as _block_pb2
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
@@ -69,27 +70,41 @@ Global___ServerStatusResponse: _TypeAlias = ServerStatusResponse  # noqa: Y015
 
 @_typing.final
 class ServerStatusDetailResponse(_message.Message):
+    """Block nodes begin with what their peers know of the network: tss_data, ranged_address_book_history."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     VERSION_INFORMATION_FIELD_NUMBER: _builtins.int
     AVAILABLE_RANGES_FIELD_NUMBER: _builtins.int
+    TSS_DATA_FIELD_NUMBER: _builtins.int
+    NODE_ADDRESS_BOOK_FIELD_NUMBER: _builtins.int
     STORED_RANGES_FIELD_NUMBER: _builtins.int
+    RANGED_ADDRESS_BOOK_HISTORY_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def version_information(self) -> Global___BlockNodeVersions: ...
     @_builtins.property
     def available_ranges(self) -> _containers.RepeatedCompositeFieldContainer[Global___BlockRange]: ...
     @_builtins.property
+    def tss_data(self) -> Global___TssData: ...
+    @_builtins.property
+    def node_address_book(self) -> _address_book_pb2.NodeAddressBook: ...
+    @_builtins.property
     def stored_ranges(self) -> _containers.RepeatedCompositeFieldContainer[Global___BlockRange]: ...
+    @_builtins.property
+    def ranged_address_book_history(self) -> Global___RangedAddressBookHistory: ...
     def __init__(
         self,
         *,
         version_information: Global___BlockNodeVersions | None = ...,
         available_ranges: _abc.Iterable[Global___BlockRange] | None = ...,
+        tss_data: Global___TssData | None = ...,
+        node_address_book: _address_book_pb2.NodeAddressBook | None = ...,
         stored_ranges: _abc.Iterable[Global___BlockRange] | None = ...,
+        ranged_address_book_history: Global___RangedAddressBookHistory | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["version_information", b"version_information"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["node_address_book", b"node_address_book", "ranged_address_book_history", b"ranged_address_book_history", "tss_data", b"tss_data", "version_information", b"version_information"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["available_ranges", b"available_ranges", "stored_ranges", b"stored_ranges", "version_information", b"version_information"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["available_ranges", b"available_ranges", "node_address_book", b"node_address_book", "ranged_address_book_history", b"ranged_address_book_history", "stored_ranges", b"stored_ranges", "tss_data", b"tss_data", "version_information", b"version_information"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -99,25 +114,183 @@ Global___ServerStatusDetailResponse: _TypeAlias = ServerStatusDetailResponse  # 
 class BlockNodeVersions(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
+    @_typing.final
+    class PluginVersion(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        PLUGIN_ID_FIELD_NUMBER: _builtins.int
+        PLUGIN_SOFTWARE_VERSION_FIELD_NUMBER: _builtins.int
+        PLUGIN_FEATURE_NAMES_FIELD_NUMBER: _builtins.int
+        plugin_id: _builtins.str
+        @_builtins.property
+        def plugin_software_version(self) -> _block_pb2.SemanticVersion: ...
+        @_builtins.property
+        def plugin_feature_names(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+        def __init__(
+            self,
+            *,
+            plugin_id: _builtins.str = ...,
+            plugin_software_version: _block_pb2.SemanticVersion | None = ...,
+            plugin_feature_names: _abc.Iterable[_builtins.str] | None = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _typing.Literal["plugin_software_version", b"plugin_software_version"]  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["plugin_feature_names", b"plugin_feature_names", "plugin_id", b"plugin_id", "plugin_software_version", b"plugin_software_version"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     STREAM_PROTO_VERSION_FIELD_NUMBER: _builtins.int
     BLOCK_NODE_VERSION_FIELD_NUMBER: _builtins.int
+    INSTALLED_PLUGIN_VERSIONS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def stream_proto_version(self) -> _block_pb2.SemanticVersion: ...
     @_builtins.property
     def block_node_version(self) -> _block_pb2.SemanticVersion: ...
+    @_builtins.property
+    def installed_plugin_versions(self) -> _containers.RepeatedCompositeFieldContainer[Global___BlockNodeVersions.PluginVersion]: ...
     def __init__(
         self,
         *,
         stream_proto_version: _block_pb2.SemanticVersion | None = ...,
         block_node_version: _block_pb2.SemanticVersion | None = ...,
+        installed_plugin_versions: _abc.Iterable[Global___BlockNodeVersions.PluginVersion] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["block_node_version", b"block_node_version", "stream_proto_version", b"stream_proto_version"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_node_version", b"block_node_version", "stream_proto_version", b"stream_proto_version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_node_version", b"block_node_version", "installed_plugin_versions", b"installed_plugin_versions", "stream_proto_version", b"stream_proto_version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___BlockNodeVersions: _TypeAlias = BlockNodeVersions  # noqa: Y015
+
+@_typing.final
+class TssData(_message.Message):
+    """What TSS signatures are checked with."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LEDGER_ID_FIELD_NUMBER: _builtins.int
+    WRAPS_VERIFICATION_KEY_FIELD_NUMBER: _builtins.int
+    CURRENT_ROSTER_FIELD_NUMBER: _builtins.int
+    VALID_FROM_BLOCK_FIELD_NUMBER: _builtins.int
+    ledger_id: _builtins.bytes
+    """32 bytes"""
+    wraps_verification_key: _builtins.bytes
+    """1,768 bytes, or none"""
+    valid_from_block: _builtins.int
+    @_builtins.property
+    def current_roster(self) -> Global___TssRoster: ...
+    def __init__(
+        self,
+        *,
+        ledger_id: _builtins.bytes = ...,
+        wraps_verification_key: _builtins.bytes = ...,
+        current_roster: Global___TssRoster | None = ...,
+        valid_from_block: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["current_roster", b"current_roster"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["current_roster", b"current_roster", "ledger_id", b"ledger_id", "valid_from_block", b"valid_from_block", "wraps_verification_key", b"wraps_verification_key"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TssData: _TypeAlias = TssData  # noqa: Y015
+
+@_typing.final
+class TssRoster(_message.Message):
+    """In the order of the publication, which is that of the bits in a signature."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ROSTER_ENTRIES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def roster_entries(self) -> _containers.RepeatedCompositeFieldContainer[Global___RosterEntry]: ...
+    def __init__(
+        self,
+        *,
+        roster_entries: _abc.Iterable[Global___RosterEntry] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["roster_entries", b"roster_entries"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TssRoster: _TypeAlias = TssRoster  # noqa: Y015
+
+@_typing.final
+class RosterEntry(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODE_ID_FIELD_NUMBER: _builtins.int
+    WEIGHT_FIELD_NUMBER: _builtins.int
+    SCHNORR_PUBLIC_KEY_FIELD_NUMBER: _builtins.int
+    node_id: _builtins.int
+    weight: _builtins.int
+    schnorr_public_key: _builtins.bytes
+    """192 bytes: the attested key, as it was published"""
+    def __init__(
+        self,
+        *,
+        node_id: _builtins.int = ...,
+        weight: _builtins.int = ...,
+        schnorr_public_key: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["node_id", b"node_id", "schnorr_public_key", b"schnorr_public_key", "weight", b"weight"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RosterEntry: _TypeAlias = RosterEntry  # noqa: Y015
+
+@_typing.final
+class RangedAddressBookHistory(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ADDRESS_BOOKS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def address_books(self) -> _containers.RepeatedCompositeFieldContainer[Global___RangedNodeAddressBook]: ...
+    def __init__(
+        self,
+        *,
+        address_books: _abc.Iterable[Global___RangedNodeAddressBook] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address_books", b"address_books"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RangedAddressBookHistory: _TypeAlias = RangedAddressBookHistory  # noqa: Y015
+
+@_typing.final
+class RangedNodeAddressBook(_message.Message):
+    """Both ends included; an end of 2^64 - 1 is open."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ADDRESS_BOOK_FIELD_NUMBER: _builtins.int
+    START_BLOCK_FIELD_NUMBER: _builtins.int
+    END_BLOCK_FIELD_NUMBER: _builtins.int
+    start_block: _builtins.int
+    end_block: _builtins.int
+    @_builtins.property
+    def address_book(self) -> _address_book_pb2.NodeAddressBook: ...
+    def __init__(
+        self,
+        *,
+        address_book: _address_book_pb2.NodeAddressBook | None = ...,
+        start_block: _builtins.int = ...,
+        end_block: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["address_book", b"address_book"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address_book", b"address_book", "end_block", b"end_block", "start_block", b"start_block"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RangedNodeAddressBook: _TypeAlias = RangedNodeAddressBook  # noqa: Y015
 
 @_typing.final
 class BlockRange(_message.Message):

@@ -21,11 +21,10 @@ from gateway.ledger_files import ledger_of_file, ledger_of_folder
 from gateway.limits import CONTROL_CALL_SECONDS
 from gateway.proofs.baby_jubjub import point_bytes
 from gateway.proofs.ledger_data import SENTINEL_KEY, LedgerData, LedgerNode, published_ledger
+from gateway.status_detail import KEY_HASH_BYTES
 from gateway.table_lines import table_lines
 
 __all__ = ["command"]
-
-_FINGERPRINT_BYTES = 8
 
 
 @click.group("ledger")
@@ -95,7 +94,7 @@ def _fingerprint(node: LedgerNode) -> str | None:
     """SHA-256 of a public key, its first bytes in hex; None for a node without a key of its own."""
     if node.key.Y == SENTINEL_KEY:
         return None
-    return hashlib.sha256(point_bytes(node.key.Y)).hexdigest()[: 2 * _FINGERPRINT_BYTES]
+    return hashlib.sha256(point_bytes(node.key.Y)).hexdigest()[: 2 * KEY_HASH_BYTES]
 
 
 def _as_json(ledger: LedgerData) -> dict[str, object]:

@@ -6,7 +6,8 @@ import asyncio
 import json
 import shutil
 import sys
-from typing import NoReturn
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, NoReturn
 
 import click
 from rich.console import Console
@@ -45,12 +46,16 @@ def _addresses(context: click.Context, parameter: click.Parameter, texts: tuple[
     metavar="SECONDS",
     help="Time between two looks with --watch.",
 )
+@click.option(
+    "--detail", is_flag=True, help="Say of each node what it can do, and what it knows of the network."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object, with --watch one each time.")
 @tls_options
 def command(
     addresses: tuple[str, ...],
     watch: bool,
     interval_seconds: float,
+    detail: bool,
     as_json: bool,
     tls: ClientTls | None,
 ) -> None:
@@ -58,33 +63,37 @@ def command(
 
     The root hash is that of the last block that all of them have. "behind" counts the blocks that another of
     the nodes has and this one has not, "missing" those that the node itself has heard of. The exit status is
-    1 when a node does not answer or has another root hash.
+    1 when a node does not answer or has another root hash. JSON has the detail in any case.
     """
+
+    def look() -> Coroutine[Any, Any, NodesView]:
+        return collect(addresses, tls, detail=detail or as_json)
+
     if watch:
-        asyncio.run(_watch(addresses, tls, interval_seconds, as_json=as_json))
-    view = asyncio.run(collect(addresses, tls))
+        asyncio.run(_watch(look, interval_seconds, as_json=as_json))
+    view = asyncio.run(look())
     _print(view, as_json=as_json)
     if not view.healthy:
         click.get_current_context().exit(1)
 
 
 async def _watch(
-    addresses: tuple[str, ...], tls: ClientTls | None, interval_seconds: float, *, as_json: bool
+    look: Callable[[], Awaitable[NodesView]], interval_seconds: float, *, as_json: bool
 ) -> NoReturn:
     """Look again and again until Ctrl-C, in one event loop: that knows what to do then at any time."""
-    view = await collect(addresses, tls)
+    view = await look()
     if sys.stdout.isatty() and not as_json:
         console = Console()
         with Live(_text(view, console.width), console=console, auto_refresh=False) as live:
             while True:
                 await asyncio.sleep(interval_seconds)
-                view = await collect(addresses, tls)
+                view = await look()
                 live.update(_text(view, console.width), refresh=True)
     while True:
         _print(view, as_json=as_json)
         sys.stdout.flush()
         await asyncio.sleep(interval_seconds)
-        view = await collect(addresses, tls)
+        view = await look()
 
 
 def _print(view: NodesView, *, as_json: bool) -> None:

@@ -10,8 +10,9 @@ Pure. The content of a `BlockProof` decides who checks it:
     any other field                                       unknown, passed over
 
 Rules
-  - Every proof of a known kind must hold; a proof whose key is not configured does not hold.
-  - A block without a proof of a known kind is refused.
+  - Every proof of a known kind must hold. A proof whose key is not configured is not called bad: the node
+    cannot check it (`gateway.verdict.FAULTS`). One that is bad goes before one that cannot be checked.
+  - A block without a proof of a known kind cannot be checked either.
   - In mode `hash` a proof is there (`BlockHasher` sees to that) and nothing of it is checked.
 Source: design.md, "Verification"; wire.md section 6 (BlockProof); proofs.md sections 2 and 7.
 """
@@ -34,7 +35,7 @@ from gateway.proofs.record_file import DEFAULT_THRESHOLD, RecordFileCheck
 from gateway.proofs.state_proof import SiblingCount, StateProofCheck
 from gateway.proofs.tss import TSS_SIGNATURE_SIZES, TssCheck
 from gateway.root_hash import BlockSummary
-from gateway.verdict import Refusal, RefusalKind
+from gateway.verdict import Fault, Refusal, RefusalKind
 
 __all__ = [
     "SIGN_THE_ROOT",
@@ -191,6 +192,7 @@ class ProofVerifier:
         if self._mode == "hash":
             return None
         held_count = 0
+        unchecked: Refusal | None = None
         siblings = SiblingCount()
         for item in summary.proofs:
             try:
@@ -201,17 +203,20 @@ class ProofVerifier:
             if kind is ProofKind.UNKNOWN:
                 continue
             refusal = self._verify_one(kind, proof, summary, siblings)
-            if refusal is not None:
+            if refusal is None:
+                held_count += 1
+            elif refusal.kind.fault is Fault.SENDER:
                 return refusal
-            held_count += 1
-        if held_count == 0:
+            else:
+                unchecked = unchecked or refusal
+        if unchecked is None and held_count == 0:
             return Refusal(
-                RefusalKind.BAD_PROOF,
+                RefusalKind.UNSUPPORTED,
                 "block proofs",
                 "only unknown kinds",
                 "at least one of a known kind",
             )
-        return None
+        return unchecked
 
     def _verify_one(
         self, kind: ProofKind, proof: block_pb2.BlockProof, summary: BlockSummary, siblings: SiblingCount
@@ -223,7 +228,8 @@ class ProofVerifier:
             return self._check_tss(signature, summary.root_hash)
         if kind is ProofKind.UNKNOWN_SIGNATURE:
             sizes = f"{SIGNATURE_SIZE} (Ed25519), {' or '.join(map(str, TSS_SIGNATURE_SIZES))} (TSS)"
-            return Refusal(RefusalKind.BAD_PROOF, kind.value, f"a signature of {len(signature)} bytes", sizes)
+            refused = RefusalKind.UNSUPPORTED if signature else RefusalKind.MISSING_FIELD
+            return Refusal(refused, kind.value, f"a signature of {len(signature)} bytes", sizes)
         if kind is ProofKind.STATE:
             return self._state_proofs.check(proof.block_state_proof, summary, siblings)
         if self._record_files is not None:

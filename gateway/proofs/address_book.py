@@ -24,7 +24,7 @@ from cryptography.hazmat.primitives.serialization import load_der_public_key
 from gateway.errors import ProofDataError
 from gateway.limits import ADDRESS_BOOK_NODES_MAX, ADDRESS_BOOK_SIZE_MAX
 
-__all__ = ["AddressBook", "read_address_book", "rsa_key"]
+__all__ = ["AddressBook", "key_of_entry", "read_address_book", "rsa_key"]
 
 _WHAT: Final = "address book"
 _NODE_ID_MAX: Final = (1 << 31) - 1
@@ -69,16 +69,25 @@ def read_address_book(serialized: bytes) -> AddressBook:
         raise ProofDataError(_WHAT, f"{len(entries)} nodes", f"at most {ADDRESS_BOOK_NODES_MAX}")
     keys: dict[int, bytes] = {}
     for entry in entries:
-        node_id = _node_id(entry)
-        key = None if node_id is None else _key(entry)
-        if node_id is None or key is None:
+        found = key_of_entry(entry)
+        if found is None:
             continue
+        node_id, key = found
         if node_id in keys:
             raise ProofDataError(f"{_WHAT}: node {node_id}", "it twice", "at most once")
         keys[node_id] = key
     if not keys:
         raise ProofDataError(_WHAT, f"{len(entries)} nodes without a usable RSA key", "at least one key")
     return AddressBook(tuple(keys.items()), len(entries))
+
+
+def key_of_entry(entry: object) -> tuple[int, bytes] | None:
+    """Return (node id, DER SubjectPublicKeyInfo) of an entry, None if it has no key that can be used."""
+    node_id = _node_id(entry)
+    if node_id is None or not isinstance(entry, dict):
+        return None
+    key = _key(entry)
+    return None if key is None else (node_id, key)
 
 
 def _node_id(entry: object) -> int | None:

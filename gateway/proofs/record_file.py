@@ -7,12 +7,14 @@ file, footer, proof. The proof carries signatures of single nodes, made for the 
     payload    SHA-384( 00 00 00 06 ‖ contents ), 48 bytes
     signature  RSASSA-PKCS1-v1_5 with SHA-384, the message is `payload` (so payload is hashed once more)
 
-    for each signature in order    no key of this node, or the node has counted     passed over
-                                   empty, or zeros                                  passed over
+    for each signature in order    empty, or zeros                                  passed over
+                                   no key of this node                              passed over, and noted
+                                   the node has counted                             passed over
                                    verifies                                         the node counts
                                    does not verify                                  the proof is refused
 
-It holds if more nodes count than `threshold` of the address book: by default strictly more than 1/3.
+It holds if more nodes count than `threshold` of the address book: by default strictly more than 1/3. Where it
+would hold with the nodes whose keys are not here, it is the address book that lacks them.
 It signs the contents, not the block root: header, footer, creation time, sidecars and amendments are fixed
 only by the next block's link. So what both the file and the block say must agree (`_check_agreement`).
 Source: proofs.md section 5; RFC 8017 section 8.2.
@@ -59,6 +61,8 @@ _HASH_OBJECT_HEAD: Final = bytes([0x08, 1, 0x10, HASH_SIZE, 0x1A, HASH_SIZE])
 _FIRST_RUNNING_HASH: Final = bytes(HASH_SIZE)
 """Running hash before the first block (section 5.4)."""
 
+_SHOWN_NODES_MAX: Final = 8
+"""Node ids that an error shows; a network has some 30."""
 _SHOWN_SIZE_MAX: Final = 32
 """Bytes of a field that an error shows; a time has some 12."""
 
@@ -136,9 +140,13 @@ class RecordFileCheck:
     def _check_signatures(self, signatures: list[tuple[int, bytes]], read: _Read) -> None:
         """Count the nodes that have signed. Raises BlockRefused if one has not, or too few have."""
         counted: set[int] = set()
+        keyless: set[int] = set()
         for node_id, signature in signatures:
             key = self._keys.get(node_id)
-            if key is None or node_id in counted or signature.count(0) == len(signature):
+            if node_id in counted or signature.count(0) == len(signature):
+                continue
+            if key is None:
+                keyless.add(node_id)
                 continue
             if (node_id, signature) in read.held:  # in another proof of the block, or for its other root
                 counted.add(node_id)
@@ -150,9 +158,15 @@ class RecordFileCheck:
                 raise _refused(f"{_WHAT}: node {node_id}", got, "a signature of the record file") from None
             counted.add(node_id)
             read.held.add((node_id, signature))
-        if len(counted) < self.needed_count:
-            got = f"{len(counted)} nodes that signed"
-            raise _refused(_WHAT, got, f"at least {self.needed_count}")
+        if len(counted) >= self.needed_count:
+            return
+        got, expected = f"{len(counted)} nodes that signed", f"at least {self.needed_count}"
+        if len(counted) + len(keyless) < self.needed_count:
+            raise _refused(_WHAT, got, expected)
+        nodes = ", ".join(map(str, sorted(keyless)[:_SHOWN_NODES_MAX]))
+        nodes += ", …" if len(keyless) > _SHOWN_NODES_MAX else ""
+        got += f", and signatures of nodes without a key in the address book: {nodes}"
+        raise BlockRefused(Refusal(RefusalKind.MISSING_VERIFICATION_DATA, _WHAT, got, expected))
 
 
 def signed_payload(contents: bytes) -> bytes:

@@ -36,7 +36,7 @@ from gateway.proofs.baby_jubjub import (
     read_point,
     weighted_sum,
 )
-from gateway.proofs.encoding import SCALAR_SIZE, LayoutReader
+from gateway.proofs.encoding import SCALAR_SIZE, LayoutReader, scalar_bytes
 from gateway.proofs.hash_to_field import hash_to_field
 from gateway.verdict import Refusal, RefusalKind
 
@@ -47,6 +47,7 @@ __all__ = [
     "AttestedKey",
     "Member",
     "Signature",
+    "attested_key_bytes",
     "challenge",
     "check",
     "knowledge_challenge",
@@ -120,6 +121,11 @@ def read_attested_key(encoded: bytes, what: str) -> AttestedKey:
     )
     reader.finish()
     return key
+
+
+def attested_key_bytes(key: AttestedKey) -> bytes:
+    """5.1: encode an attested key: what `read_attested_key` reads."""
+    return point_bytes(key.Y) + point_bytes(key.R) + scalar_bytes(key.c) + scalar_bytes(key.z)
 
 
 def knowledge_challenge(Y: Point, R: Point) -> int:

@@ -14,8 +14,12 @@ from typing import Any, Final
 
 from grpc import aio
 
-__all__ = ["Caller", "address_of", "caller_of", "enter", "leave"]
+from gateway.message_shares import StreamKey
 
+__all__ = ["STREAM_KEY", "Caller", "address_of", "caller_of", "enter", "leave"]
+
+STREAM_KEY: Final = "sluice-stream"
+"""Metadata that the door adds to the calls of publishers: the id of the call's stream."""
 _BEHIND_THE_DOOR: Final = "unix-abstract:"
 """What gRPC writes in front of the name of such a connection."""
 
@@ -33,6 +37,17 @@ class Caller:
     name, the alternative names with their kind (`URI:spiffe://…`, `DNS:…`). Empty without a certificate."""
     cut_off: Callable[[], bool] = lambda: False
     """Ends its connection at once; False: it has ended."""
+    connection: int = 0
+    """A number of its connection, which no other has in this process; 0: it came through no door."""
+    taken: Callable[[int], None] = lambda _: None
+    """Is told that the large message of a stream, by its id, is counted elsewhere now, or dropped."""
+
+    def key_of(self, context: aio.ServicerContext[Any, Any]) -> StreamKey | None:
+        """Give the name of one of its publish streams in `MessageShares`; None: it came through no door."""
+        for name, value in reversed(tuple(context.invocation_metadata() or ())):  # the door's is the last one
+            if name == STREAM_KEY and self.connection:
+                return StreamKey(self.address, self.connection, int(value))
+        return None
 
 
 _callers: dict[str, Caller] = {}

@@ -19,7 +19,7 @@ import socket
 import ssl
 import tempfile
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +28,7 @@ from typing import Final
 from datastream.descriptors import client_descriptors_end
 from gateway.limits import STREAM_WINDOW_BYTES
 from gateway.logs import fields
-from gateway.message_shares import MessageShares, StreamKey
+from gateway.message_shares import LARGE_BYTES_PER_SECOND, MessageShares, StreamKey
 from gateway.tls import ServerTls, subjects_of
 from gateway.transport.callers import Caller, enter, leave
 from gateway.transport.door_notes import DoorNotes
@@ -37,7 +37,7 @@ from gateway.transport.frames import ConnectionBreach
 from gateway.transport.pump import LINGER_SECONDS, READ_BYTES, Pump
 from gateway.transport.server_relay import ServerRelay
 
-__all__ = ["Door", "DoorPlan"]
+__all__ = ["Door", "DoorPlan", "granted", "look_at_shares"]
 
 log = logging.getLogger(__name__)
 
@@ -81,7 +81,7 @@ class Door:
         self.keeper = Doorkeeper(plan.limits)
         self.loop = asyncio.get_running_loop()
         self.buffer = memoryview(bytearray(READ_BYTES))
-        self.connections: dict[int, _Connection] = {}
+        self.connections: dict[int | str, _Connection] = {}
         # Only this user may enter the folder: who reaches gRPC without the door passes by its limits.
         self._folder = Path(tempfile.mkdtemp(prefix="sluice-"))
         self.grpc_path = self._folder / "grpc"
@@ -177,33 +177,49 @@ class Door:
         now_ns = time.monotonic_ns()
         for connection in tuple(self.connections.values()):
             connection.tick(now_ns)
-        if self.shares is not None:
-            for key in self.shares.tick(now_ns):
-                slow = self.connections.get(key.connection)
-                if slow is not None:
-                    slow.breach(_slow_message())
 
     def gone(self, number: int) -> None:
         """A connection has ended."""
         self.connections.pop(number, None)
+        _connections.pop(number, None)
         if self._finished is not None and not self.connections:
             self._finished.set()
 
-    def granted(self, keys: Iterable[StreamKey]) -> None:
-        """Large messages may be received now."""
-        for key in keys:
-            connection = self.connections.get(key.connection)
-            if connection is not None:
-                connection.granted(key.stream)
+
+def granted(keys: Iterable[StreamKey]) -> None:
+    """Have streams receive their large messages now, at whatever door they are."""
+    for key in keys:
+        connection = _connections.get(key.connection)
+        if connection is not None:
+            connection.granted(key.stream)
 
 
-def _slow_message() -> ConnectionBreach:
-    return ConnectionBreach(
-        "large message", got="one that comes too slowly while others wait", expected="4 MiB a second"
-    )
+def look_at_shares(shares: MessageShares, is_urgent: Callable[[StreamKey], bool]) -> None:
+    """End who keeps others waiting, and let in what all wait for; some times a second.
+
+    Args:
+        shares: of all doors of a node.
+        is_urgent: whether a stream that waits may bring the block that is to be committed next.
+    """
+    if not shares.waiting_count:
+        return
+    now_ns = time.monotonic_ns()
+    for key in shares.tick(now_ns):
+        slow = _connections.get(key.connection)
+        if slow is not None:
+            slow.breach(
+                ConnectionBreach(
+                    "large message",
+                    got="one that comes too slowly while others wait",
+                    expected=f"{LARGE_BYTES_PER_SECOND} bytes a second",
+                )
+            )
+    granted(shares.hurry(is_urgent, now_ns))
 
 
 _numbers = itertools.count(1)
+_connections: dict[int | str, _Connection] = {}
+"""Of all doors of this process, by their numbers."""
 _token = secrets.token_hex(8)
 
 
@@ -214,17 +230,46 @@ class _Gate:
 
     def __init__(self, door: Door, shares: MessageShares, address: str, number: int) -> None:
         self._door, self._shares, self._address, self._number = door, shares, address, number
+        self._publish_streams: set[int] = set()
+        self._asked: set[int] = set()
+        self._next_sizes: dict[int, int] = {}
+
+    def publishes(self, stream_id: int) -> None:
+        self._publish_streams.add(stream_id)
 
     def ask(self, stream_id: int, size: int) -> bool:
+        if stream_id in self._asked:  # the service still has the message before
+            self._next_sizes[stream_id] = size
+            return False
+        self._asked.add(stream_id)
         return self._shares.ask(self._key(stream_id), size, time.monotonic_ns())
 
     def progressed(self, stream_id: int, size: int) -> None:
         self._shares.progressed(self._key(stream_id), size)
 
+    def came(self, stream_id: int) -> None:
+        if stream_id not in self._publish_streams:
+            self.taken(stream_id)
+
+    def taken(self, stream_id: int) -> None:
+        """The large message of a stream is counted elsewhere now, or gone."""
+        self._give_back(stream_id)
+        size = self._next_sizes.pop(stream_id, None)
+        self._asked.discard(stream_id)
+        if size is not None and self.ask(stream_id, size):
+            self._door.loop.call_soon(granted, [self._key(stream_id)])
+
     def done(self, stream_id: int) -> None:
-        granted = self._shares.done(self._key(stream_id), time.monotonic_ns())
-        if granted:  # later: now this relay, or another, may be in the middle of a reading
-            self._door.loop.call_soon(self._door.granted, granted)
+        self._next_sizes.pop(stream_id, None)
+        self._publish_streams.discard(stream_id)
+        if stream_id in self._asked:
+            self._asked.discard(stream_id)
+            self._give_back(stream_id)
+
+    def _give_back(self, stream_id: int) -> None:
+        keys = self._shares.done(self._key(stream_id), time.monotonic_ns())
+        if keys:  # later: now this relay, or another, may be in the middle of a reading
+            self._door.loop.call_soon(granted, keys)
 
     def _key(self, stream_id: int) -> StreamKey:
         return StreamKey(self._address, self._number, stream_id)
@@ -235,8 +280,8 @@ class _Connection(Pump[ServerRelay]):
 
     def __init__(self, door: Door, client: socket.socket, peer: str, visit: Visit) -> None:
         self.number = next(_numbers)
-        gate = None if door.shares is None else _Gate(door, door.shares, visit.address, self.number)
-        super().__init__(door.loop, door.buffer, ServerRelay(gate), client)
+        self._gate = None if door.shares is None else _Gate(door, door.shares, visit.address, self.number)
+        super().__init__(door.loop, door.buffer, ServerRelay(self._gate), client)
         self._door = door
         self._visit = visit
         self._peer = peer
@@ -245,7 +290,7 @@ class _Connection(Pump[ServerRelay]):
 
     def start(self) -> None:
         """Begin with TLS, if there is any, or with HTTP/2."""
-        self._door.connections[self.number] = self
+        self._door.connections[self.number] = _connections[self.number] = self
         self.outside.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         tls = self._door.plan.tls
         if tls is None:
@@ -290,7 +335,10 @@ class _Connection(Pump[ServerRelay]):
             return
         try:
             sock.bind(b"\0" + self._name.encode())
-            enter(self._name, Caller(self._peer, self._visit.address, self._subjects, self.cut_off))
+            caller = Caller(
+                self._peer, self._visit.address, self._subjects, self.cut_off, self.number, self._taken
+            )
+            enter(self._name, caller)
             sock.setblocking(False)
             sock.connect(str(self._door.grpc_path))
         except OSError as error:
@@ -324,6 +372,11 @@ class _Connection(Pump[ServerRelay]):
         """As `Pump.on_closed`."""
         self._door.gone(self.number)
         self._door.keeper.leave(self._visit)
+
+    def _taken(self, stream_id: int) -> None:
+        """The service has taken a large message over."""
+        if self._gate is not None and not self.is_closed:
+            self._gate.taken(stream_id)
 
     def granted(self, stream_id: int) -> None:
         """A stream may receive its large message now."""

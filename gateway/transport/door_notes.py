@@ -14,6 +14,7 @@ from typing import Final
 
 from gateway.logs import fields
 from gateway.metrics import Metrics
+from gateway.refused_messages import RefusedMessages
 from gateway.transport.frames import ConnectionBreach
 from gateway.transport.server_relay import RefusedMessage
 
@@ -37,14 +38,20 @@ class DoorNotes:
     Args:
         setting: the setting that names the address, for messages.
         metrics: of the node; None counts nothing (tests).
+        refused_messages: of the node, all its doors; None: nobody is told (tests).
         now_ns: a monotonic clock.
     """
 
     def __init__(
-        self, setting: str, metrics: Metrics | None = None, now_ns: Callable[[], int] = time.monotonic_ns
+        self,
+        setting: str,
+        metrics: Metrics | None = None,
+        refused_messages: RefusedMessages | None = None,
+        now_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         self._setting = setting
         self._metrics = metrics
+        self._refused_messages = refused_messages
         self._now_ns = now_ns
         self._logged: OrderedDict[str, tuple[int, int]] = OrderedDict()  # when, and lines left out since
         self._shown: dict[str, tuple[int, int, str]] = {}  # by what: when last, how often, the last address
@@ -72,16 +79,8 @@ class DoorNotes:
 
     def refused_message(self, address: str, message: RefusedMessage) -> None:
         """gRPC refused a message for its size."""
-        if self._metrics is not None:
-            self._metrics.messages_refused.labels(reason="size").inc()
-        self._note(
-            address,
-            f"messages refused, longer than {message.limit} bytes (grpc.max_message_bytes)",
-            "message refused for its size",
-            size=message.size,
-            limit=message.limit,
-            limit_setting="grpc.max_message_bytes",
-        )
+        if self._refused_messages is not None:
+            self._refused_messages.note(self._setting, address, message.size, message.limit)
 
     def words(self) -> tuple[str, ...]:
         """Say what happened in the last ten minutes, for the status page."""

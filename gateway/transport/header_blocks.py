@@ -28,7 +28,7 @@ from gateway.transport.frames import (
     frame,
 )
 
-__all__ = ["HeaderBlock", "HeaderReader", "HeaderWriter", "Headers", "append_te", "header_frames"]
+__all__ = ["HeaderBlock", "HeaderReader", "HeaderWriter", "Headers", "field", "header_frames"]
 
 Headers = list[tuple[bytes, bytes]]
 
@@ -37,8 +37,6 @@ BLOCK_BYTES_MAX: Final = 64 * 1024
 core announces 16 KiB for the fields; an ordinary call has some 300."""
 FIELDS_MAX: Final = 256
 """Fields of one block. A call has about 10."""
-_TE: Final = b"\x00\x02te\x08trailers"
-"""`te: trailers`, literal without indexing."""
 
 
 @dataclass(slots=True)
@@ -170,9 +168,10 @@ class HeaderWriter:
         return self._encoder.encode([(name, value, True) for name, value in fields], huffman=False)
 
 
-def append_te(fragment: Buffer) -> bytes:
-    """Add `te: trailers` to a block."""
-    return b"".join((fragment, _TE))
+def field(name: bytes, value: bytes) -> bytes:
+    """Write a field that may stand at the end of any block: literal without indexing, both short."""
+    assert max(len(name), len(value)) < 127
+    return b"".join((bytes((0, len(name))), name, bytes((len(value),)), value))
 
 
 def header_frames(

@@ -10,6 +10,9 @@ a connection holds one reading at most, whoever is slow.
 from __future__ import annotations
 
 import asyncio
+import ctypes
+import errno
+import os
 import socket
 import ssl
 import struct
@@ -37,6 +40,49 @@ FLUSH_SECONDS: Final = 30.0
 """How long the outside may take nothing of what gRPC said before it closed the connection."""
 SOCKET_BUFFER_BYTES: Final = 1 << 20
 """Asked for at the end towards gRPC; the kernel gives at most `net.core.wmem_max`."""
+
+SHORT_BYTES_MAX: Final = 16 * 1024
+"""Bytes that are sent without letting go of the interpreter."""
+
+# Calls of the C library that keep the interpreter: a socket that does not block takes some microseconds, and
+# whoever lets go of the interpreter for that may have to wait for it behind another thread, 0.2 ms each time.
+_libc = ctypes.PyDLL(None, use_errno=True)
+_libc.recv.argtypes = (ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+_libc.recv.restype = ctypes.c_ssize_t
+_libc.send.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_size_t, ctypes.c_int)
+_libc.send.restype = ctypes.c_ssize_t
+_WOULD_BLOCK: Final = frozenset({errno.EAGAIN, errno.EWOULDBLOCK, errno.EINTR})
+
+
+def _receive(number: int, buffer: memoryview) -> int | None:
+    """Read from a socket; None where there is nothing.
+
+    Raises:
+        OSError: the other side is gone.
+    """
+    got: int = _libc.recv(number, ctypes.addressof(ctypes.c_char.from_buffer(buffer)), len(buffer), 0)
+    if got >= 0:
+        return got
+    code = ctypes.get_errno()
+    if code in _WOULD_BLOCK:
+        return None
+    raise OSError(code, os.strerror(code))
+
+
+def _send_short(number: int, data: bytes) -> int:
+    """Send what is short; give how many bytes went.
+
+    Raises:
+        OSError: the other side is gone.
+    """
+    sent: int = _libc.send(number, data, len(data), socket.MSG_NOSIGNAL)
+    if sent >= 0:
+        return sent
+    code = ctypes.get_errno()
+    if code in _WOULD_BLOCK:
+        return 0
+    raise OSError(code, os.strerror(code))
+
 
 AnyRelay = TypeVar("AnyRelay", bound=ServerRelay | ClientRelay)
 
@@ -105,10 +151,7 @@ class End:
             OSError: the other side is gone.
         """
         if not self.is_tls:
-            try:
-                return self.socket.recv_into(buffer)
-            except (BlockingIOError, InterruptedError):
-                return None
+            return _receive(self._number, buffer)
         filled = 0  # TLS gives one record at a time
         try:
             while filled < len(buffer):
@@ -155,6 +198,8 @@ class End:
                         step = self.socket.send(buffer[took:])
                         took += step
                         sent += step
+            elif sum(map(len, buffers)) <= SHORT_BYTES_MAX:
+                sent = _send_short(self._number, b"".join(buffers))
             else:
                 sent = self.socket.sendmsg(buffers[:BUFFERS_AT_ONCE])
         except (BlockingIOError, InterruptedError, ssl.SSLWantWriteError, ssl.SSLWantReadError):

@@ -10,12 +10,15 @@ import re
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+from gateway.transport.callers import STREAM_KEY
 from gateway.transport.frames import ConnectionBreach, window_update
-from gateway.transport.header_blocks import HeaderBlock, HeaderReader, append_te, header_frames
+from gateway.transport.header_blocks import HeaderBlock, HeaderReader, field, header_frames
 from gateway.transport.relay import Relay, Stream
 
 __all__ = ["MessageGate", "RefusedMessage", "ServerRelay"]
 
+PUBLISH_PATH: Final = b"/org.hiero.block.api.BlockStreamPublishService/publishBlockStream"
+"""The call of publishers: its service says when a large message is its own concern."""
 STREAMS_MAX: Final = 4_096
 """Streams that are open here. gRPC core resets those beyond `STREAMS_PER_CONNECTION_MAX`, but says nothing of
 those that it ignores: with an even number, or begun after its GOAWAY."""
@@ -34,11 +37,17 @@ class MessageGate(Protocol):
     def ask(self, stream_id: int, size: int) -> bool:
         """A message of `size` bytes begins; False: hold it until `ServerRelay.grant` is called."""
 
+    def publishes(self, stream_id: int) -> None:
+        """A call of a publisher begins: its service says when it has taken a message over."""
+
     def progressed(self, stream_id: int, size: int) -> None:
         """`size` bytes of the message that was granted have come."""
 
+    def came(self, stream_id: int) -> None:
+        """The message that was granted has come whole."""
+
     def done(self, stream_id: int) -> None:
-        """The message has come whole, or its stream has ended."""
+        """Its stream has ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +97,7 @@ class ServerRelay(Relay):
         while len(piece) >= stream.left:  # the message ends in this piece, and more may begin in it
             piece, stream.left = piece[stream.left :], 0
             if stream.large:
-                self._release(stream)
+                self._on_message_end(stream)
             missing = _PREFIX_BYTES - len(stream.prefix)
             stream.prefix += piece[:missing]
             piece = piece[missing:]
@@ -115,12 +124,18 @@ class ServerRelay(Relay):
         asked = [stream for stream in self._streams.values() if stream.has_asked]
         return any(stream.is_mended for stream in asked) and all(stream.is_held for stream in asked)
 
-    def _release(self, stream: Stream) -> None:
-        """The large message of a stream has come whole, or the stream has ended."""
+    def _on_message_end(self, stream: Stream) -> None:
+        """A large message has come whole."""
         stream.large, stream.is_held = 0, False
         if stream.has_asked:
             stream.has_asked = False
             assert self._gate is not None
+            self._gate.came(stream.stream_id)
+        self._hand_on_held(stream)
+
+    def _release(self, stream: Stream) -> None:
+        stream.large, stream.is_held, stream.has_asked = 0, False, False
+        if self._gate is not None:
             self._gate.done(stream.stream_id)
         self._hand_on_held(stream)
 
@@ -172,8 +187,12 @@ class ServerRelay(Relay):
             self.last_stream_id = stream_id
             stream = self._begin(stream_id)
             if not any(name == b"te" for name, _ in fields):
-                fragment = append_te(fragment)
+                fragment += field(b"te", b"trailers")
                 self._grpc.insert(self._mend(stream))
+            if (b":path", PUBLISH_PATH) in fields:
+                fragment += field(STREAM_KEY.encode(), b"%d" % stream_id)
+                if self._gate is not None:
+                    self._gate.publishes(stream_id)
             if block.ends_stream:
                 self._outside_ends(stream)
         return header_frames(

@@ -12,11 +12,11 @@ import grpc
 from gateway.addresses import parse_address
 from gateway.api import node_pb2, node_pb2_grpc
 from gateway.block import Block
+from gateway.block_numbers import BLOCK_NUMBER_MAX, to_wire
 from gateway.channels import WHOLE_BLOCKS, ClientTls, call_once
 from gateway.commands.named_path import NamedPath
 from gateway.commands.tls_options import tls_options
 from gateway.errors import AddressError
-from gateway.subscription import U64_MAX
 from publishers import limits
 from publishers.block_files import encode_block_file, write_whole
 from publishers.block_layouts import BlockFormat, BlockLayout
@@ -27,7 +27,6 @@ from publishers.number_range import number_of
 
 __all__ = ["command"]
 
-_NUMBER_MAX = U64_MAX - 1
 _ENDINGS: tuple[tuple[str, BlockFormat], ...] = (
     (".gz", "blk.gz"),
     (".zst", "blk.zst"),
@@ -46,7 +45,7 @@ def _address(context: click.Context, parameter: click.Parameter, text: str) -> s
 def _number(context: click.Context, parameter: click.Parameter, text: str) -> int | None:
     if text == "latest":
         return None
-    number = number_of(text, _NUMBER_MAX)
+    number = number_of(text, BLOCK_NUMBER_MAX)
     if number is None:
         raise click.BadParameter(f"{text!r} is not a block number or 'latest'", context, parameter)
     return number
@@ -123,7 +122,7 @@ def _get(address: str, number: int | None, tls: ClientTls | None) -> Block:
         BlockRefused: what it sent is not a block.
     """
     wanted = "the latest block" if number is None else f"block {number}"
-    request = node_pb2.BlockRequest(block_number=U64_MAX if number is None else number)
+    request = node_pb2.BlockRequest(block_number=to_wire(number))
 
     def get(channel: grpc.Channel) -> node_pb2.BlockResponse:
         return node_pb2_grpc.BlockAccessServiceStub(channel).getBlock(request, timeout=limits.BLOCK_SECONDS)

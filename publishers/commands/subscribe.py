@@ -20,6 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gateway.addresses import parse_addresses
+from gateway.block_numbers import BLOCK_NUMBER_MAX
 from gateway.channels import ClientTls
 from gateway.commands.finite_range import FiniteRange
 from gateway.commands.named_path import NamedPath
@@ -31,13 +32,13 @@ from publishers.block_layouts import BlockFormat, BlockLayout
 from publishers.block_summary import size_text, summarize
 from publishers.block_writer import BlockWriter
 from publishers.commands.layout_options import layout_options
+from publishers.limits import MESSAGE_BYTES_MAX, MESSAGE_OPTION_MAX, MESSAGE_OPTION_MIN
 from publishers.number_range import number_of
 
 __all__ = ["command"]
 
 _TABLE_ROWS = 12
 _TABLE_REFRESHES_PER_SECOND = 4
-_NUMBER_MAX = 2**64 - 2
 
 
 def _addresses(context: click.Context, parameter: click.Parameter, text: str) -> tuple[str, ...]:
@@ -52,7 +53,7 @@ def _start(context: click.Context, parameter: click.Parameter, text: str) -> Sta
         return "first"
     if text == "new":
         return "new"
-    number = number_of(text, _NUMBER_MAX)
+    number = number_of(text, BLOCK_NUMBER_MAX)
     if number is None:
         raise click.BadParameter(f"{text!r} is not a block number, 'first' or 'new'", context, parameter)
     return number
@@ -77,7 +78,11 @@ def _start(context: click.Context, parameter: click.Parameter, text: str) -> Sta
     help="Where to begin: a block number, the first block that the node has, or those that come from now on.",
 )
 @click.option(
-    "--to", "end", type=click.IntRange(0, _NUMBER_MAX), metavar="M", help="The last block; without, no end."
+    "--to",
+    "end",
+    type=click.IntRange(0, BLOCK_NUMBER_MAX),
+    metavar="M",
+    help="The last block; without, no end.",
 )
 @click.option(
     "--out",
@@ -97,6 +102,15 @@ def _start(context: click.Context, parameter: click.Parameter, text: str) -> Sta
     metavar="SECONDS",
     help="Give up when no node could be reached for so long; 0: never.",
 )
+@click.option(
+    "--max-message-bytes",
+    "message_bytes_max",
+    type=click.IntRange(MESSAGE_OPTION_MIN, MESSAGE_OPTION_MAX),
+    default=MESSAGE_BYTES_MAX,
+    show_default=True,
+    metavar="BYTES",
+    help="The longest message that is taken; an item of a block may be as long.",
+)
 @tls_options
 def command(
     addresses: tuple[str, ...],
@@ -107,6 +121,7 @@ def command(
     block_format: BlockFormat,
     as_json: bool,
     patience_seconds: float,
+    message_bytes_max: int,
     tls: ClientTls | None,
 ) -> None:
     """Follow a chain: every committed block once, in order, over reconnects and from node to node.
@@ -133,7 +148,11 @@ def command(
         view.show(received)
 
     follower = BlockFollower(
-        addresses, start, end, tls=tls, patience_seconds=patience_seconds, on_trouble=view.trouble
+        *(addresses, start, end),
+        tls=tls,
+        patience_seconds=patience_seconds,
+        on_trouble=view.trouble,
+        message_bytes_max=message_bytes_max,
     )
     try:
         with writer or nullcontext(), view:

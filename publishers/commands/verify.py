@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from gateway.addresses import Address, parse_address
+from gateway.block_numbers import BLOCK_NUMBER_MAX
 from gateway.channels import ClientTls
 from gateway.commands.named_path import NamedPath
 from gateway.commands.tls_options import tls_options
@@ -30,7 +31,6 @@ from publishers.verify_stored import StoredSource, holds_stream
 
 __all__ = ["command"]
 
-_NUMBER_MAX = 2**64 - 2
 _HASH_DIGITS = 16
 _LAYOUTS: dict[str, RootLayout] = {"auto": "auto", "8": 8, "16": 16}
 
@@ -73,13 +73,13 @@ _LAYOUTS: dict[str, RootLayout] = {"auto": "auto", "8": 8, "16": 16}
 @click.option(
     "--from",
     "first",
-    type=click.IntRange(0, _NUMBER_MAX),
+    type=click.IntRange(0, BLOCK_NUMBER_MAX),
     default=0,
     metavar="N",
     help="The first block to check.",
 )
 @click.option(
-    "--to", "last", type=click.IntRange(0, _NUMBER_MAX), metavar="M", help="The last block to check."
+    "--to", "last", type=click.IntRange(0, BLOCK_NUMBER_MAX), metavar="M", help="The last block to check."
 )
 @click.option(
     "--no-gaps", is_flag=True, help="Exit status 1, too, if a number between two blocks is missing."

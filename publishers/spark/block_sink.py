@@ -36,7 +36,7 @@ from publishers.block_check import BlockCheck
 from publishers.errors import BlockOrderError, FrameError, OptionError
 from publishers.prepared import PreparedBlocks
 from publishers.racing import Racer, race
-from publishers.report import PublishReport
+from publishers.report import PublishReport, safe_through_of
 from publishers.report_totals import QueryTotals
 from publishers.spark.block_rows import blocks_in
 from publishers.spark.folders import folder_of
@@ -341,16 +341,17 @@ def _reports_in(messages: list[WriterCommitMessage | None]) -> list[PublishRepor
 
 
 def _say_what_is_safe(options: SinkOptions, reports: list[PublishReport]) -> None:
-    known = [report.safe_through for report in reports if report.safe_through is not None]
+    known = safe_through_of(reports)
     try:
         held = options.asker(limits.LAST_WORD_SECONDS).held()
     except Exception as error:  # Spark would show this one, and hide why the job has failed
         log.warning("the gateways cannot be asked what they have: %s", error)
         held = None
     if held is not None and held.last is not None:
-        known.append(held.last)
-    if known:
-        log.warning("the job failed; blocks up to %d are stored, run it again to go on", max(known))
+        words = "the job failed; the gateways hold blocks %d to %d, run it again to go on"
+        log.warning(words, held.first, held.last)
+    elif known is not None:
+        log.warning("the job failed; blocks up to %d are stored, run it again to go on", known)
     else:
         log.warning("the job failed; as far as is known no block is stored")
 

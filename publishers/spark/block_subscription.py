@@ -4,7 +4,8 @@
     spark.readStream.format("blockstream").option("gateways", "a:40840,b:40840").load()
 
     option            meaning                                                          default
-    gateways, tls…    see gateway_options.py; the others take over when one fails      needed
+    gateways, tls…,   see gateway_options.py; the other gateways take over when one    gateways needed
+    max_message_bytes fails
     from              the first block: a number, `first` or `latest` (streaming:       first
                       only blocks after the last one there is)
     to                the last block                                                   the last there is
@@ -32,7 +33,13 @@ from publishers import limits
 from publishers.block_gateways import BlockGateways, HeldBlocks
 from publishers.number_range import NUMBER_MAX, NumberRange, cut_evenly
 from publishers.spark.batches import row_batches
-from publishers.spark.gateway_options import GATEWAY_OPTIONS, gateway_tls, gateways_of, rotated
+from publishers.spark.gateway_options import (
+    GATEWAY_OPTIONS,
+    gateway_tls,
+    gateways_of,
+    message_bytes_of,
+    rotated,
+)
 from publishers.spark.number_stream import NumberStreamReader
 from publishers.spark.options import check_known, positive, whole_number
 from publishers.spark.schema import BLOCK_NUMBER, ITEMS
@@ -51,6 +58,8 @@ class SubscriptionOptions:
 
     gateways: tuple[str, ...]
     tls: ClientTls | None
+    message_bytes: int
+    """The longest message that is taken from them."""
     begin: int | str
     """A block number, `first` or `latest`."""
     last_block: int | None
@@ -73,6 +82,7 @@ class SubscriptionOptions:
         return cls(
             gateways=rotated(gateways_of(options), 0),
             tls=gateway_tls(options),
+            message_bytes=message_bytes_of(options),
             begin=begin,
             last_block=whole_number(options, "to", 0, least, NUMBER_MAX - 1) if "to" in options else None,
             partition_count=whole_number(options, "partitions", 1, 1, limits.SUBSCRIPTIONS_MAX)
@@ -87,7 +97,12 @@ class SubscriptionOptions:
 
     def connect(self) -> BlockGateways:
         """Make what reads."""
-        return BlockGateways(self.gateways, self.tls, deadline_seconds=self.deadline_seconds)
+        return BlockGateways(
+            self.gateways,
+            self.tls,
+            deadline_seconds=self.deadline_seconds,
+            message_bytes_max=self.message_bytes,
+        )
 
     def held(self) -> HeldBlocks:
         """Ask what the gateways hold.

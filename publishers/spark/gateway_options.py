@@ -3,6 +3,8 @@
     gateways            `host:port`, comma list, the preferred one first. A priority may follow each, as in
                         `a:40840/1,b:40840/1,c:40840/2`: the lowest number is preferred, and those with the
                         same number are shared by racing publishers
+    max_message_bytes   the longest message that the gateways take, or that is taken from them: as their
+                        setting `grpc.max_message_bytes`; 131072000 otherwise
     tls                 `true`: TLS with the system's authorities. Any of the following means TLS, too
     tls_ca              PEM file of the authorities that the gateways' certificates come from
     tls_certificate     PEM file of this side's certificate, for gateways that ask for one
@@ -21,15 +23,25 @@ from typing import Final
 from gateway.addresses import parse_address
 from gateway.channels import ClientTls
 from gateway.errors import AddressError, TlsError
+from publishers import limits
+from publishers.block_gateways import SIZE_OPTION
 from publishers.errors import OptionError
-from publishers.spark.options import flag, required
+from publishers.spark.options import flag, required, whole_number
 
-__all__ = ["GATEWAY_OPTIONS", "Gateways", "gateway_tls", "gateways_of", "rotated", "tls_gateway_options"]
+__all__ = [
+    "GATEWAY_OPTIONS",
+    "Gateways",
+    "gateway_tls",
+    "gateways_of",
+    "message_bytes_of",
+    "rotated",
+    "tls_gateway_options",
+]
 
 _PRIORITY: Final = re.compile(r"\d{1,20}")
 
 GATEWAY_OPTIONS: Final = frozenset(
-    ("gateways", "tls", "tls_ca", "tls_certificate", "tls_key", "tls_server_name")
+    ("gateways", SIZE_OPTION, "tls", "tls_ca", "tls_certificate", "tls_key", "tls_server_name")
 )
 
 Gateways = tuple[tuple[str, int], ...]
@@ -57,6 +69,16 @@ def gateways_of(options: Mapping[str, str]) -> Gateways:
             raise OptionError("gateways", repr(part.strip()), "host:port/priority, such as 127.0.0.1:40840/1")
         found.setdefault(name, int(priority) if slash else position)
     return tuple(sorted(found.items(), key=lambda pair: pair[1]))
+
+
+def message_bytes_of(options: Mapping[str, str]) -> int:
+    """Read how long a message may be.
+
+    Raises:
+        OptionError: it is no number, or not one of those that nodes take.
+    """
+    least, most = limits.MESSAGE_OPTION_MIN, limits.MESSAGE_OPTION_MAX
+    return whole_number(options, SIZE_OPTION, limits.MESSAGE_BYTES_MAX, least, most)
 
 
 def rotated(gateways: Gateways, turn: int) -> tuple[str, ...]:

@@ -57,6 +57,9 @@ _LOG_SHOWN_LINES: Final = 5
 _READ_BY_PYSPARK: Final = ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON")
 """Read in this process, whenever a session or a query begins."""
 _LOOPBACK: Final = "127.0.0.1"
+_LOCAL_HEAP: Final = "4g"
+"""The most that Java's heap may have. Each task there has the blocks of an Arrow batch several times, and one
+block may have 125 MB: with Spark's 1 GB, two tasks that have one end the JVM. It takes what it needs."""
 # A local job's time is mostly Java compiling Spark: with the quick compiler alone, a session and two small
 # jobs take 14 s of processor time instead of 23 s. The JVM only passes Arrow batches on, so nothing is lost.
 _LOCAL_JAVA_OPTIONS: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
@@ -299,7 +302,11 @@ def _settings(master: str, folder: Path, configuration: Path) -> dict[str, str]:
     if is_local(master):
         java_options += f" {_LOCAL_JAVA_OPTIONS}"
         # Nobody else is to connect; the workers of a cluster have to.
-        local = {"spark.driver.host": _LOOPBACK, "spark.driver.bindAddress": _LOOPBACK}
+        local = {
+            "spark.driver.host": _LOOPBACK,
+            "spark.driver.bindAddress": _LOOPBACK,
+            "spark.driver.memory": _LOCAL_HEAP,
+        }
     return local | {
         "spark.driver.extraJavaOptions": java_options,
         "spark.log.level": "WARN",  # what counts where the JVM is there already

@@ -1,7 +1,8 @@
 """The options of the sink `blockstream`.
 
 option             meaning                                                          default
-gateways, tls…     see gateway_options.py                                           needed
+gateways, tls…,    see gateway_options.py                                           gateways needed
+max_message_bytes
 publisher_id       the name by which nodes know this publisher: printable ASCII     spark
 race               publishers of every block in each task, each with its own        1
                    connection; one of them has to succeed
@@ -37,7 +38,14 @@ from publishers.errors import OptionError
 from publishers.machine import SECOND_NS, MachineLimits
 from publishers.number_range import NUMBER_MAX
 from publishers.racing import Racer
-from publishers.spark.gateway_options import GATEWAY_OPTIONS, Gateways, gateway_tls, gateways_of, rotated
+from publishers.spark.gateway_options import (
+    GATEWAY_OPTIONS,
+    Gateways,
+    gateway_tls,
+    gateways_of,
+    message_bytes_of,
+    rotated,
+)
 from publishers.spark.options import check_known, flag, positive, whole_number
 from publishers.steward import StewardAddress
 
@@ -63,6 +71,8 @@ class SinkOptions:
     gateways: Gateways
     """Addresses and priorities, the preferred one first."""
     tls: ClientTls | None
+    message_bytes: int
+    """The longest message that they take."""
     publisher_id: str
     race: int
     """Publishers of every block in each task."""
@@ -94,6 +104,7 @@ class SinkOptions:
         return cls(
             gateways=gateways_of(options),
             tls=gateway_tls(options),
+            message_bytes=message_bytes_of(options),
             publisher_id=_publisher_id(options),
             race=whole_number(options, "race", 1, 1, limits.RACE_MAX),
             is_checked=flag(options, "check", default=True),
@@ -103,7 +114,10 @@ class SinkOptions:
             answer_seconds=positive(options, "answer_seconds", "seconds")
             or limits.ANSWER_TIMEOUT_SECONDS_DEFAULT,
             set_bytes=whole_number(
-                options, "set_bytes", limits.ITEM_SET_BYTES_DEFAULT, 1, limits.ITEM_BYTES_MAX
+                options,
+                "set_bytes",
+                *(min(limits.ITEM_SET_BYTES_DEFAULT, message_bytes_of(options) // 2), 1),
+                message_bytes_of(options) - limits.MESSAGE_MARGIN_BYTES,
             ),
             cache_bytes=whole_number(
                 options, "cache_bytes", limits.CACHE_BYTES_DEFAULT, 1, limits.CACHE_BYTES_MAX
@@ -132,7 +146,12 @@ class SinkOptions:
             reset_interval_ns=_nanoseconds(self.reset_interval_seconds),
             answer_timeout_ns=int(self.answer_seconds * SECOND_NS),
         )
-        return ClientOptions(machine=machine, set_bytes_max=self.set_bytes, tls=self.tls)
+        return ClientOptions(
+            machine=machine,
+            set_bytes_max=self.set_bytes,
+            message_bytes_max=self.message_bytes,
+            tls=self.tls,
+        )
 
     def racers(self, task_name: str) -> list[Racer]:
         """Name the publishers of one task; those with gateways of one priority begin with different ones."""

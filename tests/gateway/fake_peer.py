@@ -15,11 +15,11 @@ from grpc import aio
 from gateway import following
 from gateway.api import node_pb2, node_pb2_grpc, subscribe_pb2, subscribe_pb2_grpc
 from gateway.block import Block
+from gateway.block_numbers import U64_MAX
 from gateway.catch_up import Range
 from gateway.conductor import Conductor
 from gateway.node_service import STATUS_KEY
 from gateway.peer_stream import PeerStream
-from gateway.subscription import U64_MAX
 
 _StatusService = node_pb2_grpc.BlockNodeServiceServicer
 _SubscribeService = subscribe_pb2_grpc.BlockStreamSubscribeServiceServicer

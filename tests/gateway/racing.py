@@ -31,6 +31,7 @@ from gateway.race_actions import (
     Verify,
 )
 from gateway.race_facts import RaceRules
+from gateway.race_tables import Failure
 
 SECOND_NS = 1_000_000_000
 HEADER, ITEM, PROOF = b"header", b"item", b"proof"
@@ -123,9 +124,9 @@ class Race:
             self.items(name, ITEM, PROOF)
             self.end(name, number)
 
-    def end_stream(self, name: str, latest: int | None = None, *, is_error: bool = False) -> None:
+    def end_stream(self, name: str, target: int | None = None, *, is_error: bool = False) -> None:
         """Send EndStream."""
-        actions = self.arbiter.end_stream(self.ids[name], self.now_ns, latest=latest, is_error=is_error)
+        actions = self.arbiter.end_stream(self.ids[name], self.now_ns, target=target, is_error=is_error)
         self._do(actions)
 
     def half_close(self, name: str) -> None:
@@ -155,10 +156,10 @@ class Race:
         """Report a held verdict."""
         self._do(self.arbiter.verified(self.attempt_of[number], self.now_ns))
 
-    def refused(self, number: int, *, is_disputed: bool = False) -> None:
+    def refused(self, number: int, *, failure: Failure = Failure.REFUSED) -> None:
         """Report a bad verdict."""
         attempt_id = self.attempt_of[number]
-        self._do(self.arbiter.refused(attempt_id, "bad proof", self.now_ns, is_disputed=is_disputed))
+        self._do(self.arbiter.refused(attempt_id, "bad proof", self.now_ns, failure=failure))
 
     def commit(self, number: int) -> None:
         """Report a held commit."""

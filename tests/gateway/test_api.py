@@ -9,7 +9,7 @@ from google.protobuf import descriptor_pool
 from google.protobuf.message import Message
 
 from gateway.api import __main__ as generator
-from gateway.api import block_items_pb2, block_pb2, node_pb2, publish_pb2, subscribe_pb2
+from gateway.api import address_book_pb2, block_items_pb2, block_pb2, node_pb2, publish_pb2, subscribe_pb2
 
 FOLDER = Path(generator.__file__).parent
 BY_HAND = {"README.md", "__init__.py", "__main__.py"}
@@ -35,6 +35,22 @@ def test_anybody_can_make_stubs_of_the_proto_files(tmp_path: Path) -> None:
 Request = publish_pb2.PublishStreamRequest
 Response = publish_pb2.PublishStreamResponse
 Subscription = subscribe_pb2.SubscribeStreamResponse
+
+NODES = address_book_pb2.NodeAddressBook(
+    nodeAddress=[
+        address_book_pb2.NodeAddress(
+            RSA_PubKey="30",
+            nodeId=5,
+            nodeAccountId=address_book_pb2.AccountID(shardNum=1, realmNum=2, accountNum=3),
+            nodeCertHash=b"h",
+            serviceEndpoint=[
+                address_book_pb2.ServiceEndpoint(ipAddressV4=b"\x7f\0\0\1", port=80, domain_name="d")
+            ],
+            description="n",
+        )
+    ]
+)
+NODES_BYTES = "0a21 22023330 2805 3206080110021803 3a0168 420b 0a047f000001 1050 1a0164 4a016e"
 
 # Each message with all its fields set, and its bytes, spelled out from the numbers of wire.md section 6.
 WIRE: dict[str, tuple[Message, str]] = {
@@ -116,6 +132,44 @@ WIRE: dict[str, tuple[Message, str]] = {
         ),
         "0a08 0a02104e 12020801 1204 0801 1002 2a02 1009",
     ),
+    "ServerStatusDetailResponse.plugins": (
+        node_pb2.ServerStatusDetailResponse(
+            version_information=node_pb2.BlockNodeVersions(
+                installed_plugin_versions=[
+                    node_pb2.BlockNodeVersions.PluginVersion(
+                        plugin_id="p",
+                        plugin_software_version=block_pb2.SemanticVersion(patch=3),
+                        plugin_feature_names=["a", "b"],
+                    )
+                ]
+            ),
+        ),
+        "0a0f 1a0d 0a0170 12021803 1a0161 1a0162",
+    ),
+    "ServerStatusDetailResponse.tss_data": (
+        node_pb2.ServerStatusDetailResponse(
+            tss_data=node_pb2.TssData(
+                ledger_id=b"i",
+                wraps_verification_key=b"w",
+                current_roster=node_pb2.TssRoster(
+                    roster_entries=[node_pb2.RosterEntry(node_id=1, weight=2, schnorr_public_key=b"k")]
+                ),
+                valid_from_block=4,
+            ),
+        ),
+        "1a13 0a0169 120177 1a09 0a07 0801 1002 1a016b 2004",
+    ),
+    "ServerStatusDetailResponse.address_books": (
+        node_pb2.ServerStatusDetailResponse(
+            node_address_book=NODES,
+            ranged_address_book_history=node_pb2.RangedAddressBookHistory(
+                address_books=[
+                    node_pb2.RangedNodeAddressBook(address_book=NODES, start_block=1, end_block=U64_MAX)
+                ]
+            ),
+        ),
+        f"2223 {NODES_BYTES} 3234 0a32 0a23 {NODES_BYTES} 1001 18ffffffffffffffffff01",
+    ),
     "BlockRequest.block_number": (node_pb2.BlockRequest(block_number=0), "0800"),
     "BlockRequest.retrieve_latest": (node_pb2.BlockRequest(retrieve_latest=True), "1001"),
     "BlockResponse": (
@@ -177,8 +231,17 @@ def test_every_message_has_its_bytes_checked() -> None:
         "Timestamp",
         "BlockNodeVersions",
         "BlockRange",
+        "TssData",
+        "TssRoster",
+        "RosterEntry",
+        "RangedAddressBookHistory",
+        "RangedNodeAddressBook",
+        "NodeAddressBook",
+        "NodeAddress",
+        "AccountID",
+        "ServiceEndpoint",
     }
-    modules = (block_items_pb2, block_pb2, node_pb2, publish_pb2, subscribe_pb2)
+    modules = (address_book_pb2, block_items_pb2, block_pb2, node_pb2, publish_pb2, subscribe_pb2)
     messages = {name for module in modules for name in module.DESCRIPTOR.message_types_by_name}
     assert messages - parts == {name.partition(".")[0] for name in WIRE} - parts
 

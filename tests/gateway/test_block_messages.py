@@ -10,7 +10,7 @@ from datastream.layout import BOOKMARK_TYPE, DATA_SIZE_MAX
 from gateway.api import subscribe_pb2
 from gateway.block import Block
 from gateway.block_layout import BLOCK_END_TYPE, bookmark_of, encode
-from gateway.block_messages import BlockMessages, longest_item
+from gateway.block_messages import BlockMessages
 from gateway.errors import LayoutError
 from gateway.items import field_item
 from gateway.subscription import BlockAssembler
@@ -31,9 +31,9 @@ def entries_of(blocks: Iterable[Block]) -> list[tuple[int, bytes]]:
     return [entry for one in blocks for entry in encode(one.number, one.items, ROOT)]
 
 
-def messages_from(number: int, set_bytes_max: int = MANY, item_bytes_max: int = MANY) -> BlockMessages:
+def messages_from(number: int, set_bytes_max: int = MANY) -> BlockMessages:
     """A maker of messages, before block `number`."""
-    return BlockMessages(number, in_block=False, set_bytes_max=set_bytes_max, item_bytes_max=item_bytes_max)
+    return BlockMessages(number, in_block=False, set_bytes_max=set_bytes_max)
 
 
 def feed_all(messages: BlockMessages, entries: Iterable[tuple[int, bytes]]) -> None:
@@ -121,7 +121,7 @@ def test_a_set_that_was_begun_can_be_given_out_and_the_block_goes_on() -> None:
     messages.flush()
     assert len(messages.messages) == 1
     assert messages.in_block
-    rest = BlockMessages(4, in_block=True, set_bytes_max=MANY, item_bytes_max=MANY)
+    rest = BlockMessages(4, in_block=True, set_bytes_max=MANY)
     feed_all(rest, entries[4:])
     messages.messages += rest.messages
     assert read_back(messages, 4) == [block(4, 10, 20)]
@@ -136,19 +136,6 @@ def test_within_an_item_there_is_no_place_to_stop() -> None:
         feed_all(messages, [entry])
         states.append(messages.in_item)
     assert states == [False, False, False, True, True, False, False]
-
-
-def test_an_item_that_is_longer_than_a_message_may_be() -> None:
-    item_bytes = block(4, 2 * DATA_SIZE_MAX).size_bytes - len(header_item(4))
-    for limit, refused in ((item_bytes, False), (item_bytes - 1, True), (DATA_SIZE_MAX - 1, True)):
-        messages = messages_from(4, item_bytes_max=limit)
-        entries = entries_of([block(4, 2 * DATA_SIZE_MAX)])
-        if not refused:
-            feed_all(messages, entries)
-            assert read_back(messages, 4) == [block(4, 2 * DATA_SIZE_MAX)]
-            continue
-        with pytest.raises(LayoutError, match=r"^block 4: an item: got \d+ bytes or more, expected at most "):
-            feed_all(messages, entries)
 
 
 @pytest.mark.parametrize(
@@ -182,16 +169,3 @@ def test_entries_that_are_no_block(fed: int, wrong: tuple[int, bytes], text: str
         messages.feed(*wrong)
     assert str(caught.value) == text
     assert messages.messages == []
-
-
-@pytest.mark.parametrize(
-    "most", [64, 127, 128, 131, 132, 133, 16_383, 16_384, 16_390, 65_536, 8_388_600, 8_388_608]
-)
-def test_the_longest_item_of_a_message_makes_none_that_is_longer(most: int) -> None:
-    def message_bytes(item_bytes: int) -> int:
-        response = subscribe_pb2.SubscribeStreamResponse()
-        response.block_items.block_items.append(bytes(item_bytes))
-        return response.ByteSize()
-
-    longest = longest_item(most)
-    assert message_bytes(longest) <= most < message_bytes(longest + 1)

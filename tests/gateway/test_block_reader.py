@@ -37,7 +37,7 @@ async def reader_of(
     """A reader of a ledger with these blocks."""
     ledger = Ledger.open(data_dir)
     commit(ledger, [VerifiedBlock(one.number, one.items, bytes(48)) for one in blocks])
-    reader = BlockReader(ledger.streamer, set_bytes_max, 2 * MIB, shared_bytes_max)
+    reader = BlockReader(ledger.streamer, set_bytes_max, shared_bytes_max)
     try:
         yield reader
     finally:
@@ -124,11 +124,15 @@ def test_one_who_gives_up_leaves_the_reading_to_the_others(tmp_path: Path) -> No
 
 def test_blocks_before_a_bad_place_are_read(tmp_path: Path) -> None:
     async def scenario() -> None:
-        async with reader_of(tmp_path, block(0, 9), block(1, 9), block(2, 3 * MIB)) as reader:
+        async with reader_of(tmp_path, block(0, 9), block(1, 9), block(2, 9)) as reader:
+            offset = reader._streamer.offset_of((await reader.find(2)).entry_number)
+            with (tmp_path / "datastream.bin").open("r+b") as file:
+                file.seek(offset + 17 + 3)  # the last byte of its bookmark, behind the head of the entry
+                file.write(b"\x07")
             batch = await reader.read(await reader.find(0))
             assert [message.ended for message in batch.messages] == [None, 0, None, 1]
             for _ in range(2):
-                with pytest.raises(LayoutError, match=r"^block 2: an item: "):
+                with pytest.raises(LayoutError, match=r"^block 2: got a bookmark "):
                     await reader.read(batch.following)
             assert reader.readings_count == 1, "an error is not kept"
 

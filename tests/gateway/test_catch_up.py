@@ -7,6 +7,7 @@ import itertools
 import pytest
 
 from gateway.catch_up import DONE, OUTCOMES, CatchUp, CatchUpRules, Outcome, Pause, Range, Rest, Try
+from gateway.limits import TOLD_AHEAD_BLOCKS_MAX
 
 RULES = CatchUpRules(stalled_attempts_max=3, rest_ns=100, rest_max_ns=1_000)
 A, B, C = "a:1", "b:1", "c:1"
@@ -39,6 +40,16 @@ def test_a_target_only_rises() -> None:
     machine = behind(target=20)
     machine.aim(10)
     assert machine.target == 20
+
+
+def test_what_is_implausibly_far_ahead_is_not_believed_of_a_publisher() -> None:
+    most = TOLD_AHEAD_BLOCKS_MAX
+    machine = CatchUp((A, B), RULES)
+    assert machine.is_plausible(29 + most, 29)
+    assert not machine.is_plausible(30 + most, 29)
+    machine.told(A, 0, 2 * most, 29)
+    assert machine.is_plausible(3 * most, 29)
+    assert not machine.is_plausible(3 * most + 1, 29)
 
 
 def test_without_peers_it_waits() -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.chain import Chain
+from gateway.chain import Chain, LastLayout
 from gateway.errors import ChainMisuse, ChainStateError
 from gateway.merkle import EMPTY_HASH, tree_root
 from gateway.root_hash import BlockSummary
@@ -148,8 +148,10 @@ GOOD = chain_of(3).state()
             {"more": 1},
             (
                 "chain state: got keys "
-                "['first_number', 'last_number', 'last_root_hash', 'more', 'tree_stack'], "
-                "expected keys ['first_number', 'last_number', 'last_root_hash', 'tree_stack']"
+                "['first_number', 'last_number', 'last_root_hash', 'more', 'tree_stack', "
+                "'tree_stack_before'], "
+                "expected keys "
+                "['first_number', 'last_number', 'last_root_hash', 'tree_stack', 'tree_stack_before']"
             ),
         ),
     ],
@@ -158,3 +160,89 @@ def test_a_state_that_describes_no_chain_is_refused(changes: dict[str, object], 
     with pytest.raises(ChainStateError) as caught:
         Chain.from_state({**GOOD, **changes})
     assert str(caught.value) == text
+
+
+# --- which layout a root has --------------------------------------------------------------------------------
+
+
+def chain_with_two_roots(first_number: int = 0, *, count: int = 4, minor: int = 78) -> tuple[Chain, bytes]:
+    """A chain whose last block may have two roots, and the other one."""
+    chain = chain_of(count - 1, first_number)
+    other = b"o" * 48
+    chain.advance(chain.next_number, roots(count)[-1], LastLayout(minor, 16, other))
+    return chain, other
+
+
+@pytest.mark.parametrize("count", range(1, 9))
+def test_the_next_block_tells_which_root_the_last_one_has(count: int) -> None:
+    chain, other = chain_with_two_roots(count=count)
+    before = roots(count)[:-1]
+    by_version = block(count, roots(count)[-1], tree_root(roots(count)))
+    assert chain.settled_by(by_version) == (chain, None)
+    settled, refusal = chain.settled_by(block(count, other, tree_root([*before, other])))
+    assert refusal is None
+    assert settled is not chain
+    assert (settled.last_root_hash, chain.last_root_hash) == (other, roots(count)[-1])
+    assert settled.links_of_next() == (other, tree_root([*before, other]))
+    back, refusal = settled.settled_by(by_version)
+    assert refusal is None
+    assert (back.links_of_next(), back.state()) == (chain.links_of_next(), chain.state())
+
+
+def test_both_links_have_to_name_the_other_root() -> None:
+    chain, other = chain_with_two_roots()
+    own, before = roots(4)[-1], roots(4)[:-1]
+    for previous, all_blocks in ((other, tree_root([*before, own])), (own, tree_root([*before, other]))):
+        wrong = block(4, previous, all_blocks)
+        assert chain.settled_by(wrong) == (chain, chain.check_links(wrong))
+        assert chain.check_links(wrong) is not None
+
+
+def test_a_chain_that_begins_later_has_no_tree_to_replace_a_root_in() -> None:
+    chain, other = chain_with_two_roots(10)
+    settled, refusal = chain.settled_by(block(14, other, b"t" * 48))
+    assert (refusal, settled.last_root_hash) == (None, other)
+    assert not chain.lacks_tree_before
+
+
+def test_a_root_that_is_signed_is_not_replaced() -> None:
+    chain = chain_of(3)
+    assert chain.in_other_layout() is None
+    chain.advance(3, roots(4)[-1], LastLayout(78, 16, None))
+    assert chain.in_other_layout() is None
+    wrong = block(4, b"o" * 48, tree_root([*roots(3), b"o" * 48]))
+    assert chain.settled_by(wrong) == (chain, chain.check_links(wrong))
+
+
+def test_a_block_has_the_layout_of_the_one_before_it_where_the_version_is_the_same() -> None:
+    own = block(4, roots(4)[-1], tree_root(roots(4)))
+    other = own.in_other_layout()
+    assert (own.root_layout, own.hapi_minor) == (16, 78)
+    assert other is not None
+    chain, _ = chain_with_two_roots()
+    assert chain.in_its_layout(own) == own
+    assert chain.in_its_layout(other) == own
+    settled = chain.in_other_layout()
+    assert settled is not None
+    assert settled.in_its_layout(own) == other
+    assert chain_of(4).in_its_layout(own) == own  # nothing is known of the one before
+    of_another_version = chain_with_two_roots(minor=77)[0].in_other_layout()
+    assert of_another_version is not None
+    assert of_another_version.in_its_layout(own) == own
+    signed = own._replace(root_hash_other_layout=None)
+    assert settled.in_its_layout(signed) == signed
+
+
+def test_a_state_of_an_earlier_version_leaves_the_last_root_as_it_is() -> None:
+    chain, other = chain_with_two_roots()
+    kept = Chain.from_state(chain.state())
+    assert not kept.lacks_tree_before
+    kept.learn(LastLayout(78, 16, other))
+    assert kept.settled_by(block(4, other, tree_root([*roots(3), other])))[1] is None
+    state = chain.state()
+    del state["tree_stack_before"]
+    earlier = Chain.from_state(state)
+    assert earlier.links_of_next() == chain.links_of_next()
+    assert earlier.lacks_tree_before
+    earlier.learn(LastLayout(78, 16, other))
+    assert earlier.in_other_layout() is None

@@ -233,7 +233,7 @@ def test_a_timer_that_comes_late_waits_once_and_no_longer(
     monkeypatch.setattr(conductor, "TIMER_LATE_SECONDS_MAX", -1.0)  # every timer is
 
     async def play(stage: Stage) -> None:
-        alice = stage.publisher("alice")
+        alice, _ = stage.publisher("alice"), stage.publisher("bob")
         real_tick, real_on_time = stage.conductor.arbiter.tick, stage.conductor._on_time
         came: list[str] = []
 
@@ -258,7 +258,7 @@ def test_behind_a_message_that_was_kept_time_runs_again(tmp_path: Path) -> None:
     """Also where the timer has come meanwhile, and found nothing to do."""
 
     async def play(stage: Stage) -> None:
-        alice = stage.publisher("alice")
+        alice, _ = stage.publisher("alice"), stage.publisher("bob")
         alice.items(*BLOCKS[0].items[:3])
         with stage.conductor.delaying(alice.outbox):
             await asyncio.sleep(0.2)
@@ -369,7 +369,7 @@ def test_other_parts_of_the_node_hear_of_targets_and_of_the_end_of_all_sources(t
         alice.items(*BLOCKS[3].items)
         await alice.expect("behind None")
         publisher_id = alice.outbox.publisher_id
-        actions = conductor.arbiter.end_stream(publisher_id, 0, latest=7, is_error=True)
+        actions = conductor.arbiter.end_stream(publisher_id, 0, target=7, is_error=True)
         conductor.perform(actions)
         async with asyncio.timeout(ANSWER_SECONDS):
             await told.wait()

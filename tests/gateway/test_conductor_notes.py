@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 
 import pytest
 
-from gateway.conductor_notes import note_answer, note_dispute, note_drop, note_refusal
+from gateway.conductor_notes import note_answer, note_dispute, note_drop, note_refusal, note_stray
 from gateway.dispute import Disputed
 from gateway.metrics import Metrics
 from gateway.race_actions import (
@@ -15,9 +16,11 @@ from gateway.race_actions import (
     Behind,
     Drop,
     EndOfStream,
+    PublisherId,
     Resend,
     Response,
     Skip,
+    Stray,
 )
 from gateway.race_tables import EndStatus, Failure
 from gateway.verdict import Refusal, RefusalKind
@@ -35,11 +38,21 @@ def test_every_failure_has_a_reason_of_its_own_among_what_was_resent(failure: Fa
     assert counted.registry.get_sample_value("sluice_blocks_resent_total", labels) == 1
 
 
-def test_a_block_that_was_skipped_for_a_beginning_is_resent_for_that() -> None:
+def test_a_block_that_was_passed_for_a_beginning_is_resent_for_that() -> None:
     counted = metrics()
     note_answer(counted, "alice", Resend(9))
     value = counted.registry.get_sample_value("sluice_blocks_resent_total", {"reason": "beginning"})
     assert value == 1
+
+
+def test_stray_messages_are_counted_and_the_first_in_a_row_is_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    counted = metrics()
+    for is_first in (True, False):
+        note_stray(counted, "alice", Stray(PublisherId(1), "got 2 items", is_first))
+    assert counted.registry.get_sample_value("sluice_stray_messages_total") == 2
+    assert [record.message for record in caplog.records] == ["stray message dropped"]
 
 
 def test_what_a_resend_was_for_does_not_make_it_another_answer() -> None:
@@ -76,7 +89,7 @@ def test_how_loud_an_answer_is(
 def test_how_loud_a_lost_block_is(failure: Failure, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.DEBUG, "gateway"):
         note_drop("alice", Drop(AttemptId(1), 9, failure, "because"))
-    if failure in (Failure.REFUSED, Failure.DISPUTED):
+    if failure in (Failure.REFUSED, Failure.UNCHECKED, Failure.DISPUTED):
         assert caplog.records == []
         return
     expected = logging.WARNING if failure in (Failure.TIMED_OUT, Failure.NODE) else logging.INFO
@@ -89,7 +102,8 @@ def test_a_refused_block_is_logged_and_counted_by_its_kind(caplog: pytest.LogCap
     note_refusal(counted, 9, "alice", refusal)
     labels = {"reason": RefusalKind.BAD_PROOF.value}
     assert counted.registry.get_sample_value("sluice_blocks_refused_total", labels) == 1
-    assert [record.message for record in caplog.records] == ["block refused"]
+    note_refusal(counted, 9, "alice", replace(refusal, kind=RefusalKind.MISSING_VERIFICATION_DATA))
+    assert [record.message for record in caplog.records] == ["block refused", "block cannot be checked"]
 
 
 @pytest.mark.parametrize("is_dead_end", [True, False])

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gateway.dispute import Disputed
-from gateway.findings import ADVICE, Facts, FindingBook, Kind, StandbyFacts, look, slug
+from gateway.findings import ADVICE, LACK_SECONDS, Facts, FindingBook, Kind, StandbyFacts, look, slug
 from gateway.limits import QUIET_BLOCK_TIMES, QUIET_SECONDS_MIN
 
 DISPUTED = Disputed(7, b"\1" * 48, b"\2" * 48, ("alice", "bob"), is_dead_end=True)
@@ -72,6 +72,7 @@ def test_nothing_is_wrong_with_a_node_that_is_fine() -> None:
             Kind.UNCONFIRMED,
             "publishers told of block 99, and no peer has it or one before it",
         ),
+        (replace(FINE, refused_message="too long"), Kind.MESSAGE_TOO_LONG, "too long"),
         (
             replace(FINE, standbys=replace(STANDBYS, awaiting_seconds=3.0)),
             Kind.STANDBYS,
@@ -114,6 +115,19 @@ def test_a_node_that_stops_is_not_said_to_lack_anything() -> None:
 def test_problems_come_before_notes() -> None:
     facts = replace(FINE, disk_failure="no space", catch_up_problem="stands still", publisher_count=0)
     assert kinds(facts) == [Kind.DISK, Kind.BEHIND, Kind.NO_PUBLISHERS]
+
+
+@pytest.mark.parametrize(
+    ("stored_seconds", "stands"),
+    [(None, True), (0.0, False), (LACK_SECONDS - 1, False), (LACK_SECONDS, True)],
+)
+def test_what_the_node_lacks_is_a_problem_where_the_chain_stands(
+    stored_seconds: float | None, stands: bool
+) -> None:
+    """While blocks come, nobody makes the node unready by a proof of a kind that the chain does not have."""
+    facts = replace(FINE, lack="block 9 of mallory cannot be checked: …", stored_seconds=stored_seconds)
+    assert look(facts) == ([(Kind.LACK, "block 9 of mallory cannot be checked: …")] if stands else [])
+    assert ADVICE[Kind.LACK].is_problem
 
 
 def test_since_when_is_remembered_as_long_as_it_lasts() -> None:

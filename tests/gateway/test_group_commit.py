@@ -13,7 +13,12 @@ import pytest
 from gateway import group_commit as group_commit_module
 from gateway import ledger as ledger_module
 from gateway.block_layout import BOOKMARK_COUNT
+from gateway.dispute import Source
+from gateway.in_flight import Attempt
 from gateway.ledger import Ledger
+from gateway.race_actions import AttemptId
+from gateway.root_hash import BlockHasher
+from tests.gateway.blocks import summary_of
 from tests.gateway.conducting import Stage, gate, logged, on_stage
 from tests.nodes import ANSWER_SECONDS, make_blocks
 
@@ -411,3 +416,25 @@ def test_any_error_of_a_commit_is_one_of_persistence(
     (record,) = [record for record in caplog.records if record.message == "commit failed"]
     assert record.exc_info is not None  # unlike a disk that refuses, this shows where
     assert "a bug" in str(record.exc_info[1])
+
+
+def test_a_block_that_settles_a_root_is_the_first_of_its_group(tmp_path: Path) -> None:
+    """The end of the block before it is written again when that one is on disk, and nothing else is begun."""
+
+    async def play(stage: Stage) -> None:
+        group_commit = stage.conductor._group_commit
+        for block in BLOCKS[:4]:
+            summary = summary_of(list(block.items))
+            settles = summary.previous_root_hash if block.number in (1, 3) else None
+            attempt = Attempt(
+                AttemptId(block.number), block.number, Source("alice", ""), BlockHasher(), 0, settles=settles
+            )
+            attempt.items, attempt.summary = list(block.items), summary
+            group_commit.queue.append(attempt)
+        groups = []
+        while group_commit.queue:
+            assert group_commit_module._is_apart(group_commit.queue[0]) == (group_commit.queue[0].number != 2)
+            groups.append([block.number for block in group_commit._next_group().blocks])
+        assert groups == [[0], [1], [2], [3]]
+
+    on_stage(tmp_path, play)

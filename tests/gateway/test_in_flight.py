@@ -12,6 +12,7 @@ import pytest
 
 from gateway import dispute, verification
 from gateway.block import Block
+from gateway.in_flight import Lack
 from gateway.items import ItemKind, field_item
 from gateway.ledger import Ledger
 from gateway.limits import HASH_THREADS, INLINE_HASH_BYTES_MAX
@@ -19,6 +20,7 @@ from gateway.proof_checks import ProofChecks
 from gateway.root_hash import BlockHasher, BlockSummary
 from gateway.verification import Verdict
 from publishers.maker import BlockMaker, MakerOptions
+from tests.gateway.blocks import proof_item
 from tests.gateway.conducting import Stage, gate, logged, on_stage
 from tests.nodes import KEY, make_blocks
 
@@ -96,13 +98,13 @@ def test_a_refusal_in_the_thread_is_answered(tmp_path: Path, caplog: pytest.LogC
         alice, bob = stage.publisher("alice"), stage.publisher("bob")
         alice.items(BLOCKS[0].items[0], LARGE_ITEM, field_item(14, b""))
         bob.block(BLOCKS[0])
-        await alice.expect_end("end BAD_BLOCK_PROOF last None about 0")
+        await alice.expect_end("end ERROR last None about 0")
         await bob.expect("skip 0", "resend 0")
         bob.block(BLOCKS[0])
         await bob.expect("ack 0")
 
     on_stage(tmp_path, play)
-    (line,) = logged(caplog, "block refused")
+    (line,) = logged(caplog, "block cannot be checked")
     assert (line["block"], line["publisher"], line["kind"]) == (0, "alice", "unsupported")
 
 
@@ -178,7 +180,7 @@ def test_a_publisher_that_begins_its_block_again_and_again_fills_no_memory(
                 assert len(kept) <= HASH_THREADS + 1  # and the one that she is at
                 alice.items(BLOCKS[0].items[0], LARGE_ITEM, field_item(14, b""))
                 held.open()
-                await alice.expect_end("end BAD_BLOCK_PROOF last None about 0")
+                await alice.expect_end("end ERROR last None about 0")
                 bob.block(BLOCKS[0])
                 await bob.expect("ack 0")
                 assert len(held.threads) <= HASH_THREADS + 1
@@ -202,7 +204,7 @@ def test_a_check_of_proofs_is_told_whether_a_further_block_is_on_its_way(
         self: ProofChecks, summary: BlockSummary, _: object, *, block_0_comes: object, more_come: bool
     ) -> Verdict:
         told.append((summary.number, more_come))
-        return Verdict(self.check_now(summary), None)
+        return Verdict(self.check_now(summary), None, is_root_signed=True)
 
     monkeypatch.setattr(ProofChecks, "at_once", lambda self, summary: False)
     monkeypatch.setattr(ProofChecks, "check", check)
@@ -258,5 +260,52 @@ def test_a_false_link_to_a_block_that_is_not_stored_yet_is_no_claim(
         assert in_flight.disputed is None
         alice.block(BLOCKS[1])
         await alice.expect("ack 1")
+
+    on_stage(tmp_path, play)
+
+
+def test_a_block_that_the_node_cannot_check_is_its_own_lack_until_one_is_stored(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The publisher hears ERROR, and may send the block again; whoever has it with another proof may, too."""
+    foreign = [*BLOCKS[0].items[:-1], proof_item(0, bytes(2920))]
+
+    async def play(stage: Stage) -> None:
+        in_flight = stage.conductor.in_flight
+        alice, bob = stage.publisher("alice"), stage.publisher("bob")
+        assert in_flight.lack_of(0) is None
+        alice.items(*foreign)
+        alice.end(0)
+        await alice.expect_end("end ERROR last None about 0")
+        [line] = logged(caplog, "block cannot be checked")
+        lack = in_flight.lack_of(0)
+        assert lack is not None
+        assert lack.startswith(
+            "block 0 of alice cannot be checked: missing verification data: TSS block proof: "
+        )
+        assert f"got {line['got']}, expected {line['expected']}" in lack
+        assert in_flight.lack_of(1) is None
+        bob.block(BLOCKS[0])
+        await bob.expect("ack 0")
+        assert in_flight.lack_of(stage.conductor.next_to_store) is None
+
+    on_stage(tmp_path, play)
+    assert logged(caplog, "block refused") == []
+
+
+def test_the_lowest_block_that_could_not_be_checked_is_remembered(tmp_path: Path) -> None:
+    async def play(stage: Stage) -> None:
+        in_flight = stage.conductor.in_flight
+        in_flight.note_lack(Lack(2, "two"))
+        in_flight.note_lack(Lack(5, "five"))
+        assert (in_flight.lack_of(2), in_flight.lack_of(5)) == ("two", None)
+        in_flight.note_lack(Lack(1, "one"))
+        in_flight.note_lack(Lack(1, "one again"))
+        assert in_flight.lack_of(1) == "one again"
+        alice = stage.publisher("alice")
+        alice.block(*BLOCKS)
+        await alice.expect("ack 0", "ack 1", "ack 2")
+        in_flight.note_lack(Lack(4, "four"))
+        assert (in_flight.lack_of(1), in_flight.lack_of(4)) == (None, "four")
 
     on_stage(tmp_path, play)

@@ -13,8 +13,8 @@ from grpc import aio
 from gateway import level_service as level_service_module
 from gateway.addresses import parse_address
 from gateway.api import standby_pb2
+from gateway.block_numbers import U64_MAX
 from gateway.level_service import SERVICE_NAME
-from gateway.subscription import U64_MAX
 from tests.deaf_client import DeafClient
 from tests.gateway.levels import ROOTS, told
 from tests.nodes import ANSWER_SECONDS

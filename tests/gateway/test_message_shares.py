@@ -139,6 +139,22 @@ def test_who_holds_up_others_is_named_after_a_while() -> None:
     assert shares.tick(start_ns + 99 * SECOND_NS) == []
 
 
+def test_one_urgent_message_is_granted_beyond_the_budget_and_only_one() -> None:
+    """Those that hold the budget wait for room, which comes when that block is committed."""
+    shares = shares_of(budget_bytes=MOST)
+    assert shares.ask(key(ALICE), MOST, 0)
+    for waiting in (key(BOB, 1, 1), key(BOB, 1, 3), key(CAROL)):
+        assert not shares.ask(waiting, MOST, 0)
+    assert shares.hurry(lambda one: False, 0) == []
+    assert shares.hurry(lambda one: one == key(BOB, 1, 3), 0) == [key(BOB, 1, 3)]
+    assert shares.hurry(lambda one: True, 0) == []
+    assert shares.held_bytes == 2 * MOST
+    assert shares.done(key(BOB, 1, 3), 0) == []
+    assert shares.hurry(lambda one: one == key(CAROL), 0) == [key(CAROL)]
+    assert shares.done(key(ALICE), 0) == []
+    assert shares.done(key(CAROL), 0) == [key(BOB, 1, 1)]
+
+
 def test_what_came_before_others_waited_is_no_credit() -> None:
     shares = shares_of(budget_bytes=MOST)
     shares.ask(key(ALICE), MOST, 0)
@@ -335,7 +351,7 @@ def test_thousands_that_wait_cost_little_to_look_through() -> None:
         shares.ask(key(ALICE, number), MOST, 0)
     looked_at = 0
 
-    class Counting(dict[tuple[str, int], int]):
+    class Counting(dict[tuple[str, int | str], int]):
         def __contains__(self, one: object) -> bool:
             nonlocal looked_at
             looked_at += 1

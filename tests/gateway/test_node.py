@@ -320,10 +320,10 @@ def test_a_node_that_begins_in_mid_chain(tmp_path: Path, caplog: pytest.LogCaptu
         async with running_node(tmp_path, first_block=4) as node, wire_to(node) as wire:
             alice = await wire.publisher("alice")
             await alice.block(BLOCKS[5])
-            await alice.expect("behind 3")
+            await alice.expect("behind none")
             early = await wire.publisher("early")
             await early.items(*BLOCKS[3].items)
-            assert (await early.answer()).startswith("end DUPLICATE_BLOCK last 3 about")
+            assert await early.answer() == "end ERROR last none about 3"
             await alice.block(*BLOCKS[4:6])
             await alice.expect("ack 4", "ack 5")
             status = await wire.status()

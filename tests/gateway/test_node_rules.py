@@ -77,9 +77,8 @@ def test_the_limits_of_subscribers() -> None:
         subscriber_max_streams_per_address=3,
         subscriber_write_timeout_seconds=4.5,
         subscriber_item_set_bytes=5,
-        grpc_max_message_bytes=6,
     )
-    assert subscribe_limits(settings) == SubscribeLimits(1, 2, 3, 4.5, 5, 6)
+    assert subscribe_limits(settings) == SubscribeLimits(1, 2, 3, 4.5, 5)
 
 
 def test_the_limits_of_data_streamer_clients() -> None:

@@ -78,8 +78,8 @@ def test_a_block_comes_back_as_it_was_sent(tmp_path: Path) -> None:
 REQUESTS: list[tuple[str, node_pb2.BlockRequest, int, int | None]] = [
     ("latest by number", Request(block_number=U64_MAX), Code.SUCCESS, 4),
     ("latest by flag", Request(retrieve_latest=True), Code.SUCCESS, 4),
-    ("above the last", Request(block_number=5), Code.NOT_FOUND, None),
-    ("far above the last", Request(block_number=U64_MAX - 1), Code.NOT_FOUND, None),
+    ("above the last", Request(block_number=5), Code.NOT_AVAILABLE, None),
+    ("far above the last", Request(block_number=U64_MAX - 1), Code.NOT_AVAILABLE, None),
     ("below the first", Request(block_number=1), Code.NOT_AVAILABLE, None),
     ("block 0", Request(block_number=0), Code.NOT_AVAILABLE, None),
     ("nothing asked", Request(), Code.INVALID_REQUEST, None),
@@ -110,7 +110,7 @@ def test_a_request_that_does_not_parse(tmp_path: Path, caplog: pytest.LogCapture
         channel: Any = wire.channel()
         get_block = channel.unary_unary("/org.hiero.block.api.BlockAccessService/getBlock")
         assert await get_block(b"\xff\xff", timeout=ANSWER_SECONDS) == b"\x08\x02"  # INVALID_REQUEST
-        assert await get_block(b"\x08\x01", timeout=ANSWER_SECONDS) == b"\x08\x04"  # NOT_FOUND
+        assert await get_block(b"\x08\x01", timeout=ANSWER_SECONDS) == b"\x08\x05"  # NOT_AVAILABLE
         for method in ("serverStatus", "serverStatusDetail"):
             with pytest.raises(aio.AioRpcError) as caught:
                 await channel.unary_unary(f"{service}/{method}")(b"\xff\xff", timeout=ANSWER_SECONDS)
@@ -123,7 +123,7 @@ def test_a_request_that_does_not_parse(tmp_path: Path, caplog: pytest.LogCapture
 @pytest.mark.parametrize("request_", [Request(block_number=0), Request(block_number=U64_MAX), REQUESTS[1][1]])
 def test_an_empty_node_finds_nothing(tmp_path: Path, request_: node_pb2.BlockRequest) -> None:
     async def scenario(wire: Wire) -> None:
-        assert (await ask(wire, request_)).status == Code.NOT_FOUND
+        assert (await ask(wire, request_)).status == Code.NOT_AVAILABLE
 
     with_blocks(tmp_path, [], scenario)
 
@@ -176,15 +176,27 @@ def test_few_blocks_are_read_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyP
     with_blocks(tmp_path, BLOCKS[:1], scenario)
 
 
-def test_a_block_that_cannot_be_read_is_an_error_and_not_missing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (LayoutError("block 1 at entry 7", "nonsense", "the end of the block"), Code.NOT_FOUND),
+        (OSError("I/O error"), Code.NOT_FOUND),
+        (ZeroDivisionError("our bug"), Code.ERROR),
+    ],
+)
+def test_a_block_that_cannot_be_read_is_told_from_one_that_is_not_held(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    error: Exception,
+    status: int,
 ) -> None:
     def damaged(ledger: Ledger, number: int) -> None:
-        raise LayoutError(f"block {number} at entry 7", "nonsense", "the end of the block")
+        raise error
 
     async def scenario(wire: Wire) -> None:
         monkeypatch.setattr(Ledger, "read_block", damaged)
-        assert (await ask(wire, Request(block_number=1))).status == Code.ERROR
+        assert (await ask(wire, Request(block_number=1))).status == status
         monkeypatch.undo()
         assert (await ask(wire, Request(block_number=1))).status == Code.SUCCESS
 
@@ -194,7 +206,7 @@ def test_a_block_that_cannot_be_read_is_an_error_and_not_missing(
         for record in caplog.records
         if record.message == "block cannot be read"
     ]
-    assert line == {"block": 1, "got": "block 1 at entry 7: got nonsense, expected the end of the block"}
+    assert line == {"block": 1, "got": str(error)}
 
 
 async def until_held(wire: Wire, *, some: bool) -> None:
@@ -220,7 +232,7 @@ def test_a_client_that_does_not_take_its_blocks_gets_no_more_of_them(
                 await ask(wire, LATEST)
             assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
             assert str(caught.value.details()).endswith("that were not taken yet, expected less than 1")
-            assert (await ask(wire, Request(block_number=5))).status == Code.NOT_FOUND
+            assert (await ask(wire, Request(block_number=5))).status == Code.NOT_AVAILABLE
         await until_held(wire, some=False)
         assert (await ask(wire, LATEST)).status == Code.SUCCESS
 
@@ -248,13 +260,13 @@ def test_a_client_that_takes_too_long_over_a_block_is_cut_off(
 # --- serverStatus -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("first_block", "next_expected"), [(None, 0), (5, 5), ("any", 0)])
+@pytest.mark.parametrize(("first_block", "next_expected"), [(None, 0), (5, 5), ("any", U64_MAX)])
 def test_the_status_of_an_empty_node(
     tmp_path: Path, first_block: int | str | None, next_expected: int
 ) -> None:
     async def scenario(wire: Wire) -> None:
         status = await wire.status()
-        assert (status.first_available_block, status.last_available_block) == (0, U64_MAX)
+        assert (status.first_available_block, status.last_available_block) == (U64_MAX, U64_MAX)
         assert (status.next_expected_block, status.only_latest_state) == (next_expected, False)
         ranges = await detail(wire)
         assert (list(ranges.available_ranges), list(ranges.stored_ranges)) == ([], [])

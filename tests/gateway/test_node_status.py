@@ -49,13 +49,13 @@ def test_nodes_that_hold_the_same_chain_agree_on_the_last_block_that_all_have(tm
                 "nodes": [
                     {"node": addresses[0], "first_block": 0, "last_block": 7, "root_hash": root_hash}
                     | facts
-                    | {"error": None},
+                    | {"error": None, "detail": None},
                     {"node": addresses[1], "first_block": 0, "last_block": 4, "root_hash": root_hash}
                     | facts
-                    | {"error": None},
+                    | {"error": None, "detail": None},
                     {"node": addresses[2], "first_block": None, "last_block": None, "root_hash": None}
                     | facts
-                    | {"error": None},
+                    | {"error": None, "detail": None},
                 ],
                 "common_block": 4,
                 "agree": True,

@@ -14,6 +14,7 @@ import pytest
 from grpc import aio
 
 from gateway import item_set, looking, peer_stream, subscription
+from gateway.block import Block
 from gateway.catch_up import Outcome, Range
 from gateway.channels import open_channel
 from gateway.hashing import Hashing
@@ -23,19 +24,21 @@ from gateway.peer_stream import ENDINGS, PeerStream
 from gateway.race_tables import EndStatus
 from gateway.turns import Turns
 from publishers.maker import BlockMaker, MakerOptions
+from tests.gateway.blocks import proof_item
 from tests.gateway.fake_peer import (
     Code,
     FakePeer,
     Response,
     end_of,
     fake_peer,
+    honest,
     items_of,
     nonsense_peer,
     says,
     silent,
     whole,
 )
-from tests.gateway.test_following import FAST, peers, until_block
+from tests.gateway.test_following import CALM, FAST, peers, until_block
 from tests.gateway.test_ledger import logged
 from tests.nodes import ANSWER_SECONDS, KEY, make_blocks, running_node, wire_to
 
@@ -52,7 +55,7 @@ async def attempt(tmp_path: Path, begun: int, plan: Range, *sent: int) -> tuple[
         peer = await stack.enter_async_context(
             fake_peer(BLOCKS, says(*whole(*[BLOCKS[number] for number in sent])))
         )
-        node = await stack.enter_async_context(running_node(tmp_path))
+        node = await stack.enter_async_context(running_node(tmp_path, publish_duplicate_skip_window=0))
         wire = await stack.enter_async_context(wire_to(node))
         if begun:
             publisher = await wire.publisher()
@@ -363,3 +366,33 @@ async def ending_of(tmp_path: Path, responses: Sequence[Response], known_last: i
         stream.known_last = known_last
         outcome, _ = await stream.run(channel, None)
         return outcome
+
+
+def test_a_peer_is_no_liar_where_the_node_cannot_check_its_block(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is tried again soon, not after the rest of a liar."""
+    unchecked = Block(2, (*BLOCKS[2].items[:-1], proof_item(2, bytes(2920))))
+
+    async def once(peer: FakePeer, start: int, end: int) -> AsyncIterator[Response]:
+        script = honest if len(peer.asked) > 1 else says(*whole(*BLOCKS[:2], unchecked))
+        async for response in script(peer, start, end):
+            yield response
+        if script is not honest:
+            await asyncio.sleep(ANSWER_SECONDS)  # until the node has looked at the proof
+
+    async def scenario() -> None:
+        async with AsyncExitStack() as stack:
+            peer = await stack.enter_async_context(fake_peer(BLOCKS, once))
+            rests = CALM | {"catchup_rest_seconds": 0.02, "catchup_max_rest_seconds": 10 * ANSWER_SECONDS}
+            node = await stack.enter_async_context(running_node(tmp_path, **rests, peers=peers(peer.address)))
+            await until_block(node, 7)
+            assert peer.asked == [(0, 7), (2, 7)]
+            assert node.account.readiness() == []
+
+    caplog.set_level(logging.WARNING)
+    asyncio.run(scenario())
+    [dropped] = logged(caplog, "peer dropped")
+    assert dropped["outcome"] == "this node cannot take blocks now"
+    assert "no ledger data" in dropped["reason"]
+    assert len(logged(caplog, "block cannot be checked")) == 1

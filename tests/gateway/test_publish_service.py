@@ -7,7 +7,6 @@ import logging
 from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import grpc
@@ -19,10 +18,9 @@ from gateway.api import publish_pb2
 from gateway.block import Block
 from gateway.hashing import Hashing
 from gateway.items import ItemKind, field_item, kind_of
-from gateway.limits import INLINE_HASH_ITEMS_MAX, PUBLISHER_NAME_CHARACTERS_MAX, TURN_ITEMS_MIN
-from gateway.publish_service import METHOD_NAME, SERVICE_NAME, publisher_name
+from gateway.limits import INLINE_HASH_ITEMS_MAX, TURN_ITEMS_MIN
+from gateway.publish_service import METHOD_NAME, SERVICE_NAME
 from gateway.race_facts import RaceRules
-from gateway.transport.callers import Caller
 from gateway.turns import Turns
 from publishers.maker import BlockMaker, MakerOptions, key_of_seed
 from tests.nodes import (
@@ -163,7 +161,7 @@ def test_duplicate_behind_and_next(tmp_path: Path) -> None:
         await alice.block(blocks[3], blocks[4])
         await alice.expect("ack 3", "ack 4")
 
-    with_node(tmp_path, scenario, committed=3)
+    with_node(tmp_path, scenario, committed=3, publish_duplicate_skip_window=0)
 
 
 def test_an_empty_node_is_behind_with_no_block(tmp_path: Path) -> None:
@@ -289,10 +287,6 @@ async def _end_of_another_block(publisher: Publisher, block: Block) -> None:
     await publisher.end(block.number + 1)
 
 
-async def _message_above_the_limit(publisher: Publisher, block: Block) -> None:
-    await publisher.items(block.items[0], field_item(ItemKind.SIGNED_TRANSACTION, bytes(9 << 20)))
-
-
 async def _items_after_the_end(publisher: Publisher, block: Block) -> None:
     await publisher.items(block.items[0])
     await publisher.items(*block.items[1:])
@@ -315,7 +309,6 @@ BAD_REQUESTS = [
     (_items_after_a_proof, NO_BLOCK, "after a proof, expected only proofs after a proof"),
     (_no_kind_of_message, NO_BLOCK, "got none of its kinds"),
     (_end_of_another_block, IN_BLOCK, "got end_of_block(3), expected end_of_block(2)"),
-    (_message_above_the_limit, NO_BLOCK, "expected at most 8388608 bytes"),
     (_items_after_the_end, IN_BLOCK, "got 1 items after the block's proof, expected a block header"),
 ]
 
@@ -339,7 +332,10 @@ def test_a_bad_request_is_answered_and_leaves_nothing(
         await send(alice, blocks[2])
         await alice.expect(answer, "closed")
 
-    assert with_node(tmp_path / "tried", scenario, committed=2, **AT_ITS_END) == before
+    assert (
+        with_node(tmp_path / "tried", scenario, committed=2, publish_stray_messages_max=0, **AT_ITS_END)
+        == before
+    )
     record = next(record for record in caplog.records if record.message == "stream ended")
     logged = record.sluice_fields  # type: ignore[attr-defined]
     assert logged["publisher"] == "alice"
@@ -450,13 +446,15 @@ def test_a_bad_block_is_refused_and_another_may_send_it(
         mallory, bob = await wire.publisher("mallory"), await wire.publisher("bob")
         await mallory.items(*change(blocks[2]))
         await mallory.end(2)
-        await mallory.expect("end BAD_BLOCK_PROOF last 1 about 2", "closed")
+        status = "ERROR" if kind == "unsupported" else "BAD_BLOCK_PROOF"
+        await mallory.expect(f"end {status} last 1 about 2", "closed")
         assert (await wire.status()).last_available_block == 1
         await bob.block(blocks[2])
         await bob.expect("ack 2")
 
     assert with_node(tmp_path / "tried", scenario, committed=2) == before
-    record = next(record for record in caplog.records if record.message == "block refused")
+    message = "block cannot be checked" if kind == "unsupported" else "block refused"
+    record = next(record for record in caplog.records if record.message == message)
     logged = record.sluice_fields  # type: ignore[attr-defined]
     assert (logged["block"], logged["publisher"], logged["kind"]) == (2, "mallory", kind)
     assert logged["got"]
@@ -492,7 +490,7 @@ def test_a_stream_that_the_node_ended_is_drained(tmp_path: Path) -> None:
         await bob.block(blocks[0])
         await bob.expect("ack 0")
 
-    with_node(tmp_path, scenario)
+    with_node(tmp_path, scenario, publish_stray_messages_max=0)
 
 
 def test_a_publisher_that_reads_nothing_is_closed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -520,28 +518,6 @@ def test_a_publisher_that_reads_nothing_is_closed(tmp_path: Path, caplog: pytest
     left = [record.sluice_fields for record in caplog.records if record.message == "publisher left"]  # type: ignore[attr-defined]
     reasons = {fields["publisher"]: fields["reason"] for fields in left}
     assert reasons["deaf"] == "the publisher does not read its responses"
-
-
-@pytest.mark.parametrize(
-    ("subjects", "metadata", "name"),
-    [
-        (("CN=alice", "DNS:alice.net"), (("publisher-id", "bob"),), "CN=alice"),
-        (("URI:spiffe://net/alice",), (("publisher-id", "bob"),), "URI:spiffe://net/alice"),
-        ((), (("other", "x"), ("publisher-id", "bob")), "bob"),
-        *(
-            ((), (("publisher-id", "b" * size),), "b" * PUBLISHER_NAME_CHARACTERS_MAX)
-            for size in (PUBLISHER_NAME_CHARACTERS_MAX, PUBLISHER_NAME_CHARACTERS_MAX + 1)
-        ),
-        ((), (("publisher-id", ""),), "ipv4:127.0.0.1:5"),
-        ((), None, "ipv4:127.0.0.1:5"),
-    ],
-)
-def test_a_publisher_is_its_certificate_else_its_id_else_its_connection(
-    subjects: tuple[str, ...], metadata: tuple[tuple[str, str], ...] | None, name: str
-) -> None:
-    caller = Caller("ipv4:127.0.0.1:5", "127.0.0.1", subjects)
-    context = SimpleNamespace(invocation_metadata=lambda: metadata)
-    assert publisher_name(caller, context) == name  # type: ignore[arg-type]
 
 
 def test_a_publisher_is_known_by_its_id_or_its_connection(

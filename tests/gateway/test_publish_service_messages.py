@@ -1,8 +1,10 @@
-"""Messages that are too long to be taken, and such as several send the same."""
+"""Messages that are too long to be taken, such as several send the same, and who sends them."""
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
+from types import SimpleNamespace
 
 import grpc
 import pytest
@@ -12,35 +14,22 @@ from gateway import publish_service
 from gateway.api import publish_pb2
 from gateway.item_set import ItemSet
 from gateway.items import ItemKind, field_item
-from gateway.limits import HARD_MESSAGE_FACTOR
-from gateway.publish_service import METHOD_NAME, SERVICE_NAME
+from gateway.limits import PUBLISHER_NAME_CHARACTERS_MAX
+from gateway.message_shares import SMALL_BYTES
+from gateway.message_size import too_long
+from gateway.publish_service import METHOD_NAME, SERVICE_NAME, publisher_name
 from gateway.race_tables import BlockState
+from gateway.transport import door
+from gateway.transport.callers import Caller
 from tests.gateway.test_publish_service import with_node
 from tests.gateway.test_subscribe_service import until
 from tests.nodes import Publisher, Wire, make_blocks
 
 
-def test_a_message_far_above_the_limit_ends_the_call_and_not_the_node(tmp_path: Path) -> None:
-    async def scenario(wire: Wire) -> None:
-        alice = await wire.publisher()
-
-        async def send_and_listen() -> None:
-            await alice.items(field_item(ItemKind.SIGNED_TRANSACTION, bytes(40 << 20)))
-            await alice.answer()
-
-        with pytest.raises(aio.AioRpcError) as caught:
-            await send_and_listen()
-        assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-        bob = await wire.publisher()
-        await bob.block(*make_blocks(1))
-        await bob.expect("ack 0")
-
-    with_node(tmp_path, scenario)
-
-
-def test_a_message_that_is_just_so_long_is_answered_and_one_byte_more_ends_the_call(tmp_path: Path) -> None:
-    limit_bytes = 64 * 1024
-    most_bytes = HARD_MESSAGE_FACTOR * limit_bytes
+def test_a_message_of_the_limit_is_taken_and_one_byte_more_ends_the_call_and_not_the_node(
+    tmp_path: Path,
+) -> None:
+    most_bytes = 64 * 1024
 
     async def scenario(wire: Wire) -> None:
         for size_bytes in (most_bytes, most_bytes + 1):
@@ -57,8 +46,12 @@ def test_a_message_that_is_just_so_long_is_answered_and_one_byte_more_ends_the_c
             with pytest.raises(aio.AioRpcError) as caught:
                 await Publisher(call).answer()
             assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+            assert too_long(caught.value.details()) == (size_bytes, most_bytes)
+        bob = await wire.publisher()
+        await bob.block(*make_blocks(1))
+        await bob.expect("ack 0")
 
-    with_node(tmp_path, scenario, grpc_max_message_bytes=limit_bytes)
+    with_node(tmp_path, scenario, grpc_max_message_bytes=most_bytes)
 
 
 def test_a_header_that_all_offer_is_parsed_once_and_each_is_answered(
@@ -98,6 +91,53 @@ def test_a_header_that_all_offer_is_parsed_once_and_each_is_answered(
     with_node(tmp_path, scenario)
 
 
+def test_a_long_message_is_taken_over_when_it_is_counted_in_flight_and_the_awaited_one_is_urgent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What may be in flight is one message, so the second waits for the commit of the first block."""
+    long = field_item(ItemKind.SIGNED_TRANSACTION, bytes(SMALL_BYTES))
+    taken: list[int] = []
+    take = door._Connection._taken
+
+    def take_note(connection: door._Connection, stream_id: int) -> None:
+        taken.append(stream_id)
+        take(connection, stream_id)
+
+    monkeypatch.setattr(door._Connection, "_taken", take_note)
+    blocks = make_blocks(2)
+
+    async def scenario(wire: Wire) -> None:
+        node, arbiter = wire.node.publish_service, wire.node.conductor.arbiter
+        alice, bob, carol = [await wire.publisher(name) for name in ("alice", "bob", "carol")]
+        await until(lambda: len(node._keys) == 3)
+        of_alice, of_bob, _ = node._keys.values()
+        assert not node.is_urgent(of_alice), "there is no block 0 yet"
+        await alice.items(blocks[0].items[0])
+        await until(lambda: 0 in arbiter.blocks)
+        await bob.items(blocks[1].items[0])
+        await until(lambda: 1 in arbiter.blocks)
+        assert (node.is_urgent(of_alice), node.is_urgent(of_bob)) == (True, False)
+        await bob.items(long)
+        await until(lambda: taken == [of_bob.stream])
+        assert arbiter.inflight_bytes > SMALL_BYTES
+        await bob.items(long)
+        await carol.items(long)  # of no block: dropped with an answer
+        await asyncio.sleep(0.1)
+        assert taken == [of_bob.stream], "there is no room"
+        await alice.items(*blocks[0].items[1:])
+        await alice.end(0)
+        await alice.expect("ack 0")
+        await alice.end_stream(publish_pb2.PublishStreamRequest.EndStream.RESET)
+        assert (node.is_urgent(of_alice), node.is_urgent(of_bob)) == (False, True)
+        await until(lambda: taken == [of_bob.stream] * 2)
+        for publisher in (bob, carol):
+            await publisher.end_stream(publish_pb2.PublishStreamRequest.EndStream.RESET)
+        await until(lambda: not node._keys)
+        assert not node._publisher_ids
+
+    with_node(tmp_path, scenario, publish_max_inflight_bytes=SMALL_BYTES)
+
+
 def test_a_short_message_that_is_wrong_is_so_for_each_who_sends_it(tmp_path: Path) -> None:
     async def scenario(wire: Wire) -> None:
         for name in ("alice", "bob"):
@@ -117,3 +157,31 @@ def test_what_several_are_given_of_one_message_is_nobodys_to_change() -> None:
     assert publish_service._short_one(message) is found
     assert found.items == tuple(header.block_items.block_items)
     assert found.kinds == (ItemKind.BLOCK_HEADER,)
+
+
+@pytest.mark.parametrize(
+    ("subjects", "metadata", "name"),
+    [
+        (("CN=alice", "DNS:alice.net"), (("publisher-id", "bob"),), "CN=alice"),
+        (("URI:spiffe://net/alice",), (("publisher-id", "bob"),), "URI:spiffe://net/alice"),
+        ((), (("other", "x"), ("publisher-id", "bob")), "bob"),
+        *(
+            ((), (("publisher-id", "b" * size),), "b" * PUBLISHER_NAME_CHARACTERS_MAX)
+            for size in (PUBLISHER_NAME_CHARACTERS_MAX, PUBLISHER_NAME_CHARACTERS_MAX + 1)
+        ),
+        ((), (("hiero-correlation-id", "N3-STR1"),), "N3"),
+        ((), (("hiero-correlation-id", "N3-STR27"), ("publisher-id", "bob")), "bob"),
+        (("CN=alice",), (("hiero-correlation-id", "N3-STR1"),), "CN=alice"),
+        ((), (("hiero-correlation-id", "N3-STR"),), "N3-STR"),
+        ((), (("hiero-correlation-id", "relay 7"),), "relay 7"),
+        ((), (("hiero-correlation-id", ""),), "ipv4:127.0.0.1:5"),
+        ((), (("publisher-id", ""),), "ipv4:127.0.0.1:5"),
+        ((), None, "ipv4:127.0.0.1:5"),
+    ],
+)
+def test_a_publisher_is_its_certificate_else_what_it_says_else_its_connection(
+    subjects: tuple[str, ...], metadata: tuple[tuple[str, str], ...] | None, name: str
+) -> None:
+    caller = Caller("ipv4:127.0.0.1:5", "127.0.0.1", subjects)
+    context = SimpleNamespace(invocation_metadata=lambda: metadata)
+    assert publisher_name(caller, context) == name  # type: ignore[arg-type]

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from gateway.race_actions import Idle
+from gateway.race_tables import Failure
 from tests.gateway.racing import ITEM, PROOF, Race, race_of_three
 
 # --- the end of a stream ------------------------------------------------------------------------------------
@@ -37,7 +38,7 @@ def test_too_far_behind_sets_the_target_of_catch_up() -> None:
     race = Race(8)
     race.connect("Alice")
     race.header("Alice", 20)
-    race.end_stream("Alice", latest=33)
+    race.end_stream("Alice", target=33)
     race.expect("Alice", "behind 8")
     assert race.arbiter.catch_up_target == 33
     assert race.targets == [20, 33]
@@ -48,19 +49,19 @@ def test_only_a_higher_target_of_catch_up_is_told() -> None:
     race.connect("Alice", "Bob")
     for number in (20, 15, 20, 21):
         race.header("Alice", number)
-    race.end_stream("Bob", latest=15)
+    race.end_stream("Bob", target=15)
     assert race.targets == [20, 21]
-    race.end_stream("Bob", latest=99)  # it has gone
+    race.end_stream("Bob", target=99)  # it has gone
     assert race.arbiter.catch_up_target == 21
 
 
-@pytest.mark.parametrize(("latest", "targets"), [(8, []), (9, [9])])
+@pytest.mark.parametrize(("target", "targets"), [(8, []), (9, [9])])
 def test_what_too_far_behind_names_is_a_target_where_the_node_lacks_it(
-    latest: int, targets: list[int]
+    target: int, targets: list[int]
 ) -> None:
     race = Race(8)
     race.connect("Alice")
-    race.end_stream("Alice", latest=latest)
+    race.end_stream("Alice", target=target)
     assert race.targets == targets
 
 
@@ -206,7 +207,7 @@ def test_who_may_be_right_hears_error_and_does_not_keep_others_from_the_block() 
     race = race_of_three(hold="verified")
     race.block("Alice", 9)
     race.header("Bob", 9)
-    race.refused(9, is_disputed=True)
+    race.refused(9, failure=Failure.DISPUTED)
     race.expect("Alice", "end ERROR last 8 about 9")
     race.expect("Bob", "skip 9", "resend 9")
     race.connect("Alice")

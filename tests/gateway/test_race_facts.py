@@ -7,7 +7,8 @@ from itertools import product
 
 import pytest
 
-from gateway.limits import BLOCK_NUMBER_MAX, ITEM_OVERHEAD_BYTES
+from gateway.block_numbers import BLOCK_NUMBER_MAX
+from gateway.limits import ITEM_OVERHEAD_BYTES
 from gateway.race_actions import AttemptId, PublisherId
 from gateway.race_facts import LIVE, BlockFacts, RaceError, RaceFacts, RaceRules, StreamFacts
 from gateway.race_tables import BlockState, Standing, StreamState
@@ -95,12 +96,20 @@ def test_the_duplicate_skip_window() -> None:
     }
 
 
-def test_nothing_is_skipped_before_the_beginning_of_an_empty_node() -> None:
-    """It would wait to hear that the block is safe, which nobody can say."""
-    rules = RaceRules(duplicate_skip_window=3)
-    facts = RaceFacts(None, 5, rules)
-    assert [facts.standing_of(number, "P") for number in (4, 5)] == [Standing.COMMITTED, Standing.WANTED]
-    assert RaceFacts(5, 5, rules).standing_of(4, "P") is Standing.COMMITTED_JUST_NOW
+@pytest.mark.parametrize("window", [0, 3])
+def test_what_is_below_the_first_block_is_never_taken_for_stored(window: int) -> None:
+    rules = RaceRules(duplicate_skip_window=window)
+    below = Standing.BELOW_FIRST
+    empty = RaceFacts(None, 5, rules)
+    assert [empty.standing_of(number, "P") for number in (0, 4, 5)] == [below, below, Standing.WANTED]
+    one = RaceFacts(5, 5, rules)
+    stored = Standing.COMMITTED_JUST_NOW if window else Standing.COMMITTED
+    assert [one.standing_of(number, "P") for number in (0, 4, 5, 6)] == [
+        below,
+        below,
+        stored,
+        Standing.WANTED,
+    ]
 
 
 @pytest.mark.parametrize("last_number", [None, BLOCK_NUMBER_MAX - 1, BLOCK_NUMBER_MAX])
@@ -113,7 +122,7 @@ def test_the_number_that_means_no_block_is_ahead_wherever_the_chain_begins_or_en
     assert facts.standing_of(BLOCK_NUMBER_MAX, "P") is expected
 
 
-@pytest.mark.parametrize("number", [0, 5, 1 << 63])
+@pytest.mark.parametrize("number", [0, 5, BLOCK_NUMBER_MAX])
 def test_a_node_that_begins_anywhere_wants_any_block_until_it_has_one(number: int) -> None:
     facts = RaceFacts(None, None)
     assert facts.standing_of(number, "P") is Standing.WANTED
@@ -121,14 +130,11 @@ def test_a_node_that_begins_anywhere_wants_any_block_until_it_has_one(number: in
     assert facts.standing_of(number, "P") is Standing.WANTED
     facts.blocks[7].state = BlockState.STREAMING
     facts.first_number = 7
-    expected = Standing.BEFORE_BEGINNING if number < 7 else Standing.AHEAD
+    expected = Standing.BELOW_FIRST if number < 7 else Standing.AHEAD
     assert facts.standing_of(number, "P") is expected
-    assert facts.reported_last() is None
     facts.blocks.clear()
     facts.last_number = 7
-    expected = Standing.COMMITTED if number < 7 else Standing.AHEAD
     assert facts.standing_of(number, "P") is expected
-    assert facts.reported_last() == 7
 
 
 def test_who_may_send_a_block_that_failed() -> None:
@@ -148,18 +154,12 @@ def test_who_may_send_a_block_that_failed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("last", "first", "next_number", "reported"),
-    [(8, 0, 9, 8), (None, 0, 0, None), (None, 5, 5, 4), (None, None, 0, None), (0, 0, 1, 0), (8, 5, 9, 8)],
+    ("last", "first", "next_number"),
+    [(8, 0, 9), (None, 0, 0), (None, 5, 5), (None, None, 0), (0, 0, 1), (8, 5, 9)],
 )
-def test_the_next_block_and_the_last_as_publishers_hear_it(
-    last: int | None, first: int | None, next_number: int, reported: int | None
-) -> None:
+def test_the_next_block(last: int | None, first: int | None, next_number: int) -> None:
     facts = RaceFacts(last, first)
-    assert (facts.next_number, facts.next_unstreamed, facts.reported_last()) == (
-        next_number,
-        next_number,
-        reported,
-    )
+    assert (facts.next_number, facts.next_unstreamed) == (next_number, next_number)
 
 
 def test_the_next_unstreamed_block_is_above_all_live_ones() -> None:

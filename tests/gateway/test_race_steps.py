@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
+from gateway.block_numbers import BLOCK_NUMBER_MAX
 from gateway.limits import ITEM_OVERHEAD_BYTES
 from gateway.race_actions import Action, AttemptId, PublisherId, Resend, Send
 from gateway.race_facts import RaceError, RaceRules
@@ -126,7 +127,7 @@ def test_a_peer_that_is_followed_is_under_no_limit_of_its_own() -> None:
         (lambda race: race.header("Alice", 12), Failure.ABANDONED),
         (lambda race: race.bad_request("Alice"), Failure.BAD_REQUEST),
         (lambda race: (race.end("Alice", 9), race.refused(9)), Failure.REFUSED),
-        (lambda race: (race.end("Alice", 9), race.refused(9, is_disputed=True)), Failure.DISPUTED),
+        (lambda race: (race.end("Alice", 9), race.refused(9, failure=Failure.DISPUTED)), Failure.DISPUTED),
         (lambda race: race.wait(6), Failure.TIMED_OUT),
         (lambda race: race.block("Bob", 11, 12), Failure.STALLED),
     ],
@@ -208,15 +209,15 @@ def test_a_message_behind_a_proof_is_waited_for_while_the_node_keeps_it() -> Non
     race = race_of_three()
     race.header("Alice", 9)
     race.items("Alice", ITEM, PROOF)
-    race.wait(0.05)
+    race.wait(1)
     race.arbiter.delay(race.ids["Alice"], race.now_ns)
-    race.wait(0.5)
+    race.wait(4)
     race.expect("Alice")
     race.arbiter.go_on(race.ids["Alice"], race.now_ns)
-    race.wait(0.04)
+    race.wait(0.9)
     race.expect("Alice")
     race.items("Alice", PROOF)
-    race.wait(0.2)
+    race.wait(2.1)
     race.expect("Alice", "ack 9")
 
 
@@ -355,7 +356,12 @@ def test_no_time_is_given_that_has_not_passed() -> None:
 
 def test_the_next_time_limit_is_known_whatever_has_changed_it() -> None:
     """It is kept from event to event. `check`, which the driver calls after each, works it out anew."""
-    race = Race(8, rules=RaceRules(block_timeout_ns=6 * SECOND_NS, idle_timeout_ns=SECOND_NS))
+    race = Race(
+        8,
+        rules=RaceRules(
+            block_timeout_ns=6 * SECOND_NS, idle_timeout_ns=SECOND_NS, proof_idle_ns=SECOND_NS // 10
+        ),
+    )
     race.connect("Alice", "Bob", "Carol")
     race.connect("Peer", is_peer=True)
 
@@ -502,3 +508,61 @@ def test_late_verdicts_of_dropped_attempts_are_ignored() -> None:
     race.verified(9)
     race.refused(9)
     assert race.arbiter.blocks[9].state is BlockState.OPEN
+
+
+def test_a_publisher_that_is_alone_may_take_its_time_as_long_as_it_goes_on_sending() -> None:
+    race = Race(8, rules=RaceRules(idle_timeout_ns=300 * SECOND_NS))
+    race.connect("Alice")
+    race.header("Alice", 9)
+    for _ in range(3):
+        race.wait(299)
+        race.items("Alice", ITEM)
+    race.expect("Alice")
+    race.wait(301)
+    race.expect("Alice", "end TIMEOUT last 8 about 9")
+
+
+def test_the_time_of_one_that_was_alone_begins_when_another_comes_that_could_bring_the_block() -> None:
+    race = Race(8)
+    race.connect("Alice")
+    race.header("Alice", 9)
+    race.wait(100)
+    race.connect("Bob")
+    race.wait(5.9)
+    race.expect("Alice")
+    race.connect("Carol")  # the third gives no more time
+    race.wait(0.2)
+    race.expect("Alice", "end TIMEOUT last 8 about 9")
+
+
+def test_the_time_of_one_that_is_alone_again_does_not_run() -> None:
+    race = Race(8)
+    race.connect("Alice", "Bob")
+    race.header("Alice", 9)
+    race.wait(5)
+    race.leave("Bob")
+    race.wait(100)
+    race.expect("Alice")
+    race.items("Alice", PROOF)
+    race.end("Alice", 9)
+    race.expect("Alice", "ack 9")
+
+
+def test_one_that_is_alone_never_has_less_time_than_one_that_is_not() -> None:
+    race = Race(8, rules=RaceRules(idle_timeout_ns=SECOND_NS))
+    race.connect("Alice")
+    race.header("Alice", 9)
+    race.wait(5.9)
+    race.expect("Alice")
+    race.wait(0.2)
+    race.expect("Alice", "end TIMEOUT last 8 about 9")
+
+
+@pytest.mark.parametrize("number", [BLOCK_NUMBER_MAX + 1, (1 << 64) - 1])
+def test_what_no_block_can_have_is_behind_and_no_target(number: int) -> None:
+    race = Race(8)
+    race.connect("Alice")
+    race.header("Alice", number)
+    race.expect("Alice", "behind 8")
+    race.end_stream("Alice", target=number)
+    assert race.targets == []

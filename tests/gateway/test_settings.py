@@ -91,7 +91,7 @@ def test_the_defaults_of_the_design() -> None:
     assert str(settings.http_address) == "127.0.0.1:16007"
     assert (settings.stream_type, settings.stream_system_id, settings.stream_version) == (1, 137, 1)
     assert (settings.publish_max_block_bytes, settings.publish_max_inflight_bytes) == (256 * MIB, GIB)
-    assert (settings.publish_proof_idle_ms, settings.grpc_max_message_bytes) == (100, 8 * MIB)
+    assert (settings.publish_proof_idle_ms, settings.grpc_max_message_bytes) == (2000, 131_072_000)
 
 
 def test_a_default_that_follows_from_another_setting_is_computed() -> None:

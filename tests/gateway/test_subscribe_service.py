@@ -20,13 +20,13 @@ from datastream.layout import DATA_SIZE_MAX
 from gateway.addresses import Address
 from gateway.api import subscribe_pb2, subscribe_pb2_grpc
 from gateway.block import Block
+from gateway.block_numbers import U64_MAX
 from gateway.grpc_server import GrpcServer, ServerPlan, start_server
 from gateway.items import ItemKind, field_item, varint
 from gateway.ledger import Ledger, VerifiedBlock
 from gateway.limits import SUBSCRIBE_REQUEST_BYTES_MAX
 from gateway.metrics import Metrics
 from gateway.subscribe_service import METHOD_NAME, SERVICE_NAME, SubscribeLimits, SubscribeService
-from gateway.subscription import U64_MAX
 from tests.deaf_client import DeafClient
 from tests.gateway.blocks import header_item
 from tests.gateway.test_ledger import commit, logged
@@ -191,22 +191,29 @@ def test_long_items_come_whole_and_sets_are_of_bounded_size(tmp_path: Path) -> N
     asyncio.run(scenario())
 
 
-def test_an_item_that_no_message_can_hold_is_an_error_and_later_blocks_can_still_be_had(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+def test_long_items_share_a_budget_and_who_waits_for_it_holds_nothing_and_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def scenario() -> None:
-        async with serving(tmp_path, message_bytes_max=2 * MIB) as node:
-            await node.commit(big_block(0, 5), big_block(1, 3 * MIB), big_block(2, 5))
-            reader = await node.subscribe(0)
-            assert await reader.numbers() == [0, "ERROR"]
-            assert await (await node.subscribe(0, 0)).numbers() == [0, "SUCCESS"]
-            assert await (await node.subscribe(2, 2)).numbers() == [2, "SUCCESS"]
+    monkeypatch.setattr("gateway.subscribe_service.SENDING_BYTES_MAX", 8 * MIB)
+    blocks = [big_block(number, 6 * MIB) for number in range(3)]
 
-    caplog.set_level(logging.ERROR)
+    async def scenario() -> None:
+        async with serving(tmp_path) as node:
+            await node.commit(*blocks, big_block(3, 5))
+            shares = node.service._shares
+            slow = await node.subscribe(0, 0)
+            await until(lambda: shares.held_bytes > 6 * MIB)
+            waiting, gone = await node.subscribe(1, 1), await node.subscribe(2, 2)
+            await until(lambda: shares.waiting_count == 2)
+            assert await (await node.subscribe(3, 3)).numbers() == [3, "SUCCESS"], "short ones are not kept"
+            gone.call.cancel()
+            await until(lambda: shares.waiting_count == 1)
+            assert await slow.rest() == [blocks[0], "SUCCESS"]
+            assert await waiting.rest() == [blocks[1], "SUCCESS"]
+            await until(lambda: (shares.held_bytes, shares.waiting_count) == (0, 0))
+            assert node.service._waiting == {}
+
     asyncio.run(scenario())
-    expected = "expected at most 2097144, for a message of grpc.max_message_bytes"
-    got = f"block 1: an item: got {3 * DATA_SIZE_MAX} bytes or more, {expected}"
-    assert logged(caplog, "blocks cannot be read")[0]["got"] == got
 
 
 def test_a_damaged_stream_is_an_error(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -7,8 +7,8 @@ import random
 import pytest
 
 from gateway.api import subscribe_pb2
+from gateway.block_numbers import U64_MAX as MAX
 from gateway.subscriber import READ, WAIT, End, Held, Step, Subscriber
-from gateway.subscription import U64_MAX as MAX
 from gateway.subscription import status_name
 
 FUTURE = 10

@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from gateway.verdict import Refusal, RefusalKind
+from gateway.verdict import FAULTS, Fault, Refusal, RefusalKind
 
 
 def test_a_refusal_says_kind_object_got_and_expected() -> None:
@@ -22,4 +22,15 @@ def test_a_refusal_is_a_value() -> None:
 
 
 def test_the_kinds_have_texts_that_differ() -> None:
-    assert len({kind.value for kind in RefusalKind}) == len(RefusalKind) == 7
+    assert len({kind.value for kind in RefusalKind}) == len(RefusalKind) == 8
+
+
+def test_nobody_is_blamed_for_what_was_not_checked() -> None:
+    assert set(FAULTS) == set(RefusalKind)
+    unblamed = {kind for kind in RefusalKind if kind.fault is not Fault.SENDER}
+    assert unblamed == {
+        RefusalKind.MISSING_VERIFICATION_DATA,
+        RefusalKind.UNSUPPORTED,
+        RefusalKind.NOT_CHECKED,
+    }
+    assert RefusalKind.MISSING_VERIFICATION_DATA.fault is Fault.NODE

@@ -24,11 +24,13 @@ from gateway.api import publish_pb2_grpc
 from gateway.block import Block
 from gateway.chain import Chain
 from gateway.channels import ClientTls, open_channel
+from gateway.errors import Fatal, LedgerKeyError
 from gateway.items import ItemKind, kinds_of
 from gateway.node import Node
 from tests.certificates import Authority
 from tests.gateway.blocks import body_items, footer_item, header_item, proof_item, summary_of
 from tests.gateway.proofs import real
+from tests.gateway.test_last_block import change_end
 from tests.gateway.test_node import get
 from tests.nodes import ANSWER_SECONDS, Publisher, make_blocks, running_node, wire_to
 from tests.serving import free_port
@@ -209,19 +211,39 @@ def test_a_block_that_is_signed_is_never_disputed_before_and_after_a_restart(tmp
     asyncio.run(main())
 
 
-def test_what_mode_hash_has_taken_is_disputed_in_mode_full_if_its_proof_does_not_hold(tmp_path: Path) -> None:
-    unsigned = Block(0, (*OTHERS[0].items[:-1], BLOCKS[0].items[-1]))  # another block's proof
+def test_what_mode_hash_has_taken_is_refused_by_mode_full_if_its_proof_does_not_hold_and_is_cut(
+    tmp_path: Path,
+) -> None:
+    unsigned = Block(1, (*BLOCKS[1].items[:-1], OTHERS[1].items[-1]))  # another block's proof
 
     async def main() -> None:
         async with running_node(tmp_path, **HASH_MODE) as node, wire_to(node) as wire:
-            assert await offer(await wire.publisher("first"), unsigned) == "ack 0"
-        async with running_node(tmp_path) as node, wire_to(node) as wire, elsewhere(node) as far:
-            for _ in range(2):
-                for name, channel in (("alice", None), ("bob", far)):
-                    honest = await wire.publisher(name, channel)
-                    assert (await offer(honest, BLOCKS[1])).startswith("end ")
-                await asyncio.sleep(SETTLE_SECONDS)
-            assert "the chain cannot go on from block 0" in await readiness(node)
+            publisher = await wire.publisher("first")
+            assert await offer(publisher, BLOCKS[0]) == "ack 0"
+            assert await offer(publisher, unsigned) == "ack 1"
+        with pytest.raises(LedgerKeyError, match=r"block 1, the last in .* sluice truncate"):
+            async with running_node(tmp_path):
+                pass
+        await asyncio.to_thread(truncated, tmp_path, 0)
+        async with running_node(tmp_path) as node, wire_to(node) as wire:
+            assert await offer(await wire.publisher("second"), BLOCKS[1]) == "ack 1"
+
+    asyncio.run(main())
+
+
+def test_a_last_block_that_is_damaged_is_cut_and_brought_again(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with running_node(tmp_path) as node, wire_to(node) as wire:
+            publisher = await wire.publisher("first")
+            for block in BLOCKS[:2]:
+                assert await offer(publisher, block) == f"ack {block.number}"
+        change_end(tmp_path, bytes(48))
+        with pytest.raises(Fatal, match=r"block 1, the last in .*: root hash in its end"):
+            async with running_node(tmp_path):
+                pass
+        await asyncio.to_thread(truncated, tmp_path, 0)
+        async with running_node(tmp_path) as node, wire_to(node) as wire:
+            assert await offer(await wire.publisher("second"), BLOCKS[1]) == "ack 1"
 
     asyncio.run(main())
 

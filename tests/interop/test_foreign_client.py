@@ -87,6 +87,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
         for word in ("--ledger-key", f"ed25519:{key.public_key().public_bytes_raw().hex()}")
     ]
     words += ["--tcp-write-timeout-seconds", "60"]  # a test that reads may have no time
+    words += ["--publish-stray-messages-max", "0"]  # not even one is dropped
     words += ["--publish-proof-idle-ms", "10000"]  # nor one that has another proof in another message
     rng = random.Random(3)
     with NodeProcess(folder / "data", folder / "log", words) as running:
@@ -97,10 +98,10 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
 
 
 def assert_it_is_empty(node: NodeProcess) -> None:
-    """First 0, last 2^64 - 1, next expected 0; no block."""
-    assert ask(node, "BlockNodeService/serverStatus") == number_field(2, U64_MAX)
+    """First and last 2^64 - 1, next expected 0; no block."""
+    assert ask(node, "BlockNodeService/serverStatus") == number_field(1, U64_MAX) + number_field(2, U64_MAX)
     assert [number for number, _ in split_fields(ask(node, "BlockNodeService/serverStatusDetail"))] == [1]
-    assert ask(node, "BlockAccessService/getBlock", b"\x08\x00") == number_field(1, 4)
+    assert ask(node, "BlockAccessService/getBlock", b"\x08\x00") == number_field(1, 5)
 
 
 def ask(node: NodeProcess, method: str, request: bytes = b"") -> bytes:
@@ -154,7 +155,7 @@ def test_get_block(node: NodeProcess, request_: bytes, number: int) -> None:
 
 @pytest.mark.parametrize(
     ("request_", "status"),
-    [(number_field(1, BLOCKS[-1].number + 1), 4), (b"", 2), (b"\x10\x00", 2), (b"\xff", 2)],
+    [(number_field(1, BLOCKS[-1].number + 1), 5), (b"", 2), (b"\x10\x00", 2), (b"\xff", 2)],
 )
 def test_no_block(node: NodeProcess, request_: bytes, status: int) -> None:
     assert ask(node, "BlockAccessService/getBlock", request_) == number_field(1, status)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import shutil
-import subprocess
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -27,6 +25,7 @@ from gateway.node import Node
 from publishers.maker import BlockMaker, MakerOptions
 from tests.datastream.streams import Item, bookmark, commit, entries
 from tests.datastream.test_bookmarks import FailingDatabase
+from tests.disks import small_file_system
 from tests.nodes import ANSWER_SECONDS, AT_ITS_END, KEY, Publisher, running_node, stream_bytes, wire_to
 from tests.publishers.node_thread import store
 
@@ -39,19 +38,10 @@ BLOCKS = list(BlockMaker(7, KEY, OPTIONS).blocks(24))
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A tmpfs of 6 MiB, 4 of which are taken by a file `ballast`."""
-    if os.geteuid() != 0 or shutil.which("mount") is None:
-        pytest.skip("only root can mount a small file system")
     folder = tmp_path / "small"
-    folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", f"size={SIZE_BYTES}", "tmpfs", str(folder)]
-    done = subprocess.run(mount, capture_output=True, text=True, check=False)
-    if done.returncode:
-        pytest.skip(f"a small file system cannot be mounted here: {done.stderr.strip()}")
-    try:
+    with small_file_system(folder, SIZE_BYTES):
         (folder / "ballast").write_bytes(bytes(BALLAST_BYTES))
         yield folder
-    finally:
-        subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
 async def readiness(node: Node) -> tuple[int, str]:

@@ -148,7 +148,7 @@ def test_unknown_proofs_alone_prove_nothing() -> None:
     with pytest.raises(BlockRefused) as refused:
         checked(TWO.block(0, UNKNOWN))
     assert str(refused.value.refusal) == (
-        "bad proof: block proofs: got only unknown kinds, expected at least one of a known kind"
+        "unsupported: block proofs: got only unknown kinds, expected at least one of a known kind"
     )
 
 

@@ -168,10 +168,13 @@ def test_a_chain_that_begins_later_without_a_file_is_refused(
     async def scene(node: Node, wire: Wire) -> None:
         publisher = await wire.publisher("alice")
         await publisher.block(CHAIN.block(4))
-        await publisher.expect("end BAD_BLOCK_PROOF last none about 4")
+        await publisher.expect("end ERROR last none about 4")
+        [problem] = node.account.readiness()
+        assert problem.startswith("block 4 of alice cannot be checked: missing verification data: TSS block")
 
     play(tmp_path, scene, first_block="any")
-    assert refusals(caplog) == ["TSS block proof"]
+    assert refusals(caplog) == []
+    assert [line["what"] for line in logged(caplog, "block cannot be checked")] == ["TSS block proof"]
 
 
 def test_an_operator_without_a_key_is_told_which_one_is_missing(
@@ -182,10 +185,11 @@ def test_an_operator_without_a_key_is_told_which_one_is_missing(
     async def scene(node: Node, wire: Wire) -> None:
         publisher = await wire.publisher("alice")
         await publisher.block(*make_blocks(1))
-        await publisher.expect("end BAD_BLOCK_PROOF last none about 0")
+        await publisher.expect("end ERROR last none about 0")
+        assert len(node.account.readiness()) == 1
 
     play(tmp_path, scene)
-    [refused] = logged(caplog, "block refused")
+    [refused] = logged(caplog, "block cannot be checked")
     assert (refused["kind"], refused["what"], refused["expected"]) == (
         "missing verification data",
         "Ed25519 block proof",

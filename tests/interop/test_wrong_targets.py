@@ -11,7 +11,10 @@ from pathlib import Path
 import pytest
 
 from gateway.addresses import Address
+from gateway.block_numbers import BLOCK_NUMBER_MAX, U64_MAX
+from gateway.limits import TOLD_AHEAD_BLOCKS_MAX
 from tests.chaos.link import Link
+from tests.gateway.blocks import header_item
 from tests.gateway.fake_peer import fake_peer
 from tests.gateway.test_following import BLOCKS, FAST, peers, readiness_of, until, until_block
 from tests.gateway.test_ledger import logged
@@ -23,7 +26,7 @@ def test_a_block_in_the_far_future_does_not_keep_a_node_out_of_service(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A publisher tells of a block that nobody has; the next one's target is looked for all the same."""
-    far = 2**64 - 2
+    far = 2 + TOLD_AHEAD_BLOCKS_MAX
 
     async def scenario() -> None:
         async with AsyncExitStack() as stack:
@@ -84,3 +87,42 @@ def test_a_standby_that_is_led_back_to_itself_says_so(tmp_path: Path) -> None:
             assert not await node.following.is_itself(str(way))
 
     asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("earliest", "latest"),
+    [(25, 24), (25, 1 << 63), (25, U64_MAX), (U64_MAX, U64_MAX), (25, BLOCK_NUMBER_MAX), (10**15, 24)],
+)
+def test_a_node_that_is_level_is_led_nowhere_by_the_range_of_a_publisher(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, earliest: int, latest: int
+) -> None:
+    """As consensus nodes say that nothing is acknowledged, or none; and what nobody can have."""
+    too_far_behind = Request.EndStream.Code.TOO_FAR_BEHIND
+
+    async def scenario() -> None:
+        async with AsyncExitStack() as stack:
+            peer = await stack.enter_async_context(fake_peer(BLOCKS))
+            node = await stack.enter_async_context(running_node(tmp_path, **FAST, peers=peers(peer.address)))
+            wire = await stack.enter_async_context(wire_to(node))
+            await until_block(node, 29)
+            for _ in range(2):
+                publisher = await wire.publisher()
+                await publisher.end_stream(too_far_behind, earliest, latest)
+                await publisher.expect("closed")
+            publisher = await wire.publisher()
+            for number in (U64_MAX, 1 << 63, 10**15):
+                await publisher.items(header_item(number))
+                await publisher.expect("behind 29")
+            await asyncio.sleep(0.5)
+            assert (node.following.distance, node.following.problem) == (0, None)
+            assert node.account.readiness() == []
+            assert node.conductor.catch_up_target is None
+            assert peer.asked == [(0, 29)]
+
+    caplog.set_level(logging.INFO)
+    asyncio.run(scenario())
+    assert not logged(caplog, "EndStream breaks the protocol")
+    assert (
+        len(logged(caplog, "a publisher told of a block that is implausibly far ahead; it is not looked for"))
+        == 1
+    )

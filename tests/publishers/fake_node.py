@@ -15,6 +15,7 @@ import grpc.aio
 from gateway.api import publish_pb2, publish_pb2_grpc
 from gateway.block import Block
 from gateway.items import ItemKind, block_number_of, kind_of
+from gateway.limits import MESSAGE_BYTES_DEFAULT
 
 Response = publish_pb2.PublishStreamResponse
 Code = publish_pb2.PublishStreamResponse.EndOfStream.Code
@@ -210,6 +211,7 @@ class FakeNode(publish_pb2_grpc.BlockStreamPublishServiceServicer):
         self.message_sizes: list[int] = []
         self.failures: list[BaseException] = []
         self.address = ""
+        self.message_bytes_max = MESSAGE_BYTES_DEFAULT
         self._port = 0
 
     @property
@@ -238,7 +240,7 @@ class FakeNode(publish_pb2_grpc.BlockStreamPublishServiceServicer):
         return self
 
     async def __aenter__(self) -> Self:
-        self._server = grpc.aio.server(options=(("grpc.max_receive_message_length", 8 << 20),))
+        self._server = grpc.aio.server(options=(("grpc.max_receive_message_length", self.message_bytes_max),))
         publish_pb2_grpc.add_BlockStreamPublishServiceServicer_to_server(self, self._server)
         port = self._server.add_insecure_port(f"127.0.0.1:{self._port}")
         self.address = f"127.0.0.1:{port}"

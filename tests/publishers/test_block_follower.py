@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from gateway.block import Block
+from gateway.items import field_item
 from publishers.block_follower import BlockFollower, Start
 from publishers.errors import SourceRefused, SourceUnreachable
 from tests.gateway.fake_peer import (
@@ -193,3 +194,18 @@ def test_when_nobody_is_there_patience_ends(start: Start, what: str) -> None:
     with pytest.raises(SourceUnreachable) as caught:
         asyncio.run(follow([NOBODY], start, patience_seconds=0.2))
     assert str(caught.value).startswith(f"{what} did not come within 0.2 s ({NOBODY}: UNAVAILABLE: ")
+
+
+def test_an_item_longer_than_is_taken_ends_the_following_at_once_and_says_what_to_change() -> None:
+    async def scenario() -> None:
+        async with AsyncExitStack() as stack:
+            large = Block(0, (BLOCKS[0].items[0], field_item(4, bytes(5_000_000))))
+            peer = await stack.enter_async_context(fake_peer([large]))
+            assert (await follow([peer.address], 0, 0)) == ([large], [])
+            with pytest.raises(SourceRefused) as caught:
+                await follow([peer.address], 0, 0, message_bytes_max=4_000_000, patience_seconds=0)
+            said = str(caught.value)
+            assert said.startswith(f"block 0 cannot be had: {peer.address}: message: got 50000")
+            assert said.endswith(", expected at most 4000000; raise --max-message-bytes here")
+
+    asyncio.run(scenario())

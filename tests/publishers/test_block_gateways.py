@@ -19,8 +19,7 @@ from gateway.block import Block
 from gateway.items import field_item
 from publishers import block_gateways
 from publishers.block_gateways import BlockGateways, HeldBlocks
-from publishers.errors import SourceUnreachable
-from publishers.limits import ANSWER_BYTES_MAX
+from publishers.errors import SourceRefused, SourceUnreachable
 from tests.nodes import make_blocks
 from tests.publishers.node_thread import node_thread, store
 
@@ -187,7 +186,7 @@ def test_a_silent_gateway_is_left(gateway: str) -> None:
         assert list(BlockGateways([address, gateway], answer_seconds=0.2).blocks(0, 3)) == BLOCKS[:4]
 
 
-def test_a_message_is_taken_up_to_a_limit_and_not_one_byte_more(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_message_is_taken_up_to_a_limit_and_one_byte_more_ends_the_reading_at_once() -> None:
     """It is of a field that no version knows, so the longest that is taken is refused for that."""
 
     def give_up(seconds: float) -> None:
@@ -196,12 +195,19 @@ def test_a_message_is_taken_up_to_a_limit_and_not_one_byte_more(caplog: pytest.L
     def says(message: Response, request: Any, context: Any) -> Iterator[Response]:
         yield message
 
-    for size_bytes in (ANSWER_BYTES_MAX, ANSWER_BYTES_MAX + 1):
+    limit_bytes = 5_000_000  # gRPC's own is 4 MiB
+    for size_bytes in (limit_bytes, limit_bytes + 1):
         message = Response.FromString(field_item(99, bytes(size_bytes - 6)))
         assert message.ByteSize() == size_bytes
-        with scripted(partial(says, message)) as (_, address), pytest.raises(EOFError):
-            list(BlockGateways([address]).blocks(0, 0, give_up))
-    taken, refused = caplog.messages
-    assert "got a message of no known kind" in taken
-    assert "RESOURCE_EXHAUSTED: " in refused
-    assert str(ANSWER_BYTES_MAX) in refused
+        with scripted(partial(says, message)) as (_, address):
+            gateways = BlockGateways([address, address], message_bytes_max=limit_bytes)
+            if size_bytes == limit_bytes:
+                with pytest.raises(EOFError):
+                    list(gateways.blocks(0, 0, give_up))
+                continue
+            with pytest.raises(SourceRefused) as refused:
+                list(gateways.blocks(0, 0, give_up))
+            assert str(refused.value) == (
+                f"block 0 cannot be had: {address}: message: got 5000001 bytes, expected at most 5000000; "
+                "raise max_message_bytes here"
+            )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable
+from contextlib import AsyncExitStack
 from dataclasses import replace
 
 import pytest
@@ -388,6 +389,37 @@ def test_an_item_too_large_for_any_message_is_raised_before_it_is_sent() -> None
     with pytest.raises(ItemTooLarge):
         publish(node, [block])
     assert node.stream_count == 0
+
+
+@pytest.mark.parametrize("gateway_count", [1, 3])
+def test_a_message_too_long_for_every_gateway_is_final_and_says_what_to_change(gateway_count: int) -> None:
+    """The node is real gRPC: it refuses by the length in front of the message."""
+    large = field_item(4, bytes(2_000_000))
+    block = replace(BLOCKS[1], items=(*BLOCKS[1].items[:2], large, *BLOCKS[1].items[2:]))
+
+    async def run() -> None:
+        async with AsyncExitStack() as stack:
+            nodes = [FakeNode(last=0) for _ in range(gateway_count)]
+            for node in nodes:
+                node.message_bytes_max = 1_000_000
+                await stack.enter_async_context(node)
+            client = PublishClient([node.address for node in nodes], "alice", QUICK)
+            with pytest.raises(PublishFailed) as caught:
+                await client.publish(source_of([block]))
+            failed = str(caught.value)
+            assert "message: got 2000" in failed
+            assert "expected at most 1000000; raise grpc.max_message_bytes of the gateway" in failed
+            assert sum(node.stream_count for node in nodes) == max(2, gateway_count)
+
+    asyncio.run(run())
+
+
+def test_a_longer_message_is_sent_where_the_option_says_so() -> None:
+    node = FakeNode()
+    node.message_bytes_max = 2 * limits.MESSAGE_BYTES_MAX
+    block = Block(0, (BLOCKS[0].items[0], field_item(4, bytes(limits.ITEM_BYTES_MAX))))
+    publish(node, [block], replace(QUICK, message_bytes_max=2 * limits.MESSAGE_BYTES_MAX))
+    assert node.received == [block]
 
 
 # --- stopping -----------------------------------------------------------------------------------------------

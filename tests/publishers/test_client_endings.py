@@ -6,16 +6,21 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
+from pathlib import Path
 from struct import pack, unpack
+from typing import Any
 
 import grpc
 import pytest
 
 import publishers.client
+from gateway.block import Block
 from publishers.client import PublishClient, publish_blocks
+from publishers.errors import PublishFailed
 from publishers.machine import SECOND_NS
 from publishers.report import PublishReport
 from publishers.signals import Action, Disconnected, Event
+from tests.nodes import ANSWER_SECONDS, make_blocks, running_node, wire_to
 from tests.publishers.fake_node import NO_BLOCK, FakeNode, FakeStream
 from tests.publishers.test_client import BLOCKS, QUICK, TINY_SETS, source_of
 
@@ -140,3 +145,77 @@ def test_a_stream_that_ends_without_a_status_is_left_for_another_gateway() -> No
             return await publish_blocks(source_of(BLOCKS), gateways, "alice", replace(QUICK, machine=machine))
 
     assert asyncio.run(run()).acknowledged == 20
+
+
+# --- nodes that do not store all that there is --------------------------------------------------------------
+
+
+CHAIN = make_blocks(12)
+
+
+def told(tmp_path: Path, blocks: Sequence[Block], **settings: Any) -> tuple[PublishReport, str, int | None]:
+    """Publish blocks to a real node; the report, why it failed, and the node's last block then."""
+
+    async def run() -> tuple[PublishReport, str, int | None]:
+        async with running_node(tmp_path, **settings) as node:
+            try:
+                report = await publish_blocks(source_of(blocks), [str(node.grpc_address)], "alice", QUICK)
+            except PublishFailed as failed:
+                return failed.report, failed.reason, node.ledger.last_number
+            return report, "", node.ledger.last_number
+
+    return asyncio.run(run())
+
+
+def test_blocks_below_the_first_of_an_empty_node_are_stored_nowhere(tmp_path: Path) -> None:
+    report, reason, last = told(tmp_path, CHAIN, first_block=1000)
+    assert reason == "no gateway stores blocks 0 to 999: the gateway begins with block 1000"
+    assert (report.safe_through, report.acknowledged, report.duplicate, last) == (None, 0, 0, None)
+
+
+@pytest.mark.parametrize("window", [0, 5])
+def test_blocks_below_the_first_of_a_node_that_has_later_ones_are_stored_nowhere(
+    tmp_path: Path, window: int
+) -> None:
+    report, reason, last = told(tmp_path, CHAIN[6:], first_block=6)
+    assert (report.safe_through, report.acknowledged, reason, last) == (11, 6, "", 11)
+    report, reason, last = told(tmp_path, CHAIN, publish_duplicate_skip_window=window)
+    assert reason == "no gateway stores blocks 0 to 5: the gateway begins with block 6"
+    assert (report.safe_through, report.acknowledged, report.duplicate, last) == (None, 0, 0, 11)
+
+
+def test_a_node_that_begins_anywhere_tells_where_it_has_begun(tmp_path: Path) -> None:
+    """Alice comes while it holds nothing, and has blocks below the one that it begins with."""
+
+    async def run() -> None:
+        async with running_node(tmp_path, first_block="any") as node, wire_to(node) as wire:
+            may_go_on = asyncio.Event()
+
+            async def slow() -> AsyncIterator[Block]:
+                yield CHAIN[3]
+                await may_go_on.wait()
+                for block in CHAIN[4:]:
+                    yield block
+
+            alice = PublishClient([str(node.grpc_address)], "alice", QUICK)
+            first = await wire.publisher("first")
+            await first.items(*CHAIN[6].items[:2])  # with which the node begins
+            publishing = asyncio.ensure_future(alice.publish(slow()))
+            async with asyncio.timeout(ANSWER_SECONDS):
+                while not alice.report().offered:  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+            await first.items(*CHAIN[6].items[2:])
+            await first.end(6)
+            await first.expect("ack 6")
+            may_go_on.set()
+            with pytest.raises(PublishFailed) as caught:
+                await publishing
+            assert caught.value.reason == "no gateway stores blocks 3 to 5: the gateway begins with block 6"
+            assert caught.value.report.safe_through is None
+
+    asyncio.run(run())
+
+
+def test_the_first_of_a_node_that_begins_anywhere_is_stored(tmp_path: Path) -> None:
+    report, reason, last = told(tmp_path, CHAIN[3:], first_block="any")
+    assert (report.safe_through, report.won, report.reconnects, reason, last) == (11, 9, 0, "", 11)

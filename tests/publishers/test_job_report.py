@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from publishers.job_report import Failure, JobReport, safe_through_of
-from publishers.report import PublishReport
+from publishers.job_report import Failure, JobReport
+from publishers.report import PublishReport, safe_through_of
 
 
 def report_of(
@@ -47,3 +47,9 @@ def test_json_has_the_names_of_the_report() -> None:
 def test_nothing_is_known_of_nothing() -> None:
     assert safe_through_of([]) is None
     assert safe_through_of([PublishReport("a"), PublishReport("b", safe_through=0)]) == 0
+
+
+def test_a_publisher_whose_gateways_do_not_store_all_tells_nothing_of_what_is_stored() -> None:
+    short = PublishReport("a", safe_through=7, stored_from=5)
+    assert safe_through_of([short]) is None
+    assert safe_through_of([short, PublishReport("b", safe_through=6)]) == 6

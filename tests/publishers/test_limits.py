@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from gateway.limits import SET_ITEMS_MAX
 from publishers import limits
+from publishers.item_sets import size_in_set
 
 
 def test_the_message_limit_leaves_room_for_framing() -> None:
@@ -26,3 +27,5 @@ def test_every_header_in_the_window_can_be_remembered() -> None:
 
 def test_generated_items_can_be_published() -> None:
     assert limits.MAKER_ITEM_BYTES_MAX < limits.ITEM_BYTES_MAX
+    # Of a set that is one item: the tag and length of the item.
+    assert size_in_set(bytes(limits.MAKER_ITEM_BYTES_MAX)) <= limits.ITEM_BYTES_MAX

@@ -21,6 +21,7 @@ from publishers.signals import (
     EndCode,
     Event,
     Finish,
+    FirstTold,
     NodeBehind,
     Outcome,
     ResendAsked,
@@ -114,6 +115,7 @@ EVENTS: dict[str, Event] = {
     "skip": Skipped(6),
     "resend": ResendAsked(5),
     "behind": NodeBehind(4),
+    "first": FirstTold(4),
     **{f"end {code.name}": StreamEnded(code, 5, 6) for code in EndCode},
 }
 ANSWERS = ["ack", "skip", "resend", "behind", *(f"end {code.name}" for code in EndCode)]
@@ -131,6 +133,7 @@ EXPECTED: dict[State, dict[str, Expected]] = {
         "writable": REFUSED,
         "clock": ("resting", []),
         "stop": ("stopped", ["Finish"]),
+        "first": REFUSED,
         **dict.fromkeys(ANSWERS, REFUSED),
     },
     State.CONNECTING: {
@@ -142,6 +145,7 @@ EXPECTED: dict[State, dict[str, Expected]] = {
         "writable": REFUSED,
         "clock": ("connecting", []),
         "stop": ("stopped", ["Finish"]),
+        "first": REFUSED,
         **dict.fromkeys(ANSWERS, REFUSED),
     },
     State.STREAMING: {
@@ -157,6 +161,7 @@ EXPECTED: dict[State, dict[str, Expected]] = {
         "skip": ("streaming", []),
         "resend": ("streaming", []),
         "behind": ("streaming", []),
+        "first": ("streaming", []),
         **dict.fromkeys(ENDS, ("leaving", ["CloseStream"])),
     },
     State.STOPPING: {
@@ -172,6 +177,7 @@ EXPECTED: dict[State, dict[str, Expected]] = {
         "skip": ("stopping", []),
         "resend": ("stopping", []),
         "behind": ("stopping", []),
+        "first": ("stopping", []),
         **dict.fromkeys(ENDS, ("leaving", ["CloseStream"])),
     },
     State.LEAVING: {
@@ -187,6 +193,7 @@ EXPECTED: dict[State, dict[str, Expected]] = {
         "skip": ("leaving", []),
         "resend": ("leaving", []),
         "behind": ("leaving", []),
+        "first": ("leaving", []),
         **dict.fromkeys(ENDS, ("leaving", ["CloseStream"])),
     },
     State.FINISHING: {
@@ -202,6 +209,7 @@ EXPECTED: dict[State, dict[str, Expected]] = {
         "skip": ("finishing", []),
         "resend": ("finishing", []),
         "behind": ("finishing", []),
+        "first": ("finishing", []),
         **dict.fromkeys(ENDS, ("finishing", ["CloseStream"])),
     },
     State.DONE: dict.fromkeys(EVENTS, ("done", [])),

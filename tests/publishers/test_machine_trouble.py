@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from gateway.block_numbers import U64_MAX
 from publishers import limits
 from publishers.machine import SECOND_NS, MachineLimits
 from publishers.number_range import NUMBER_MAX
 from publishers.signals import (
-    NO_BLOCK,
     Acknowledged,
     CloseStream,
     Connect,
@@ -220,7 +220,7 @@ def test_acknowledgements_count_while_the_stream_is_ending() -> None:
     assert publisher.lose() == [Finish(Outcome.DONE)]
 
 
-@pytest.mark.parametrize("number", [NO_BLOCK, NO_BLOCK - 1, NUMBER_MAX + 1])
+@pytest.mark.parametrize("number", [U64_MAX, U64_MAX - 1, NUMBER_MAX + 1])
 def test_an_acknowledgement_of_a_number_that_no_block_has_is_not_believed(number: int) -> None:
     publisher = Publisher().streaming([5, 6])
     publisher.ack(number)

@@ -13,7 +13,12 @@ from gateway.items import ItemKind, footer_of, header_of, kind_of, proof_of
 from gateway.merkle import EMPTY_HASH, StreamingTree
 from gateway.root_hash import BlockHasher, BlockSummary
 from publishers.errors import MakerOptionError
-from publishers.limits import MAKER_BLOCK_BYTES_MAX, MAKER_COUNT_MAX, MAKER_EVENTS_MAX
+from publishers.limits import (
+    MAKER_BLOCK_BYTES_MAX,
+    MAKER_COUNT_MAX,
+    MAKER_EVENTS_MAX,
+    MAKER_ITEM_BYTES_MAX,
+)
 from publishers.maker import BlockMaker, MakerOptions, key_of_seed
 
 KEY = key_of_seed(1)
@@ -113,7 +118,7 @@ def test_the_state_root_changes_with_each_block() -> None:
             replace(SMALL, transactions_per_block=MAKER_COUNT_MAX + 1),
             "--transactions-per-block: got 100001, expected 0 to 100000",
         ),
-        (replace(SMALL, item_bytes=255), "--item-bytes: got 255, expected 256 to 6291456"),
+        (replace(SMALL, item_bytes=255), f"--item-bytes: got 255, expected 256 to {MAKER_ITEM_BYTES_MAX}"),
         (
             replace(SMALL, rounds_per_block=1000, events_per_round=MAKER_EVENTS_MAX // 1000 + 1),
             "--rounds-per-block times --events-per-round: got 1001000, expected at most 1000000",

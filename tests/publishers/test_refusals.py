@@ -50,3 +50,15 @@ def test_progress_ends_a_row_of_invalid_requests() -> None:
     for _ in range(5):
         assert refusals.invalid_request(7, is_held=True) is None
         refusals.progress()
+
+
+@pytest.mark.parametrize(("gateway_count", "last"), [(1, 2), (2, 2), (5, 5)])
+def test_a_message_too_long_is_final_after_all_gateways_and_a_second_look(
+    gateway_count: int, last: int
+) -> None:
+    refusals, _ = refusals_of(gateway_count)
+    assert [refusals.too_long() for _ in range(last)] == [False] * (last - 1) + [True]
+    refusals, _ = refusals_of(gateway_count)
+    for _ in range(5):
+        assert not refusals.too_long()
+        refusals.progress()

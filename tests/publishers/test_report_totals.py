@@ -60,6 +60,12 @@ def test_counts_are_added_and_ends_are_those_of_all() -> None:
     assert add_reports("nobody", []) == PublishReport("nobody")
 
 
+def test_later_parts_do_not_make_a_beginning_stored_that_no_gateway_stores() -> None:
+    early, late = PublishReport("a", stored_from=1000), PublishReport("a-1", safe_through=1999)
+    total = add_reports("a", [early, late])
+    assert (total.safe_through, total.stored_from) == (None, 1000)
+
+
 def test_a_publisher_is_one_over_partitions_and_attempts() -> None:
     others = [PublishReport(name, blocks=1) for name in ("team-3.2", "team.10", "team.2", "another")]
     found = by_publisher("team", [*others, ONE, TWO])

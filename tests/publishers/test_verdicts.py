@@ -170,16 +170,18 @@ def test_where_no_proof_signs_the_root_the_next_footer_says_which_layout_it_has(
 ) -> None:
     blocks = [check_block(UNSIGNED, block) for block in in_layouts(layouts, minor)]
     found, _ = verdicts(blocks)
-    suggested = 8 if minor == 77 else 16
-    notes = []
-    for number, layout in enumerate(layouts[:-1]):
+    taken: int = 8 if minor == 77 else 16  # for the first block, by its version; then as the last one's is
+    notes: list[str | None] = [None]
+    for number, layout in enumerate(layouts):
         summary = blocks[number].summary
         assert summary is not None
-        root_hash = summary.root_hash_other_layout
-        assert root_hash is not None
-        other = f"the root hash of block {number} is that of the other layout, {root_hash.hex()}"
-        notes.append(None if layout == suggested else f"{other}, as this block's footer says")
-    assert [(verdict.refusal, verdict.note) for verdict in found] == [(None, note) for note in [None, *notes]]
+        roots: dict[int, bytes] = {summary.root_layout: summary.root_hash}
+        roots[24 - summary.root_layout] = summary.root_hash_other_layout or b""
+        assert found[number].root_hash == roots[taken]
+        other = f"the root hash of block {number} is that of the other layout, {roots[layout].hex()}"
+        notes.append(None if layout == taken else f"{other}, as this block's footer says")
+        taken = layout
+    assert [(verdict.refusal, verdict.note) for verdict in found] == [(None, note) for note in notes[:-1]]
 
 
 def test_the_other_layout_helps_across_a_gap_and_no_other_root() -> None:

@@ -17,6 +17,7 @@ from publishers.block_places import BlockPlace
 from publishers.errors import BlockListError, SourceRefused, SourceUnreachable
 from publishers.number_range import NumberRange
 from publishers.verify_sources import BlockSource, FileSource, Job, NodeSource, StreamSource, check_job
+from tests.gateway.blocks import summary_of
 from tests.nodes import ledger_key, make_blocks
 from tests.publishers.node_thread import node_thread, store
 
@@ -159,11 +160,13 @@ def test_a_root_that_a_node_has_stored_in_the_other_layout() -> None:
 
 
 def test_a_false_root_at_the_end_of_a_stored_block(tmp_path: Path) -> None:
+    """Not of the last one: a node that finds that does not start."""
     ledger = Ledger.open(tmp_path)
-    ledger.append([VerifiedBlock(0, BLOCKS[0].items, bytes(48))])
+    root_hashes = bytes(48), summary_of(list(BLOCKS[1].items)).root_hash
+    ledger.append([VerifiedBlock(n, BLOCKS[n].items, root_hash) for n, root_hash in enumerate(root_hashes)])
     ledger.close()
     with node_thread(tmp_path) as node:
-        [job] = StreamSource(node.tcp_address, ALL).jobs()
+        job, _ = StreamSource(node.tcp_address, ALL).jobs()
     root_hash = check_job(VERIFIER, Job(0, items=BLOCKS[0].items)).summary
     assert root_hash is not None
     assert str(check_job(VERIFIER, job).refusal) == (

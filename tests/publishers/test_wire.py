@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from gateway.api import block_items_pb2, publish_pb2
+from gateway.block_numbers import U64_MAX
 from publishers.number_range import NUMBER_MAX
 from publishers.signals import (
-    NO_BLOCK,
     Acknowledged,
     EndCode,
     EndStreamCode,
@@ -34,7 +34,7 @@ Request = publish_pb2.PublishStreamRequest
         (Response(skip_block=Response.SkipBlock(block_number=5)), Skipped(5)),
         (Response(resend_block=Response.ResendBlock(block_number=5)), ResendAsked(5)),
         (Response(node_behind_publisher=Response.BehindPublisher(block_number=5)), NodeBehind(5)),
-        (Response(node_behind_publisher=Response.BehindPublisher(block_number=NO_BLOCK)), NodeBehind(None)),
+        (Response(node_behind_publisher=Response.BehindPublisher(block_number=U64_MAX)), NodeBehind(None)),
         (
             Response(
                 end_stream=Response.EndOfStream(
@@ -52,7 +52,7 @@ Request = publish_pb2.PublishStreamRequest
             NodeBehind(NUMBER_MAX),
         ),
         (
-            Response(end_stream=Response.EndOfStream(block_number=NO_BLOCK)),
+            Response(end_stream=Response.EndOfStream(block_number=U64_MAX)),
             StreamEnded(EndCode.UNKNOWN, None, 0),
         ),
         (Response(), None),

@@ -106,9 +106,11 @@ class AnswerRules(Picture):
             if any(isinstance(one, Send) and isinstance(one.response, Behind) for one in now.actions):
                 number = now.args[1]
         elif now.name == "end_stream" and self._before:
-            latest = now.kwargs.get("latest")
-            number = latest if latest is not None and latest >= self.next_number else None
-        return number if number is not None and (self.target is None or number > self.target) else None
+            target = now.kwargs.get("target")
+            number = target if target is not None and target >= self.next_number else None
+        if number is None or number >= 1 << 63:  # what no block can have is no target
+            return None
+        return number if (self.target is None or number > self.target) else None
 
     def _is_last_source(self) -> bool:
         """Whether the sender said ERROR as the only one; those whom it thereby timed out were still there."""
@@ -135,7 +137,7 @@ class AnswerRules(Picture):
                 self._expect(
                     last == self.reported_last, "Behind tells L", f"{last}, not {self.reported_last}"
                 )
-                stream.next_offer = 0 if last is None else last + 1
+                stream.next_offer = 0 if self.is_unsettled else self.next_number
             case Resend(number):
                 self._resent(stream, number)
             case EndOfStream() as end:
@@ -195,18 +197,21 @@ class AnswerRules(Picture):
         name, args, sender, actions = now.name, now.args, now.sender, now.actions
         now_ns = self.world.now_ns
         drops = [action for action in actions if isinstance(action, Drop)]
-        self._expect(
-            end.last_number == self.reported_last,
-            "EndOfStream tells L",
-            f"{end.last_number} {self.reported_last}",
-        )
+        is_below = name == "header" and end.status is EndStatus.ERROR
+        told = None if is_below else self.reported_last  # nobody may take such a block as stored
+        self._expect(end.last_number == told, "EndOfStream tells L", f"{end.last_number} {told}")
         match end.status:
             case EndStatus.SUCCESS:
                 right = self.shutting_down or self.retired
             case EndStatus.INVALID_REQUEST:
                 right = sender is stream and name in ("bad_request", "header", "items", "block_end")
             case EndStatus.ERROR:
-                right = name == "publisher_failed" and sender is stream
+                right = (name in ("publisher_failed", "header") and sender is stream) or any(
+                    drop.block_number == end.proximate_number and drop.failure is Failure.UNCHECKED
+                    for drop in drops
+                )
+                if is_below:
+                    self._answer(stream, args[1], "below first")
             case EndStatus.TIMEOUT:
                 idle_ns = self._rules.idle_timeout_ns
                 idle = stream.state == "fresh" and bool(idle_ns) and now_ns >= stream.since_ns + idle_ns

@@ -114,7 +114,7 @@ class SimChecks(ProofChecks):
     ) -> Verdict:
         """See `ProofChecks.check`."""
         await asyncio.sleep(self._world.between(*self._options.job_ns) / 1e9)
-        return Verdict(self.check_now(summary), None)
+        return Verdict(self.check_now(summary), None, is_root_signed=True)
 
 
 class SimThread(WorkThread):
@@ -132,7 +132,7 @@ class SimService(PublishService):
 
     def __init__(self, node: SimNode, conductor: Conductor, options: Options) -> None:
         limits = AdmissionLimits(messages_per_second=options.messages_per_second)
-        super().__init__(conductor, options.message_bytes_max, Admission(limits))
+        super().__init__(conductor, Admission(limits))
         self._node = node
 
     def _handle(self, outbox: Outbox, request: Any) -> None:
@@ -215,12 +215,15 @@ class SimNode:
             stall_blocks=options.stall_blocks,
             idle_timeout_ns=options.idle_timeout_ns,
             duplicate_skip_window=options.duplicate_skip_window,
+            proof_idle_ns=options.proof_idle_ns,
+            stray_messages_max=options.stray_messages_max,
             inflight_bytes_max=options.inflight_bytes_max,
             publisher_bytes_max=options.publisher_bytes_max,
         )
-        first = options.first_number
-        arbiter = WatchedArbiter(self.ledger.last_number, first, rules, self.oracle, coverage)
-        self.oracle.begin(rules, first, self.ledger.last_number)
+        last = self.ledger.last_number
+        first = options.first_number if last is None else self.ledger.first_number
+        arbiter = WatchedArbiter(last, first, rules, self.oracle, coverage)
+        self.oracle.begin(rules, first, last)
         proofs, metrics = _shared()
         gate = None
         if options.min_standbys:

@@ -44,11 +44,12 @@ class Options:
     """Proofs are checked as in a process of their own."""
     first_block: int | str | None = None
     block_bytes_max: int = 64 * 1024
-    message_bytes_max: int = 32 * 1024
     block_timeout_ns: int = 6 * SECOND_NS
     stall_blocks: int = 3
     idle_timeout_ns: int = 30 * SECOND_NS
-    duplicate_skip_window: int = 0
+    duplicate_skip_window: int = 5
+    proof_idle_ns: int = 2 * SECOND_NS
+    stray_messages_max: int = 1000
     responses_max: int = 4096
     inflight_bytes_max: int = 1 << 30
     publisher_bytes_max: int = 1 << 30
@@ -143,6 +144,10 @@ def draw(seed: int, steps: int | None = None) -> Options:
     options = replace(
         _without_slow_disk(seed, steps), pause_ns=(0, dice.choice([1, 4, 30, 400]) * MILLISECOND_NS)
     )
+    if (
+        options.first_block
+    ):  # a node that does not answer might store what this one does not: it is waited for
+        options = replace(options, elsewhere=False)
     return _burst(options, dice) if dice.random() < 0.2 else options
 
 
@@ -180,7 +185,9 @@ def _without_slow_disk(seed: int, steps: int | None) -> Options:
         block_timeout_ns=(1 if slow else 6) * SECOND_NS,
         stall_blocks=dice.choice([1, 2, 3, 3, 0]),
         idle_timeout_ns=dice.choice([3, 30, 300]) * SECOND_NS,
-        duplicate_skip_window=dice.choice([0, 0, 0, 1, 3, 100]),
+        duplicate_skip_window=dice.choice([0, 0, 5, 1, 3, 100]),
+        proof_idle_ns=random.Random(f"proofs {seed}").choice([100 * MILLISECOND_NS, 2 * SECOND_NS]),
+        stray_messages_max=random.Random(f"strays {seed}").choice([0, 1, 3, 1000]),
         responses_max=dice.choice([2, 8, 4096, 4096]),
         inflight_bytes_max=dice.choice([400, 2000, 1 << 30, 1 << 30]),
         messages_per_second=pace_of_node,

@@ -23,6 +23,7 @@ from gateway.race_actions import (
     Idle,
     Send,
     SourceError,
+    Stray,
     Verify,
 )
 from gateway.race_facts import RaceRules
@@ -32,7 +33,7 @@ from tests.simulation.options import Options
 from tests.simulation.picture import SLACK_NS, Block, Stream, held_bytes
 from tests.simulation.storage import Storage
 from tests.simulation.texts import brief, text_of
-from tests.simulation.true_chain import true_blocks
+from tests.simulation.true_chain import true_blocks, with_proof_of_no_key
 from tests.simulation.world import World
 
 
@@ -185,6 +186,10 @@ class Oracle(AnswerRules):
         if name == "connected" and (self.disk_failed or is_unwelcome):
             status = EndStatus.PERSISTENCE_FAILED if self.disk_failed else EndStatus.SUCCESS
             self._must_end(args[0], status)
+        elif name == "connected":
+            others = [one for one in self.streams.values() if one.is_ready and one.publisher_id != args[0]]
+            if len(others) == 1 and not others[0].is_peer and (block := others[0].block) is not None:
+                block.timed_from_ns = self.world.now_ns  # from now on somebody else could bring it
         elif name == "committed":
             self._committed(subject)
         elif name == "commit_failed":
@@ -233,23 +238,31 @@ class Oracle(AnswerRules):
             return True
         if name in ("header", "items"):
             new = args[2] if name == "header" else args[1]
-            if state == "fresh" and name == "items":
-                return True
-            if name == "items" and not kwargs["only_proofs"] and state in ("proven", "between"):
+            if name == "header":
+                stream.stray_count = 0
+            if name == "items" and state in ("fresh", "between"):
+                return self._is_stray(stream)
+            if name == "items" and not kwargs["only_proofs"] and state == "proven":
                 return True
             block = stream.block
             appends = name == "items" and state in ("sending", "proven") and block is not None
             if appends and block is not None:
                 return block.size_bytes + sum(map(len, new)) > self._rules.block_bytes_max
         if name == "block_end":
-            if state == "fresh":
-                return True
             if state in ("sending", "proven"):
                 assert stream.block is not None
                 return bool(stream.block.number != args[1])
-            if state == "between":
-                return bool(stream.last_ended != args[1])
+            if state == "fresh" or (state == "between" and stream.last_ended != args[1]):
+                return self._is_stray(stream)
         return False
+
+    def _is_stray(self, stream: Stream) -> bool:
+        """Take in a message that belongs to no block: it is dropped, unless there are too many in a row."""
+        stream.stray_count += 1
+        is_too_many = stream.stray_count > self._rules.stray_messages_max
+        is_told = any(isinstance(one, Stray) for one in self._now.actions)
+        self._expect(is_told != is_too_many, "A stray message is dropped and counted", stream.name)
+        return is_too_many
 
     # --- one action ----------------------------------------------------------------------------------------
 
@@ -405,14 +418,20 @@ class Oracle(AnswerRules):
         now_ns = self.world.now_ns
         match failure:
             case Failure.REFUSED:
-                return name == "refused" and tuple(block.items) != true_blocks()[block.number].items
+                true_items, items = true_blocks()[block.number].items, tuple(block.items)
+                return name == "refused" and items not in (
+                    true_items,
+                    with_proof_of_no_key(block.number).items,
+                )
+            case Failure.UNCHECKED:
+                return name == "refused" and tuple(block.items) == with_proof_of_no_key(block.number).items
             case Failure.BAD_REQUEST:
                 return is_own and name in ("bad_request", "items", "block_end") and not block.complete
             case Failure.TOO_LARGE:
                 return is_own and name in ("header", "items")
             case Failure.TIMED_OUT:
-                timeout_ns = self._rules.block_timeout_ns
-                late = bool(timeout_ns) and now_ns >= block.timed_from_ns + timeout_ns
+                due_ns = self.late_at_ns(block)
+                late = due_ns is not None and now_ns >= due_ns
                 return name == "tick" and late and self.lowest_sent() is block
             case Failure.STALLED:
                 return self.stalled() is block
@@ -500,6 +519,7 @@ _FROM_PUBLISHERS = frozenset(
 _NOT_BLAMED = frozenset({Failure.SENT_BACK, Failure.RESTARTED, Failure.STREAM_ENDED, Failure.NODE})
 _HEARS = {
     Failure.REFUSED: EndStatus.BAD_BLOCK_PROOF,
+    Failure.UNCHECKED: EndStatus.ERROR,
     Failure.BAD_REQUEST: EndStatus.INVALID_REQUEST,
     Failure.TOO_LARGE: EndStatus.INVALID_REQUEST,
     Failure.TIMED_OUT: EndStatus.TIMEOUT,

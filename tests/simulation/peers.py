@@ -14,12 +14,12 @@ import grpc
 from grpc import aio
 
 from gateway.api import block_items_pb2, node_pb2, subscribe_pb2
+from gateway.block_numbers import to_wire
 from tests.simulation.coverage import EXPECTED, Coverage
 from tests.simulation.options import Options
 from tests.simulation.true_chain import true_blocks, with_broken_proof
 from tests.simulation.world import MILLISECOND_NS, SECOND_NS, World
 
-U64_MAX = (1 << 64) - 1
 STALL_SECONDS = 3.0
 """A peer that is silent for so long is left."""
 _Response = subscribe_pb2.SubscribeStreamResponse
@@ -99,7 +99,7 @@ class PeerChannel:
         if self._fault == "does not answer":
             raise unavailable("nobody listens")
         last = self._peers.last_of(self._address)
-        return node_pb2.ServerStatusResponse(last_available_block=U64_MAX if last < 0 else last)
+        return node_pb2.ServerStatusResponse(last_available_block=to_wire(None if last < 0 else last))
 
     def unary_stream(self, path: str, **_: object) -> Callable[..., Any]:
         """Make the call that subscribes."""

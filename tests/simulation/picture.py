@@ -64,6 +64,9 @@ class Stream:
     sent_back_to: int | None = None
     """The block that it was asked to send again, while it has offered only later ones since."""
     proof_ns: int = 0
+    """When its last items came."""
+    stray_count: int = 0
+    """Messages that belong to no block since its last header."""
     acknowledged: int | None = None
     skipped_old: bool = False
     """It was told to skip a block of before its connection."""
@@ -149,10 +152,8 @@ class Picture:
 
     @property
     def reported_last(self) -> int | None:
-        """L as it is told; an empty node that begins at K says K - 1."""
-        if self.is_unsettled:
-            return None
-        return self.next_number - 1 if self.next_number else None
+        """L as it is told; None for a node that holds nothing, wherever it begins."""
+        return self.last
 
     @property
     def next_unstreamed(self) -> int:
@@ -174,6 +175,23 @@ class Picture:
         if name not in blamed:
             return True
         return all(stream.name in blamed for stream in self.streams.values() if stream.is_ready)
+
+    def is_alone(self, stream: Stream) -> bool:
+        """Whether nobody else is connected, so that nobody else could bring a block."""
+        return not any(other.is_ready for other in self.streams.values() if other is not stream)
+
+    def late_at_ns(self, block: Block) -> int | None:
+        """Rule 7: when the winner of a block has had its time; None: never.
+
+        One that is alone may take as long as it goes on sending.
+        """
+        timeout_ns, idle_ns = self._rules.block_timeout_ns, self._rules.idle_timeout_ns
+        winner = self.streams[block.winner]
+        if not timeout_ns:
+            return None
+        if block.is_of_peer or not self.is_alone(winner):
+            return block.timed_from_ns + timeout_ns
+        return max(block.timed_from_ns + timeout_ns, winner.proof_ns + idle_ns) if idle_ns else None
 
     def lowest_in_flight(self) -> Block | None:
         """The block being sent that all others wait for."""
@@ -215,11 +233,11 @@ class Picture:
         """Rule 1."""
         if self.is_unbegun():
             return "accept" if self.may_send(stream.name, number) else "skip"
-        if number < self.next_number and self.is_unsettled:
-            return "skip"
+        if number < self.next_number and (self.last is None or number < (self.first or 0)):
+            return "below first"
         if number < self.next_number:
             is_close = number >= self.next_number - self._rules.duplicate_skip_window
-            return "skip" if is_close and self.last is not None else "duplicate"
+            return "skip" if is_close else "duplicate"
         if number in self.blocks:
             return "skip"
         unstreamed = self.next_unstreamed
@@ -247,14 +265,12 @@ class Picture:
             self._open_since = number, now_ns
         for stream in self.streams.values():
             yield from self._stream_faults(stream, now_ns)
-        slow, timeout_ns = self.lowest_sent(), self._rules.block_timeout_ns
-        if not self.keeps_time or slow is None or slow.is_of_peer:
-            timeout_ns = 0
-        if slow is not None and timeout_ns and not (self.is_held_back(slow) or self.is_delayed(slow)):
+        slow = self.lowest_sent()
+        due_ns = None if not self.keeps_time or slow is None or slow.is_of_peer else self.late_at_ns(slow)
+        if slow is not None and due_ns and not (self.is_held_back(slow) or self.is_delayed(slow)):
             if self._lowest[0] != slow.attempt_id:
                 self._lowest = slow.attempt_id, now_ns  # it may be late already, and is noticed from now on
-            late_ns = now_ns - max(slow.timed_from_ns + timeout_ns, self._lowest[1])
-            if late_ns > self.slack_ns:
+            if now_ns - max(due_ns, self._lowest[1]) > self.slack_ns:
                 yield "Rule 7: block timeout", f"block {slow.number} of {slow.winner_name}"
         if (stalled := self.stalled()) is not None:
             yield "Rule 7: a stalled winner is timed out", f"block {stalled.number}"

@@ -11,6 +11,7 @@ from publishers.machine import MachineLimits, PublisherMachine
 from publishers.machine_tables import FINAL_STATES
 from publishers.signals import (
     Action,
+    AskFirst,
     BlockReady,
     Clock,
     CloseStream,
@@ -19,6 +20,7 @@ from publishers.signals import (
     Disconnected,
     Event,
     Finish,
+    FirstTold,
     HalfClose,
     Outcome,
     SendEndOfBlock,
@@ -50,7 +52,8 @@ class HonestPublisher:
         options: of the run.
         connect: opens a stream.
         coverage: counts what is reached.
-        check_safe: is told when it takes more blocks as safe: its name, and up to which.
+        check_safe: is told when it takes more blocks as safe: its name, up to which, and with which it began.
+        ask_first: gives the node's first block, as `serverStatus` does; None: it may be any.
     """
 
     def __init__(
@@ -60,12 +63,14 @@ class HonestPublisher:
         options: Options,
         connect: Connector,
         coverage: Coverage,
-        check_safe: Callable[[str, int], None],
+        check_safe: Callable[[str, int, int], None],
+        ask_first: Callable[[], int | None],
     ) -> None:
         self.world, self.index, self.options, self.coverage = world, index, options, coverage
         self.name = f"P{index}"
         self._connect = connect
         self._check_safe = check_safe
+        self._ask_first = ask_first
         # One is known by its certificate, one by its connection alone, the others by their name.
         self.subject = f"CN={self.name}" if index == 1 else None
         self.publisher_id = None if index == 2 else self.name
@@ -83,7 +88,8 @@ class HonestPublisher:
         self.outcome: Finish | None = None
         # Where a node may begin anywhere, not all begin with the same block.
         anywhere = options.first_block == "any" and world.chance(0.5)
-        self.begin(world.random.randrange(4) if anywhere else 0)
+        least = 0 if anywhere or world.chance(0.05) else options.first_number or 0
+        self.begin(world.random.randrange(4) if anywhere else least)
 
     def begin(self, first_number: int, **limits: int | None) -> None:
         """Begin a life of the process, with a source that starts at a block."""
@@ -104,7 +110,7 @@ class HonestPublisher:
                 **limits,  # type: ignore[arg-type]
             ),
         )
-        self._next = first_number
+        self._next = self._begun_with = first_number
         self._first_at_ns = self.world.now_ns
         self._source_told = False
         self._closing = self._writing_over = False
@@ -119,6 +125,10 @@ class HonestPublisher:
         """Begin another life, if this one is over."""
         if self.outcome is not None and not self.is_done:
             self.begin(first_number)
+
+    def _begin_with_first(self) -> None:
+        """Its user has read what the node begins with."""
+        self.begin_again(self._ask_first() or 0)
 
     @property
     def is_done(self) -> bool:
@@ -194,8 +204,9 @@ class HonestPublisher:
 
     def _begin_stream(self, life: int) -> None:
         self._closing = self._writing_over = False
-        self.checks = AnswerChecks(self.world, self.name)
-        self._hear(Connected())
+        first = self._ask_first()
+        self.checks = AnswerChecks(self.world, self.name, first)
+        self._hear(Connected(first))
         self._pump(life)
 
     # --- the machine ---------------------------------------------------------------------------------------
@@ -210,11 +221,14 @@ class HonestPublisher:
             self.world.break_rule("The publisher's machine takes every answer", f"{self.name}: {error}")
             return sends
         if machine.safe_through is not None:
-            self._check_safe(self.name, machine.safe_through)
+            self._check_safe(self.name, machine.safe_through, self._begun_with)
         for action in actions:
             match action:
                 case Connect():
                     self.world.at(self._wait_ns(action.attempt), self._open, self.life, action.gateway)
+                case AskFirst():
+                    pause_ns = self.world.between(0, 20 * MILLISECOND_NS)
+                    self.world.at(pause_ns, self._tell_first, self.connection)
                 case Finish():
                     self._finish(action)
                 case CloseStream():
@@ -225,12 +239,22 @@ class HonestPublisher:
                     sends.append(action)
         return sends
 
+    def _tell_first(self, connection: Connection | None) -> None:
+        """Answer what the machine asked on this stream, if that is open still."""
+        if connection is not None and connection is self.connection:
+            is_told = not self.is_faulty or self.world.chance(0.9)
+            self._hear(FirstTold(self._ask_first() if is_told else None))
+            self._pump(self.life)
+
     def _finish(self, finish: Finish) -> None:
         self.outcome = finish
         self.world.note(f"{self.name} is {finish.outcome.name}: {finish.reason}")
         if finish.outcome is Outcome.FAILED:
             reason = finish.reason or ""
             expected = reason == "the source broke" or "was not acknowledged within" in reason
+            if reason.startswith("no gateway stores block"):
+                expected = self.options.first_number != 0  # else every node stores all that there is
+                self.world.at(SECOND_NS, self._begin_with_first)
             self.world.expect(
                 expected, "A publisher that does right is not refused for good", f"{self.name}: {reason}"
             )

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from gateway.api import block_items_pb2, publish_pb2
 from gateway.block import Block
+from gateway.block_numbers import BLOCK_NUMBER_MAX, U64_MAX
 from tests.simulation.coverage import EXPECTED, Coverage
 from tests.simulation.network import POISON, Connection
 from tests.simulation.options import Options
@@ -22,6 +23,7 @@ from tests.simulation.true_chain import (
     with_body_of_another,
     with_broken_proof,
     with_item_missing,
+    with_proof_of_no_key,
 )
 from tests.simulation.world import MILLISECOND_NS, SECOND_NS, World
 
@@ -219,6 +221,7 @@ class Rogue:
         """A block that looks well and is wrong."""
         number = self._number()
         lies = [with_broken_proof, with_altered_item, with_item_missing, with_body_of_another]
+        lies.append(with_proof_of_no_key)
         chains = [forged_blocks()]
         # The first block of all is believed when it is signed: there is nothing before it to link to.
         first, is_empty = self._next_number()
@@ -247,7 +250,6 @@ class Rogue:
                 b"",
                 b"\x0a\xff\xff\xff\xff",
                 b"\x9a\x01\x00",
-                bytes(self.options.message_bytes_max + 1),
             ]
         )
         self._malformed.add(message)
@@ -285,6 +287,10 @@ class Rogue:
         """EndStream."""
         code = self.world.random.choice([*_END_CODE.values(), 77])
         earliest, latest = self._number(-3, 0, 3), self._number(-3, 0, 3, 9)
+        if self.world.chance(0.3):  # as Java says that there is none, what nobody can mean, what nobody has
+            odd = (U64_MAX, BLOCK_NUMBER_MAX + 1, BLOCK_NUMBER_MAX + 5, BLOCK_NUMBER_MAX, 10**15)
+            earliest = self.world.random.choice([earliest, *odd])
+            latest = self.world.random.choice([latest, *odd])
         if code in _END_CODE.values():
             self.coverage.count("EndStream", _END_CODE.Name(code))  # type: ignore[arg-type]
         yield _end_stream(code, earliest, latest)

@@ -141,7 +141,7 @@ class Simulation:
         self.standbys = Standbys(world, options, coverage)
         self._start_node()
         self.publishers = [
-            HonestPublisher(world, index, options, self.connect, coverage, self._check_safe)
+            HonestPublisher(world, index, options, self.connect, coverage, self._check_safe, self._first)
             for index in range(options.publishers)
         ]
         self.rogues = [
@@ -243,11 +243,12 @@ class Simulation:
         for publisher in self.publishers:
             publisher.is_faulty = False
             if publisher.outcome is not None and not publisher.is_done:
-                publisher.begin(0 if publisher.index == 0 else publisher.machine.safe_through or 0)
+                safe = 0 if publisher.index == 0 else publisher.machine.safe_through or 0
+                publisher.begin(max(safe, self._first() or 0))
         # Somebody has to have every block; the others may have lost what they held.
         done = self.publishers[0].machine.state in FINAL_STATES
         if not done or self._next_number()[0] < self.options.blocks:
-            self.publishers[0].begin(0)
+            self.publishers[0].begin(self._first() or 0)
 
     def _is_well(self) -> bool:
         return (
@@ -290,8 +291,22 @@ class Simulation:
 
     # --- what is checked after every step -------------------------------------------------------------------
 
-    def _check_safe(self, name: str, safe: int) -> None:
-        """Check what a publisher takes as safe, and will therefore forget."""
+    def _first(self) -> int | None:
+        """The first block that the node has or will have, as its status says; None: it may be any."""
+        ledger = None if self.node is None else self.node.ledger
+        if ledger is None or ledger.first_number is None or ledger.last_number is None:
+            return self.options.first_number
+        return ledger.first_number
+
+    def _check_safe(self, name: str, safe: int, begun_with: int) -> None:
+        """Check what a publisher that began with a block takes as safe, and will therefore forget."""
+        first = self._first()
+        if self.node is not None and safe >= begun_with:
+            self.world.expect(
+                first is not None and first <= begun_with,
+                "No block below a node's first one is taken as stored",
+                f"{name} believes {begun_with} to {safe}, the first here is {first}",
+            )
         if safe >= (self.options.first_number or 0):
             self.standbys.check_held(safe, f"{name} believes {safe}")
         if safe > self._durable_through:

@@ -95,6 +95,15 @@ def with_broken_proof(number: int) -> Block:
 
 
 @cache
+def with_proof_of_no_key(number: int) -> Block:
+    """The block with a proof of a kind for which the node has no key: TSS, by its size."""
+    block = true_blocks()[number]
+    item = block_pb2.BlockItem.FromString(block.items[-1])
+    item.block_proof.signed_block_proof.block_signature = bytes(2920)
+    return Block(number, (*block.items[:-1], item.SerializeToString()))
+
+
+@cache
 def with_altered_item(number: int) -> Block:
     """The block with another state change than it was signed with."""
     block, other = true_blocks()[number], true_blocks()[(number + 1) % BLOCKS_MAX]

@@ -72,6 +72,11 @@ class WatchedArbiter(Arbiter):
         self._coverage.count("arbiter event", "reinstate")
         self._oracle.reinstated()
 
+    def forget_catch_up_target(self) -> None:
+        """See `Arbiter.forget_catch_up_target`."""
+        super().forget_catch_up_target()
+        self._oracle.target = None
+
     def hold_back(self, publisher_id: PublisherId) -> None:
         """See `Arbiter.hold_back`."""
         super().hold_back(publisher_id)
@@ -125,8 +130,6 @@ class WatchedArbiter(Arbiter):
         self._coverage.count("answer", type(response).__name__)
         super()._send(stream, response)
 
-    def _end(
-        self, stream: StreamFacts, status: EndStatus, reason: str, *, proximate_number: int | None = None
-    ) -> None:
+    def _end(self, stream: StreamFacts, status: EndStatus, reason: str, **told: Any) -> None:
         self._coverage.count("EndOfStream", status.name)
-        super()._end(stream, status, reason, proximate_number=proximate_number)
+        super()._end(stream, status, reason, **told)

@@ -30,7 +30,7 @@ from gateway import publish_service, subscribe_service
 from gateway.addresses import parse_address
 from gateway.api import block_items_pb2, publish_pb2, publish_pb2_grpc, subscribe_pb2
 from gateway.block import Block
-from gateway.subscription import U64_MAX
+from gateway.block_numbers import U64_MAX
 from publishers.client import ClientOptions, PublishClient
 from publishers.errors import PublisherError
 from publishers.maker import BlockMaker

@@ -152,7 +152,7 @@ def test_what_cannot_be_shown_is_named(tmp_path: Path) -> None:
 def test_a_node_of_another_kind_of_network(tmp_path: Path) -> None:
     with node_thread(tmp_path / "empty") as empty:
         assert str(refusal(empty.grpc_address)) == (
-            f"node {empty.grpc_address}: got NOT_FOUND, expected block 0"
+            f"node {empty.grpc_address}: got NOT_AVAILABLE, expected block 0"
         )
     data_dir = tmp_path / "own"
     store(data_dir, make_blocks(1))

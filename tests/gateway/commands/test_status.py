@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+import gateway
 from gateway.commands import status
 from gateway.commands.status import command
 from gateway.node import Node
@@ -54,6 +55,23 @@ def test_json(node: Node) -> None:
     assert printed["common_block"] == 2
     assert printed["agree"] is None
     assert printed["nodes"][0]["verification_mode"] == "full"
+    detail = printed["nodes"][0]["detail"]
+    assert detail["version"] == gateway.__version__
+    assert detail["stored_ranges"] == [[0, 2]]
+    assert "Ed25519 block proof" in detail["plugins"]["sluice.verification"]
+    assert (detail["tss"], detail["address_books"]) == (None, [])
+
+
+def test_the_detail_in_words(node: Node) -> None:
+    lines = run(node.grpc_address, "--detail").output.splitlines()
+    assert lines[2:5] == [
+        "",
+        str(node.grpc_address),
+        f"  version       {gateway.__version__}, blocks of HAPI 0.78.0",
+    ]
+    assert "  blocks        0 to 2" in lines
+    assert "  sluice.block-access: getBlock" in lines
+    assert len(run(node.grpc_address).output.splitlines()) == 2
 
 
 @pytest.mark.parametrize(
@@ -99,7 +117,7 @@ def test_watching_prints_again_and_again_until_it_is_interrupted(node: Node, tmp
 def test_watching_has_one_event_loop_that_ctrl_c_ends_at_any_time(monkeypatch: pytest.MonkeyPatch) -> None:
     loops: list[asyncio.AbstractEventLoop] = []
 
-    async def collect(_: object, __: object) -> NodesView:
+    async def collect(_: object, __: object, *, detail: bool) -> NodesView:
         loops.append(asyncio.get_running_loop())
         assert len(loops) <= 3, "the signal was lost"
         if len(loops) == 3:

@@ -90,7 +90,7 @@ def test_every_known_proof_must_hold_and_one_must_be_there() -> None:
             assert FULL.verify(with_proofs(*proofs)) == FULL.verify(with_proofs(bad))
             assert FULL.verify(with_proofs(*proofs)) is not None
     assert FULL.verify(with_proofs(LATER_KIND)) == Refusal(
-        RefusalKind.BAD_PROOF, "block proofs", "only unknown kinds", "at least one of a known kind"
+        RefusalKind.UNSUPPORTED, "block proofs", "only unknown kinds", "at least one of a known kind"
     )
 
 
@@ -204,13 +204,26 @@ def test_it_can_be_sent_to_another_process() -> None:
 
 def test_a_signature_of_no_known_size_is_refused_not_passed_over() -> None:
     refusal = Refusal(
-        RefusalKind.BAD_PROOF,
+        RefusalKind.UNSUPPORTED,
         "signed block proof",
         "a signature of 63 bytes",
         "64 (Ed25519), 2920 or 3432 (TSS)",
     )
     assert FULL.verify(with_proofs(proof_item(3, bytes(63)))) == refusal
     assert FULL.verify(with_proofs(good_proof(), proof_item(3, bytes(63)))) == refusal
+    empty = FULL.verify(with_proofs(good_proof(), proof_item(3, b"")))
+    assert empty is not None
+    assert empty.kind is RefusalKind.MISSING_FIELD
+
+
+def test_a_bad_proof_goes_before_one_that_cannot_be_checked() -> None:
+    bad, unchecked = proof_item(3), proof_item(3, bytes(2920))
+    for proofs in ((bad, unchecked), (unchecked, bad)):
+        assert FULL.verify(with_proofs(*proofs)) == FULL.verify(with_proofs(bad))
+    for proofs in ((good_proof(), unchecked), (unchecked, good_proof())):
+        refusal = FULL.verify(with_proofs(*proofs))
+        assert refusal is not None
+        assert refusal.kind is RefusalKind.MISSING_VERIFICATION_DATA
 
 
 def test_a_proof_that_does_not_parse_is_refused() -> None:

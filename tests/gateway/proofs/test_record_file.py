@@ -95,12 +95,27 @@ def test_nodes_that_cannot_count_are_passed_over() -> None:
     good = [(node_id, sign(file, node_id)) for node_id in range(3)]
     strange = (9, good[0][1])
     assert check_signatures([strange, good[0], good[1]]) is None
-    assert check_signatures([strange, good[0]]) == too_few(1)
     assert check_signatures([good[0], good[0]]) == too_few(1)
     assert check_signatures([good[0], (0, b"bad copy"), good[1]]) is None
     assert check_signatures([(1, b""), (2, bytes(256)), good[0]]) == too_few(1)
     assert check_signatures([(1, b""), (2, bytes(256)), good[0], good[1]]) is None
     assert check_signatures([((1 << 64) - 1, good[0][1]), good[0], good[1]]) is None
+
+
+def test_an_address_book_without_a_needed_nodes_key_blames_nobody() -> None:
+    """With the key of node 9 the proof could hold; without it, nobody can tell."""
+    good = (0, sign(contents(), 0))
+    for proof in ([good, (9, b"x")], [(9, b"x"), good, (9, b"y")], [good, (0, b"z"), (9, b"x")]):
+        refusal = check_signatures(proof)
+        assert refusal is not None
+        assert refusal.kind is RefusalKind.MISSING_VERIFICATION_DATA
+        assert refusal.got == (
+            "1 nodes that signed, and signatures of nodes without a key in the address book: 9"
+        )
+    assert check_signatures([(9, b"x")]) == too_few(0)
+    many = check_signatures([(node_id, b"x") for node_id in range(100, 120)])
+    assert many is not None
+    assert many.got.endswith(": 100, 101, 102, 103, 104, 105, 106, 107, …")
 
 
 def test_one_signature_that_does_not_verify_refuses_the_proof() -> None:

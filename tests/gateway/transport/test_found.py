@@ -94,7 +94,11 @@ class _Gate:
     def ask(self, stream_id: int, size: int) -> bool:
         return False
 
+    def publishes(self, stream_id: int) -> None: ...
+
     def progressed(self, stream_id: int, size: int) -> None: ...
+
+    def came(self, stream_id: int) -> None: ...
 
     def done(self, stream_id: int) -> None: ...
 
@@ -136,7 +140,8 @@ def test_a_client_for_whom_there_is_no_socket_is_let_go(monkeypatch: pytest.Monk
         door = Door(DoorPlan(DoorLimits()), DoorNotes("grpc.listen"))
         door.listen([listener])
         with socket.create_connection(listener.getsockname()[:2]) as client:
-            await asyncio.sleep(0.1)
+            while not door.connections:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
             with monkeypatch.context() as patch:
                 patch.setattr("gateway.transport.door.socket.socket", _no_socket)
                 client.sendall(CLIENT_PREFACE + frame(Kind.PING, 0, 0, b"a secret"))

@@ -57,4 +57,4 @@ def test_the_example_that_must_come_out_exactly(tmp_path: Path, monkeypatch: pyt
         for publisher in (alice, bob, carol):
             await publisher.expect("ack 12")
 
-    play(tmp_path, scene)
+    play(tmp_path, scene, publish_duplicate_skip_window=0)

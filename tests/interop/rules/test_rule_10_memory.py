@@ -273,7 +273,7 @@ def test_messages_of_very_many_items_are_taken_up_one_at_a_time_and_hold_up_nobo
             await other.expect("ack 9", "ack 10", "end INVALID_REQUEST last 10 about 0", "closed")
         assert looked_at == [crowd] * 3
 
-    play(tmp_path, scene)
+    play(tmp_path, scene, publish_stray_messages_max=0)
 
 
 async def ask_for_ever(deaf: Publisher) -> None:

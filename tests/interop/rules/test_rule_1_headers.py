@@ -27,7 +27,7 @@ def test_a_stored_block_is_a_duplicate_and_only_that_stream_ends(tmp_path: Path)
         for publisher in (alice, bob):
             await publisher.expect("ack 9")
 
-    play(tmp_path, scene)
+    play(tmp_path, scene, publish_duplicate_skip_window=0)
 
 
 def test_the_answer_is_read_by_one_who_is_in_the_middle_of_a_large_block(tmp_path: Path) -> None:
@@ -45,7 +45,7 @@ def test_the_answer_is_read_by_one_who_is_in_the_middle_of_a_large_block(tmp_pat
         await alice.expect("end DUPLICATE_BLOCK last 8 about 0", "closed")
         assert await alice.call.code() is grpc.StatusCode.OK
 
-    play(tmp_path, scene)
+    play(tmp_path, scene, publish_duplicate_skip_window=0)
 
 
 def test_inside_the_window_a_duplicate_is_skipped_and_its_publisher_goes_on(tmp_path: Path) -> None:
@@ -188,14 +188,40 @@ def test_an_empty_node_begins_where_it_is_told(tmp_path: Path) -> None:
     async def scene(stage: Stage) -> None:
         (alice,) = await stage.publishers("alice")
         await alice.block(BLOCKS[6])
-        await alice.expect("behind 4")
+        await alice.expect("behind none")
         await alice.block(BLOCKS[5], BLOCKS[6])
         await alice.expect("ack 5", "ack 6")
         bob = await stage.publisher("bob")
         await offer(bob, 4)
-        await bob.expect("end DUPLICATE_BLOCK last 6 about 0", "closed")
+        await bob.expect("end ERROR last none about 4", "closed")
 
     play(tmp_path, scene, committed=0, first_block=5)
+
+
+def test_nobody_is_told_that_a_block_below_the_first_one_is_stored(tmp_path: Path) -> None:
+    """Neither at an empty node, nor inside the window of one that has begun, nor after a restart."""
+
+    async def early(stage: Stage, number: int) -> None:
+        publisher = await stage.publisher("early")
+        await offer(publisher, number)
+        await publisher.expect(f"end ERROR last none about {number}", "closed")
+
+    async def empty(stage: Stage) -> None:
+        await early(stage, 0)
+        await early(stage, 4)
+        (alice,) = await stage.publishers("alice")
+        await alice.block(BLOCKS[5])
+        await alice.expect("ack 5")
+        await early(stage, 4)
+
+    async def begun(stage: Stage) -> None:
+        await early(stage, 4)
+        (alice,) = await stage.publishers("alice")
+        await offer(alice, 5)
+        await alice.expect("skip 5")
+
+    play(tmp_path, empty, committed=0, first_block=5)
+    play(tmp_path, begun, committed=0)
 
 
 def test_an_empty_node_may_begin_with_whatever_comes_and_says_so(

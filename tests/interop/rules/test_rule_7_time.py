@@ -111,11 +111,39 @@ def test_time_limits_run_by_themselves(tmp_path: Path) -> None:
     """Without the test's clock: the node's own timer."""
 
     async def scene(stage: Stage) -> None:
-        (alice,) = await stage.publishers("alice")
+        alice, _ = await stage.publishers("alice", "bob")
         await alice.items(*BLOCKS[9].items[:2])
         await alice.expect("end TIMEOUT last 8 about 9", "closed")
 
     play(tmp_path, scene, publish_block_timeout_seconds=0.2)
+
+
+def test_a_publisher_that_is_alone_may_take_its_time_until_somebody_else_is_there(tmp_path: Path) -> None:
+    async def scene(stage: Stage) -> None:
+        (alice,) = await stage.publishers("alice")
+        await begin(stage, alice, 9)
+        stage.clock.jump(200)
+        bob = await stage.publisher("bob")
+        await offer(bob, 9)
+        await bob.expect("skip 9")
+        stage.clock.jump(5.9)
+        await offer(bob, 9)
+        await bob.expect("skip 9")
+        stage.clock.jump(0.2)
+        await alice.expect("end TIMEOUT last 8 about 9", "closed")
+        await bob.expect("resend 9")
+
+    play(tmp_path, scene)
+
+
+def test_a_publisher_that_is_alone_and_silent_is_ended(tmp_path: Path) -> None:
+    async def scene(stage: Stage) -> None:
+        (alice,) = await stage.publishers("alice")
+        await begin(stage, alice, 9)
+        stage.clock.jump(301)
+        await alice.expect("end TIMEOUT last 8 about 9", "closed")
+
+    play(tmp_path, scene)
 
 
 # --- the node's own time ------------------------------------------------------------------------------------
@@ -227,4 +255,10 @@ def test_time_in_which_the_node_looks_at_messages_of_very_many_items_is_nobodys(
         await alice.expect("end BAD_BLOCK_PROOF last 8 about 9", "closed")
         assert begun == [len(crowd)] * 2
 
-    play(tmp_path, scene, publish_block_timeout_seconds=0.5, block_time_seconds=0.25)
+    play(
+        tmp_path,
+        scene,
+        publish_block_timeout_seconds=0.5,
+        block_time_seconds=0.25,
+        publish_stray_messages_max=0,
+    )

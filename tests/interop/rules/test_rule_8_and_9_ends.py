@@ -13,6 +13,7 @@ import pytest
 from gateway import publish_service
 from gateway.admission import Admission
 from gateway.api import publish_pb2
+from gateway.block_numbers import U64_MAX, from_wire
 from gateway.ledger import Ledger
 from gateway.race import Arbiter
 from gateway.race_actions import Action, PublisherId
@@ -66,8 +67,21 @@ def test_subscribers_are_told_of_an_error_when_nobody_else_streams(tmp_path: Pat
         ("TOO_FAR_BEHIND", 20, 33, 33, False),
         ("TOO_FAR_BEHIND", 33, 33, 33, False),
         ("TOO_FAR_BEHIND", 0, 8, None, False),
-        ("TOO_FAR_BEHIND", 34, 33, None, True),
-        ("RESET", 34, 33, None, True),
+        # Nothing of what it holds is acknowledged.
+        ("TOO_FAR_BEHIND", 34, 33, 33, False),
+        ("TOO_FAR_BEHIND", 9, 8, None, False),
+        ("TOO_FAR_BEHIND", 34, 20, 33, False),
+        ("RESET", 34, 33, None, False),
+        # As Java says that there is none.
+        ("TOO_FAR_BEHIND", 34, U64_MAX, 33, False),
+        ("TOO_FAR_BEHIND", 34, 1 << 63, 33, False),
+        ("TOO_FAR_BEHIND", 0, U64_MAX, None, False),
+        ("TOO_FAR_BEHIND", U64_MAX, 33, 33, False),
+        ("TOO_FAR_BEHIND", U64_MAX, U64_MAX, None, False),
+        ("TOO_FAR_BEHIND", 1 << 63, 1 << 63, None, False),
+        # What no block can have.
+        ("TOO_FAR_BEHIND", 34, (1 << 63) + 1, None, True),
+        ("TOO_FAR_BEHIND", U64_MAX - 1, 33, None, True),
         ("RESET", 20, 33, None, False),
         ("UNKNOWN", 0, 0, None, True),
         (77, 0, 0, None, True),
@@ -93,7 +107,8 @@ def test_what_end_stream_says_is_noted(
         assert stage.node.conductor.catch_up_target == target
 
     play(tmp_path, scene)
-    said = {"publisher": "alice", "code": str(code), "earliest": earliest, "latest": latest}
+    told = {"earliest": from_wire(earliest), "latest": from_wire(latest)}
+    said = {"publisher": "alice", "code": str(code), **told}
     expected = {True: [said], False: []}
     assert logged(caplog, "EndStream breaks the protocol") == expected[is_wrong]
     assert logged(caplog, "publisher ends its stream") == expected[not is_wrong]

@@ -259,7 +259,7 @@ def test_abort_says_what_is_stored(tmp_path: Path, caplog: pytest.LogCaptureFixt
     # What goes wrong in asking would be all that Spark shows.
     writer(gateways="127.0.0.1:1", tls_ca=str(tmp_path / "none.crt")).abort([])
     assert [text for text in caplog.messages if text.startswith("the job failed")] == [
-        "the job failed; blocks up to 4 are stored, run it again to go on",
+        "the job failed; the gateways hold blocks 0 to 4, run it again to go on",
         "the job failed; blocks up to 3 are stored, run it again to go on",
         "the job failed; as far as is known no block is stored",
     ]

@@ -5,8 +5,17 @@ from __future__ import annotations
 import pytest
 
 from gateway.channels import ClientTls
+from gateway.setting_kinds import Size
+from gateway.settings import SETTINGS
 from publishers.errors import OptionError
-from publishers.spark.gateway_options import gateway_tls, gateways_of, rotated, tls_gateway_options
+from publishers.limits import MESSAGE_BYTES_MAX, MESSAGE_OPTION_MAX, MESSAGE_OPTION_MIN
+from publishers.spark.gateway_options import (
+    gateway_tls,
+    gateways_of,
+    message_bytes_of,
+    rotated,
+    tls_gateway_options,
+)
 
 
 def test_the_order_given_is_the_order_of_preference() -> None:
@@ -71,3 +80,20 @@ def test_a_certificate_needs_its_key() -> None:
     assert str(caught.value) == (
         "option 'tls_certificate, tls_key': got a certificate without a key, expected both, or neither"
     )
+
+
+def test_the_longest_message() -> None:
+    assert message_bytes_of({}) == MESSAGE_BYTES_MAX
+    for size_bytes in (MESSAGE_OPTION_MIN, MESSAGE_OPTION_MAX):
+        assert message_bytes_of({"max_message_bytes": str(size_bytes)}) == size_bytes
+    for wrong in (MESSAGE_OPTION_MIN - 1, MESSAGE_OPTION_MAX + 1):
+        with pytest.raises(OptionError) as caught:
+            message_bytes_of({"max_message_bytes": str(wrong)})
+        assert str(caught.value) == f"option 'max_message_bytes': got {wrong}, expected 65536 to 1073741824"
+
+
+def test_the_option_takes_what_the_setting_of_a_node_takes() -> None:
+    (setting,) = (one for one in SETTINGS if one.name == "grpc.max_message_bytes")
+    assert isinstance(setting.kind, Size)
+    assert (setting.kind.least, setting.kind.most) == (MESSAGE_OPTION_MIN, MESSAGE_OPTION_MAX)
+    assert setting.default == MESSAGE_BYTES_MAX

@@ -16,6 +16,7 @@ def test_the_defaults() -> None:
     assert options == SinkOptions(
         gateways=(("a:1", 0), ("[::1]:2", 1)),
         tls=None,
+        message_bytes=limits.MESSAGE_BYTES_MAX,
         publisher_id="spark",
         race=1,
         is_checked=True,

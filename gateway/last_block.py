@@ -1,0 +1,101 @@
+"""The last block that a node holds, looked at before it serves anybody: is it whole, and do the keys fit it?
+
+A shell that reads one block. What it finds:
+
+    its items do not come to the root hash in its end       the stream is damaged: the node does not start
+    a signature that the keys were to verify, and do not    the keys are of another network: it does not start
+    the proof of a record file does not fit the book        it starts, and says what it lacks: an address book
+                                                            changes with its network, and there is one
+    a key or data for its proofs are not here               it starts, and says what it lacks
+    nothing of that                                         the layout of its root hash, for the next block
+
+Each of these would have every honest publisher refused, or ended with ERROR, for ever.
+Source: docs/verification.md, "A node that is started again".
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from gateway.chain import LastLayout
+from gateway.errors import BlockRefused, Fatal, LedgerKeyError
+from gateway.items import proof_of
+from gateway.ledger import Ledger
+from gateway.proofs import ProofKind, kind_of_proof
+from gateway.root_hash import BlockSummary
+from gateway.verdict import Fault, Refusal
+from gateway.verification import BlockVerifier
+
+__all__ = ["LastBlock", "look_at_last_block"]
+
+
+class LastBlock(NamedTuple):
+    """What there is to know of it."""
+
+    layout: LastLayout
+    """Of its root hash."""
+    lack: str | None
+    """Why its proofs cannot be checked here; None: they hold, or are not looked at."""
+
+
+def look_at_last_block(ledger: Ledger, verifier: BlockVerifier) -> LastBlock | None:
+    """Read and check the last block; None where there is none.
+
+    Args:
+        ledger: has been opened.
+        verifier: has the keys of the node, and the ledger data that it begins with.
+
+    Raises:
+        Fatal: the block is not what was committed.
+        LedgerKeyError: the keys contradict it.
+        LayoutError, datastream.DatastreamError: it cannot be read.
+    """
+    number = ledger.last_number
+    stored = None if number is None else ledger.read_block(number)
+    if number is None or stored is None:
+        return None
+    where = f"block {number}, the last in {ledger.data_dir}"
+    hasher = verifier.hasher()
+    try:
+        hasher.add(stored.items)
+        summary = hasher.finish()
+    except BlockRefused as refused:
+        refusal = refused.refusal
+        raise Fatal(f"{where}: {refusal.what}", got=refusal.got, expected=refusal.expected) from None
+    summary = _as_stored(summary, stored.root_hash, where)
+    try:
+        verdict = verifier.check(summary, stored.items)
+    except BlockRefused as refused:
+        return LastBlock(LastLayout.of(summary), _lack(summary, refused.refusal, where))
+    # A proof that fits the other root alone: the end has another than the one that was signed.
+    _as_stored(verdict.summary, stored.root_hash, where)
+    return LastBlock(LastLayout.of(verdict.summary), None)
+
+
+def _as_stored(summary: BlockSummary, root_hash: bytes, where: str) -> BlockSummary:
+    """Return the summary with the root hash in the block's end. Raises Fatal if that is none of its own."""
+    if summary.root_hash == root_hash:
+        return summary
+    other = summary.in_other_layout()
+    if other is not None and other.root_hash == root_hash:
+        return other
+    raise Fatal(
+        f"{where}: root hash in its end",
+        got=root_hash.hex(),
+        expected=f"{summary.root_hash.hex()}, that of its items; the stream is damaged (sluice check), and "
+        "sluice truncate cuts the block off",
+    )
+
+
+def _lack(summary: BlockSummary, refusal: Refusal, where: str) -> str:
+    """Say what the node lacks. Raises LedgerKeyError if its keys contradict the block."""
+    kinds = {kind_of_proof(proof_of(item)) for item in summary.proofs}
+    if refusal.kind.fault is Fault.SENDER and ProofKind.RECORD_FILE not in kinds:
+        raise LedgerKeyError(
+            f"ledger keys: {refusal.what} of {where}",
+            got=refusal.got,
+            expected=f"{refusal.expected}; give the keys of the network whose blocks these are, and both "
+            "where its key has changed, or take another folder; a block that mode hash took unchecked is "
+            "cut off with sluice truncate",
+        )
+    return f"{where}, cannot be checked: {refusal}"

@@ -1,0 +1,101 @@
+"""A message that gRPC refused is seen: by who reads the log, the metrics, or the status page."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from pathlib import Path
+
+import pytest
+
+from gateway.metrics import Metrics
+from gateway.refused_messages import ADDRESSES_KEPT, LINE_SECONDS, REMEMBERED_SECONDS, RefusedMessages
+from tests.gateway.test_ledger import logged
+from tests.nodes import running_node
+
+LINE = "message refused for its length"
+PEER, OTHER = "192.0.2.1", "2001:db8::1"
+DOOR = "grpc.address"
+
+
+class Clock:
+    """Time that a test moves on."""
+
+    def __init__(self) -> None:
+        self.seconds = 1_000.0
+
+    def __call__(self) -> float:
+        return self.seconds
+
+
+def count_of(metrics: Metrics) -> float | None:
+    return metrics.registry.get_sample_value("sluice_messages_refused_total", {"reason": "size"})
+
+
+def test_the_log_has_one_line_an_address_and_minute(caplog: pytest.LogCaptureFixture) -> None:
+    clock, metrics = Clock(), Metrics(verification_mode="full")
+    refused = RefusedMessages(metrics, clock)
+    assert count_of(metrics) == 0
+    for address in (PEER, PEER, PEER, OTHER):
+        refused.note(DOOR, address, 200, 100)
+    clock.seconds += LINE_SECONDS - 0.1
+    refused.note(DOOR, PEER, 200, 100)
+    clock.seconds += 0.1
+    refused.note(DOOR, PEER, 300, 100)
+    assert [
+        (line["address"], line["got"], line["expected_at_most"], line["not_logged_before"])
+        for line in logged(caplog, LINE)
+    ] == [("192.0.2.1", 200, 100, 0), ("2001:db8::1", 200, 100, 0), ("192.0.2.1", 300, 100, 3)]
+    assert count_of(metrics) == 6
+
+
+def test_addresses_are_remembered_up_to_a_limit(caplog: pytest.LogCaptureFixture) -> None:
+    refused = RefusedMessages(Metrics(verification_mode="full"), Clock())
+    for number in range(ADDRESSES_KEPT + 1):
+        refused.note(DOOR, f"address {number}", 200, 100)
+    assert len(refused._told) == ADDRESSES_KEPT
+    caplog.clear()
+    refused.note(DOOR, f"address {ADDRESSES_KEPT}", 200, 100)
+    assert logged(caplog, LINE) == []
+    refused.note(DOOR, "address 0", 200, 100)
+    assert len(logged(caplog, LINE)) == 1
+
+
+def test_the_last_one_is_told_of_for_a_while() -> None:
+    clock = Clock()
+    refused = RefusedMessages(Metrics(verification_mode="full"), clock)
+    assert refused.recent is None
+    refused.note(DOOR, PEER, 200, 100)
+    clock.seconds += REMEMBERED_SECONDS - 0.1
+    assert refused.recent == (
+        "a message of 200 bytes from 192.0.2.1 to grpc.address was refused, expected at most 100 "
+        "(grpc.max_message_bytes)"
+    )
+    clock.seconds += 0.1
+    assert refused.recent is None
+
+
+def test_an_address_without_a_setting_for_it_names_none() -> None:
+    refused = RefusedMessages(Metrics(verification_mode="full"), Clock())
+    refused.note("control.address", PEER, 200, 100)
+    assert refused.recent is not None
+    assert refused.recent.endswith("was refused, expected at most 100 (a request there has no more)")
+
+
+def test_the_page_of_a_node_tells_of_it_and_the_node_stays_ready(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING)
+
+    async def scenario() -> None:
+        async with running_node(tmp_path) as node:
+            node.refused_messages.note(DOOR, PEER, 200_000_000, 131_072_000)
+            status = node.account.status()
+            assert status is not None
+            [finding] = [one for one in status.findings if "200000000" in one.text]
+            assert not finding.is_problem
+            assert node.account.readiness() == []
+            assert count_of(node.metrics) == 1
+
+    asyncio.run(scenario())
+    assert logged(caplog, LINE)[0]["got"] == 200_000_000
