@@ -230,7 +230,7 @@ def subjects_of(certificate_der: bytes) -> tuple[str, ...]:
             )
             found += dict.fromkeys((escaped, text))
         found += (
-            f"CN={attribute.value!s}"
+            x509.Name([attribute]).rfc4514_string(_NAMES)  # escaped: a comma must not make it a whole subject
             for attribute in subject.get_attributes_for_oid(x509.NameOID.COMMON_NAME)
         )
         alternative = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value

@@ -298,3 +298,13 @@ def test_a_connection_that_is_closed_in_a_pause_is_forgotten() -> None:
             return known() is None
 
     assert asyncio.run(main())
+
+
+def test_a_common_name_with_a_comma_is_not_the_whole_subject_of_somebody_else() -> None:
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "alice,O=Net")])
+    now = datetime.now(UTC)
+    builder = x509.CertificateBuilder(name, name, key.public_key(), 1, now, now + timedelta(days=1))
+    certificate = builder.sign(key, hashes.SHA256())
+    proved = subjects_of(certificate.public_bytes(serialization.Encoding.DER))
+    assert proved == ("CN=alice\\,O=Net",)  # not CN=alice,O=Net, which an operator may have listed
