@@ -288,6 +288,9 @@ class Pump(Generic[AnyRelay]):
             sock.do_handshake()
         except ssl.SSLWantReadError:
             return
+        except ssl.SSLEOFError:  # it is gone: a load balancer that looks whether the port is open
+            self.close()
+            return
         except OSError as error:  # also one who does not read what is little enough for an empty socket
             self.on_tls_failed(str(getattr(error, "reason", None) or error.strerror or type(error).__name__))
             self.close()
