@@ -16,7 +16,6 @@ import re
 import ssl
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import TypeVar
 
@@ -26,7 +25,7 @@ from grpc import aio
 
 from gateway.errors import TlsError
 from gateway.limits import BLOCK_ANSWER_BYTES_MAX, TLS_FILE_BYTES_MAX
-from gateway.pem import NOT_ASKED_FOR, certificates_in, check_key
+from gateway.pem import certificates_in, check_key
 from gateway.regular_files import open_regular
 from gateway.transport import outgoing
 
@@ -102,9 +101,7 @@ class ClientTls:
         _certificates(ca, self.ca_file, "CA file")
         chain = _certificates(certificate, self.certificate_file, "certificate file")
         if chain and key is not None and self.key_file is not None and self.certificate_file is not None:
-            kind = check_key(key, self.key_file, "key file", chain[0], self.certificate_file, is_quick=True)
-            if kind in NOT_ASKED_FOR:
-                _warn_of_kind(self.key_file, kind)
+            check_key(key, self.key_file, "key file", chain[0], self.certificate_file, is_quick=True)
         return grpc.ssl_channel_credentials(ca, key, certificate)
 
     def context(self) -> ssl.SSLContext:
@@ -207,17 +204,6 @@ def _certificates(pem: bytes | None, file: str | None, what: str) -> list[x509.C
     if pem is None or file is None or _TRUSTED in pem:
         return []
     return certificates_in(pem, file, what)
-
-
-@cache  # said once: the files are read at each attempt to connect
-def _warn_of_kind(file: str, kind: str) -> None:
-    """Say why a handshake may fail. No error: a proxy in front of a node may take what a node does not."""
-    log.warning(
-        "key file: got %s, a key of the kind %s, with which no node lets a client in, "
-        "expected RSA, P-256 or P-384",
-        file,
-        kind,
-    )
 
 
 def _read(file: str | None, what: str, kind: re.Pattern[bytes]) -> bytes | None:

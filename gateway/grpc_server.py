@@ -122,7 +122,16 @@ async def start_server(
     door = Door(door_plan, notes or DoorNotes(plan.setting), shares)
     server = aio.server(options=options_of(plan), interceptors=(_RefuseUnreadable(),))
     add_services(server)
-    server.add_insecure_port(f"unix:{door.grpc_path}")
+    try:
+        server.add_insecure_port(f"unix:{door.grpc_path}")
+    except RuntimeError as error:
+        door.close()
+        for listener in listeners:
+            listener.close()
+        expected = "a folder for temporary files (TMPDIR) whose name has at most 80 bytes"
+        raise Fatal(
+            str(door.grpc_path), got="a socket that gRPC cannot listen at", expected=expected
+        ) from error
     await server.start()
     door.listen(listeners)
     return GrpcServer(server, door, Address(plan.address.host, listeners[0].getsockname()[1]))

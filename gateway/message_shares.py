@@ -56,7 +56,7 @@ SMALL_BYTES: Final = 1 << 20
 """A message up to this length needs no grant: a stream's window (`STREAM_WINDOW_BYTES`) holds it anyway."""
 
 LARGE_BYTES_PER_SECOND: Final = 1 << 20
-"""What a connection has to deliver of its large messages while others wait. A publisher of use is much faster:
+"""What a connection has to deliver of its large messages while others wait. A publisher is to be much faster:
 a block with an item of 36 MB takes 36 s at this pace. But a node that is busy may read no faster, either."""
 
 LARGE_GRACE_NS: Final = 2_000_000_000

@@ -408,6 +408,7 @@ class Node:
             self.account.watch(servers.show_readiness),
             watch_certificates(servers.certificates, self.metrics),
             servers.watch_receiving(publishing.is_urgent),
+            servers.watch_peers(self._peers),
         ):
             task = asyncio.ensure_future(watch)
             task.add_done_callback(_on_watch_done)

@@ -43,6 +43,8 @@ __all__ = ["NodeServers", "Service"]
 
 log = logging.getLogger(__name__)
 
+PEERS_LOOK_SECONDS = 60.0
+"""Time between two looks where the names of peers lead."""
 SHARES_LOOK_SECONDS = 0.25
 """Time between two looks at the large messages that wait."""
 PUBLISHING_NAME = publish_pb2.DESCRIPTOR.services_by_name["BlockStreamPublishService"].full_name
@@ -88,6 +90,7 @@ class NodeServers:
         self._metrics = metrics
         self._refused_messages = refused_messages
         self._kept_addresses: frozenset[str] = frozenset()
+        self._started: list[GrpcServer] = []
         self._shares = MessageShares(settings.grpc_max_receiving_bytes, settings.grpc_max_message_bytes)
         self._cleanup = cleanup
         self._stop = stop
@@ -95,8 +98,16 @@ class NodeServers:
         self._is_stopping = False
 
     async def keep_places(self, peers: Sequence[str]) -> None:
-        """Keep places for the connections of other nodes, `host:port` each, at servers that start later."""
+        """Keep places for the connections of other nodes, `host:port` each, wherever their names lead now."""
         self._kept_addresses = await addresses_of(peers)
+        for server in self._started:
+            server.door.kept_addresses = self._kept_addresses
+
+    async def watch_peers(self, peers: Sequence[str]) -> None:
+        """See where the names of other nodes lead, now and then, until cancelled."""
+        while peers:
+            await asyncio.sleep(PEERS_LOOK_SECONDS)
+            await self.keep_places(peers)
 
     async def start_reading(self, status: BlockNodeService, reading: Sequence[Service]) -> Address | None:
         """Start the server for those who read, if it has an address of its own; give its address."""
@@ -203,5 +214,6 @@ class NodeServers:
             lambda: server.door.connection_count
         )
         self.door_notes.append(notes)
+        self._started.append(server)
         self._cleanup.push_async_callback(self._stop, server)
         return server.address

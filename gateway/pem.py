@@ -26,7 +26,7 @@ from cryptography.x509.oid import PublicKeyAlgorithmOID
 
 from gateway.errors import TlsError
 
-__all__ = ["NOT_ASKED_FOR", "certificates_in", "check_key"]
+__all__ = ["certificates_in", "check_key"]
 
 _Named = Path | str
 
@@ -35,8 +35,6 @@ _RSA_BITS_MIN, _RSA_BITS_MAX = 522, 16_384
 fails at each; BoringSSL does not load a longer one."""
 _CURVES = {"secp256r1": "P-256", "secp384r1": "P-384", "secp521r1": "P-521"}
 _USABLE = frozenset({"RSA", *_CURVES.values(), "Ed25519"})
-NOT_ASKED_FOR = frozenset({"P-521", "Ed25519"})
-"""Kinds of key with which no client gets into a node, and of a node into which only some clients get."""
 _EXPECTED = f"RSA of {_RSA_BITS_MIN} to {_RSA_BITS_MAX} bits, P-256 or P-384"  # what anybody can use
 
 

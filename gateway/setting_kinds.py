@@ -321,16 +321,25 @@ class Text:
         return _quoted(str(value))
 
 
+_NAME_KINDS = frozenset({"URI", "DNS", "IP", "email"})
+
+
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """The subject of a certificate: `CN=alice,O=Net`, as `openssl x509 -nameopt RFC2253` shows it."""
+    """A name that a certificate proves: its subject, `CN=alice,O=Net`, or `URI:spiffe://net/alice`.
+
+    `openssl x509 -nameopt RFC2253` shows the subject; an alternative name has its kind in front.
+    """
 
     metavar: str = "SUBJECT"
 
     def read(self, written: object) -> str:
-        """Read a text with at least one `attribute=value`; blanks and commas may be part of it."""
-        if not isinstance(written, str) or "=" not in written.strip(" ="):
-            raise NotThisKind("a certificate's subject, such as CN=alice,O=Net or CN=alice")
+        """Read an `attribute=value`, or a kind and a name; blanks and commas may be part of it."""
+        text = written if isinstance(written, str) else ""
+        kind, _, name = text.strip().partition(":")
+        if "=" not in text.strip(" =") and not (kind in _NAME_KINDS and name):
+            raise NotThisKind("a name in a certificate, such as CN=alice,O=Net or URI:spiffe://net/alice")
+        assert isinstance(written, str)
         return written.strip()
 
     def to_toml(self, value: object) -> str:

@@ -228,9 +228,10 @@ class Settings:
         "publish.allowed_subjects",
         Listed(Subject(), separator=";"),
         (),
-        "Subject of a client certificate that may publish, whole as `openssl x509 -nameopt RFC2253` prints "
-        "it (CN=alice,O=Net) or CN=alice; unset admits every client. Needs grpc.tls_client_ca. Repeatable; "
-        "in the environment with semicolons between.",
+        "Name in a client certificate that may publish: its subject, whole as `openssl x509 -nameopt "
+        "RFC2253` prints it (CN=alice,O=Net), CN=alice, or an alternative name (URI:spiffe://net/alice, "
+        "DNS:alice.net); unset admits every client. Needs grpc.tls_client_ca. Repeatable; in the "
+        "environment with semicolons between.",
     )
     publish_max_streams_per_publisher: int = row(
         "publish.max_streams_per_publisher",

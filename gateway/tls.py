@@ -207,6 +207,10 @@ _NAMES = {
 """As `openssl x509 -nameopt RFC2253` writes them; RFC 4514 has no names for these."""
 
 
+_NOT_READ = (x509.UnsupportedGeneralNameType, x509.DuplicateExtension, x509.InvalidVersion)
+"""What `cryptography` says of certificates that OpenSSL takes; they are no ValueError."""
+
+
 def subjects_of(certificate_der: bytes) -> tuple[str, ...]:
     """Give the names that a client's certificate proves, the best one first.
 
@@ -226,11 +230,11 @@ def subjects_of(certificate_der: bytes) -> tuple[str, ...]:
             )
             found += dict.fromkeys((escaped, text))
         found += (
-            f"CN={attribute.value!s}"
+            x509.Name([attribute]).rfc4514_string(_NAMES)  # escaped: a comma must not make it a whole subject
             for attribute in subject.get_attributes_for_oid(x509.NameOID.COMMON_NAME)
         )
         alternative = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    except (ValueError, x509.ExtensionNotFound):
+    except (ValueError, x509.ExtensionNotFound, *_NOT_READ):
         return tuple(dict.fromkeys(found))
     for kind, label in (
         (x509.UniformResourceIdentifier, "URI"),

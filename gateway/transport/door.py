@@ -79,6 +79,8 @@ class Door:
         self.notes = notes
         self.shares = shares
         self.keeper = Doorkeeper(plan.limits)
+        self.kept_addresses = plan.kept_addresses
+        """Network addresses of `peers`, which may change while it runs."""
         self.loop = asyncio.get_running_loop()
         self.buffer = memoryview(bytearray(READ_BYTES))
         self.connections: dict[int | str, _Connection] = {}
@@ -156,7 +158,7 @@ class Door:
             visit = self.keeper.admit(
                 host,
                 time.monotonic_ns(),
-                is_kept=host in plan.kept_addresses,
+                is_kept=host in self.kept_addresses,
                 may_be_listed=plan.tls is not None and bool(plan.listed_subjects),
             )
         if isinstance(visit, str):

@@ -118,7 +118,9 @@ class Doorkeeper:
         self._count += 1
         self._kept_count += is_kept
         self._by_address[address] += 1
-        self._budget_of(address, now_ns).take(CONNECTION_COST)
+        shared = self._budget_of(address, now_ns)
+        if shared.left > 0:  # else those who stay would pay for all who come and go
+            shared.take(CONNECTION_COST)
         visit = Visit(address, now_ns, is_kept, is_guess)
         visit._budget.at_ns = now_ns
         return visit
@@ -162,7 +164,7 @@ class Doorkeeper:
         """
         own, shared = visit._budget, self._budget_of(visit.address, now_ns)
         own.refill(now_ns, CONTROL_BYTES_PER_SECOND, CONTROL_BYTES_SAVED)
-        cost -= data_bytes // DATA_PER_CONTROL
+        cost -= min(data_bytes // DATA_PER_CONTROL, CONTROL_BYTES_SAVED)
         if cost <= 0:
             return 0
         own.take(cost)

@@ -32,6 +32,8 @@ READ_BYTES: Final = 256 * 1024
 """Bytes that are read from a socket at once. A Unix socket takes some 200 kB in one go."""
 BUFFERS_AT_ONCE: Final = 512
 """Buffers in one call of sendmsg(2), which takes 1,024."""
+UNSENT_PIECES_MAX: Final = 64
+"""What may wait for one end, in pieces of one reading each, until the other is not read."""
 LINGER_SECONDS: Final = 1.0
 """How long a connection that ends is still read, so that its last frame is not lost to a reset."""
 FLUSH_SECONDS: Final = 30.0
@@ -119,6 +121,11 @@ class End:
         """Whether something waits to be sent to it."""
         return bool(self._unsent)
 
+    @property
+    def is_full(self) -> bool:
+        """Whether so much waits that even those who are to hear of windows have to wait."""
+        return len(self._unsent) > UNSENT_PIECES_MAX
+
     def read_on(self) -> None:
         """Call `on_readable` when there is something."""
         if not self._is_reading and not self._is_closed:
@@ -162,11 +169,12 @@ class End:
         if self._is_closed:
             return
         if self._unsent:
-            self._unsent.extend(map(bytes, buffers))
+            self._unsent.append(b"".join(buffers))
             return
         for at, left in self._send_now(buffers):
             self._unsent.append(bytes(left))
-            self._unsent.extend(map(bytes, buffers[at + 1 :]))
+            if buffers[at + 1 :]:
+                self._unsent.append(b"".join(buffers[at + 1 :]))
             self._loop.add_writer(self._number, self._send_unsent)
             break
 
@@ -250,6 +258,7 @@ class Pump(Generic[AnyRelay]):
         self.is_closed = False
         self._buffer = buffer
         self._is_paused = False
+        self._pausing: asyncio.TimerHandle | None = None
         self._ends_at_ns: int | None = None  # once nothing more is relayed
 
     def end_of(self, sock: socket.socket, on_readable: Callable[[], None]) -> End:
@@ -278,6 +287,9 @@ class Pump(Generic[AnyRelay]):
         try:
             sock.do_handshake()
         except ssl.SSLWantReadError:
+            return
+        except ssl.SSLEOFError:  # it is gone: a load balancer that looks whether the port is open
+            self.close()
             return
         except OSError as error:  # also one who does not read what is little enough for an empty socket
             self.on_tls_failed(str(getattr(error, "reason", None) or error.strerror or type(error).__name__))
@@ -378,6 +390,8 @@ class Pump(Generic[AnyRelay]):
             relay.to_outside.clear()
             if outside.is_clogged and grpc is not None:
                 grpc.read_no_more()
+            if outside.is_full:
+                outside.read_no_more()
 
     def _on_drained(self) -> None:
         """An end has taken what waited for it, or a pause is over."""
@@ -390,7 +404,7 @@ class Pump(Generic[AnyRelay]):
             return
         if grpc is not None and not outside.is_clogged:
             grpc.read_on()
-        if (grpc is None or not grpc.is_clogged) and not self._is_paused:
+        if (grpc is None or not grpc.is_clogged) and not (self._is_paused or outside.is_full):
             outside.read_on()
 
     def pause(self, seconds: float) -> None:
@@ -398,7 +412,7 @@ class Pump(Generic[AnyRelay]):
         if not self._is_paused:
             self._is_paused = True
             self.outside.read_no_more()
-            self.loop.call_later(seconds, self._go_on)
+            self._pausing = self.loop.call_later(seconds, self._go_on)
 
     def _go_on(self) -> None:
         self._is_paused = False
@@ -462,6 +476,8 @@ class Pump(Generic[AnyRelay]):
         if self.is_closed:
             return
         self.is_closed = True
+        if self._pausing is not None:
+            self._pausing.cancel()
         self._leave_grpc()
         self.outside.close()
         self.on_closed()

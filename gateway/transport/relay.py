@@ -58,7 +58,8 @@ __all__ = ["Relay", "Stream"]
 _NEARLY_USED_UP: Final = 1 << 16
 """A client that waits for a window for a whole message may stop so many bytes before the end of it."""
 _ANSWER_COST: Final = 64
-"""What a PING or SETTINGS counts as beside its bytes: gRPC core answers each."""
+"""What a PING or SETTINGS counts as beside its bytes: gRPC core answers each. Also padding, for which the
+window is given back here."""
 _RESET_COST: Final = 1_000
 """What a client's RST_STREAM counts as, in bytes: a call was begun for it, in vain."""
 
@@ -73,7 +74,7 @@ class Stream:
     grpc_done: bool = False
     # Flow control of a mended stream: what gRPC core allows, and what the outside was granted and has used.
     window: int = 0
-    queue: deque[memoryview] = field(default_factory=deque)
+    queue: deque[bytearray] = field(default_factory=deque)
     queued_end: bool = False
     trailers: bytes = b""
     granted: int = 0
@@ -204,8 +205,7 @@ class Relay:
                 expected="none",
                 code=ErrorCode.FLOW_CONTROL_ERROR,
             )
-        if not length and not flags & Flag.END_STREAM:
-            self.cost += HEAD_BYTES
+        self.cost += HEAD_BYTES  # large ones earn more than that
         stream = self._current = self._streams.get(stream_id)
         if stream is None:
             return True
@@ -286,9 +286,15 @@ class Relay:
             if ends:
                 self._outside_ends(stream)
             return None
-        self._credit(len(payload) - len(data))
+        if len(payload) > len(data):
+            self.cost += _ANSWER_COST
+            self._credit(len(payload) - len(data))
         if data:
-            stream.queue.append(memoryview(bytes(data)))
+            queue = stream.queue
+            if queue and len(queue[-1]) < FRAME_BYTES_DEFAULT:  # in pieces of one byte it would be large
+                queue[-1] += data
+            else:
+                queue.append(bytearray(data))
         stream.queued_end |= ends
         return self._drain(stream)
 
@@ -298,12 +304,12 @@ class Relay:
         while queue and stream.window > 0:
             piece = queue[0]
             size = min(len(piece), stream.window, most)
+            stream.window -= size
+            frames.append(frame(Kind.DATA, 0, stream.stream_id, bytes(piece[:size])))
             if size < len(piece):
-                queue[0] = piece[size:]
+                del piece[:size]
             else:
                 queue.popleft()
-            stream.window -= size
-            frames.append(frame(Kind.DATA, 0, stream.stream_id, piece[:size]))
         if not queue and stream.queued_end:
             frames.append(stream.trailers or frame(Kind.DATA, Flag.END_STREAM, stream.stream_id))
             stream.queued_end = False

@@ -203,9 +203,9 @@ class ServerRelay(Relay):
             frame_bytes_max=self._outside.frame_bytes_max,
         )
 
-    def _on_grpc_block(self, block: HeaderBlock) -> bytes | None:
+    def _on_grpc_block(self, block: HeaderBlock) -> bytes:
         if not block.is_whole:
-            return None
+            return b""  # no frame of ours may come between its frames
         fields = dict(self._answers.read(block.fragment))
         if block.ends_stream:
             if fields.get(b"grpc-status") == b"8" and (
@@ -215,4 +215,4 @@ class ServerRelay(Relay):
             stream = self._streams.get(block.stream_id)
             if stream is not None:
                 self._grpc_ends(stream)
-        return None
+        return header_frames(block.stream_id, block.fragment, ends_stream=block.ends_stream)

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from gateway.channels import ClientTls, open_blocking_channel, open_channel
 from gateway.errors import TlsError
@@ -113,28 +112,6 @@ def test_files_that_do_not_fit_or_cannot_be_used_are_named(tmp_path: Path) -> No
         with pytest.raises(TlsError) as caught:
             open_blocking_channel("127.0.0.1:1", tls)
         assert str(caught.value) == words
-
-
-@pytest.mark.parametrize(
-    ("kind", "key"),
-    [("P-521", ec.generate_private_key(ec.SECP521R1())), ("Ed25519", Ed25519PrivateKey.generate())],
-)
-def test_a_key_with_which_no_node_lets_a_client_in_is_a_warning_once(
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
-    kind: str,
-    key: ec.EllipticCurvePrivateKey | Ed25519PrivateKey,
-) -> None:
-    """The handshake says NO_COMMON_SIGNATURE_ALGORITHMS, and not of which file."""
-    authority = Authority(tmp_path)
-    odd, plain = authority.issue("odd", key=key), authority.issue("plain")
-    for pair in (plain, odd, odd):
-        open_blocking_channel("127.0.0.1:1", authority.client(pair)).close()
-    words = (
-        f"key file: got {odd.key}, a key of the kind {kind}, with which no node lets a client in, "
-        "expected RSA, P-256 or P-384"
-    )
-    assert [(record.levelname, record.message) for record in caplog.records] == [("WARNING", words)]
 
 
 def test_a_certificate_in_openssls_own_form_is_left_to_grpc(tmp_path: Path) -> None:

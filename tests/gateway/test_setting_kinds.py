@@ -64,6 +64,7 @@ READ: list[tuple[Kind, object, object]] = [
     (File(), "a file.crt", Path("a file.crt")),
     (File(), "~/tls.crt", Path("/its/home/tls.crt")),
     (Subject(), " O=Net\\, Inc,CN=alice ", "O=Net\\, Inc,CN=alice"),
+    (Subject(), "URI:spiffe://net/alice", "URI:spiffe://net/alice"),
     (SUBJECTS, "O=Net,CN=alice; CN=bob", ("O=Net,CN=alice", "CN=bob")),
     (FirstBlock(), "any", "any"),
     (FirstBlock(), "0", 0),
@@ -102,8 +103,8 @@ REFUSED: list[tuple[Kind, tuple[object, ...], str]] = [
     (File(), ("", " ", "a\0b", 3), "a file's path"),
     (
         Subject(),
-        ("", " ", "alice", "=", 3),
-        "a certificate's subject, such as CN=alice,O=Net or CN=alice",
+        ("", " ", "alice", "=", "URI:", "uri:spiffe://net/alice", 3),
+        "a name in a certificate, such as CN=alice,O=Net or URI:spiffe://net/alice",
     ),
     (FirstBlock(), ("all", -1, 2**63), "any, or a whole number from 0 to 9223372036854775807"),
     (Text("KIND:KEY"), ("", " ", "a b", 3), "a text of the form KIND:KEY"),

@@ -4,11 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import gc
 import socket
+import tracemalloc
+import weakref
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
 
 import hpack
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 
+from gateway.tls import subjects_of
 from gateway.transport.door import Door, DoorPlan
 from gateway.transport.door_notes import DoorNotes
 from gateway.transport.doorkeeper import Doorkeeper, DoorLimits, Visit
@@ -22,6 +31,7 @@ from gateway.transport.frames import (
     window_update,
 )
 from gateway.transport.header_blocks import header_frames
+from gateway.transport.pump import Pump
 from gateway.transport.relay import Relay
 from gateway.transport.server_relay import ServerRelay
 
@@ -176,10 +186,125 @@ def test_streams_that_grpc_ignores_are_not_remembered_without_end() -> None:
     with pytest.raises(ConnectionBreach):
         wire.outside(wire.request(2, TE))  # a client's streams have odd numbers
     wire = Wire(ServerRelay())
-
-    def begin_many() -> None:
-        for at in range(10_000):
-            wire.outside(wire.request(2 * at + 1, TE))
-
+    calls = b"".join(wire.request(2 * at + 1, TE) for at in range(10_000))
     with pytest.raises(ConnectionBreach):
-        begin_many()
+        wire.outside(calls)
+
+
+def test_data_that_waits_takes_no_more_memory_in_small_pieces() -> None:
+    wire = Wire(ServerRelay())
+    wire.outside(wire.request(1) + frame(Kind.DATA, 0, 1, b"x" * WINDOW))
+    small = frame(Kind.DATA, 0, 1, b"y") * 20_000
+    tracemalloc.start()
+    wire.outside(small)
+    grown, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert grown < 100_000
+    wire.grpc(window_update(1, 1 << 20))
+    sent = frames_in(wire.sent_to_grpc[len(CLIENT_PREFACE) :])
+    assert b"".join(payload for kind, _, payload in sent if kind == Kind.DATA)[WINDOW:] == b"y" * 20_000
+
+
+def _spend(what: bytes, *, further: int = 0) -> None:
+    """Let a client send the same again and again, and take it off its budget."""
+    wire, keeper = Wire(ServerRelay()), Doorkeeper(DoorLimits())
+    visit = _admitted(keeper, "192.0.2.1")
+    wire.outside(wire.request(1))
+    wire.relay.data_bytes += further
+    for _ in range(100):
+        wire.outside(what)
+        keeper.spend(visit, wire.relay.cost, wire.relay.data_bytes, 0)
+        wire.relay.cost = wire.relay.data_bytes = 0
+
+
+@pytest.mark.parametrize("further", [0, 1 << 30])
+def test_tiny_and_padded_data_is_not_free(further: int) -> None:
+    padded = frame(Kind.DATA, Flag.PADDED, 1, b"\0")
+    with pytest.raises(ConnectionBreach, match="control frames"):
+        _spend(padded * 1_000, further=further)
+    with pytest.raises(ConnectionBreach, match="control frames"):
+        _spend(frame(Kind.DATA, 0, 1, b"x") * 1_000, further=further)
+    _spend(frame(Kind.DATA, 0, 1, b"x" * 100) * 1_000)
+
+
+def test_who_does_not_read_what_is_given_back_is_not_read() -> None:
+    async def main() -> int:
+        ours, client = socket.socketpair()
+        grpc, server = socket.socketpair()
+        with client, server:
+            pump = Pump(asyncio.get_running_loop(), memoryview(bytearray(1 << 18)), ServerRelay(), ours)
+            pump.enter(grpc)
+            pump.outside.read_on()
+            client.setblocking(False)
+            request = hpack.Encoder().encode([(b":method", b"POST")])
+            client.send(CLIENT_PREFACE + header_frames(1, request, ends_stream=False))
+            padded = frame(Kind.DATA, Flag.PADDED, 1, b"\0") * 1_000
+            at = 0
+            for _ in range(5_000):
+                with suppress(BlockingIOError):
+                    at = (at + client.send(padded[at:])) % len(padded)
+                await asyncio.sleep(0)
+            unsent = len(pump.outside._unsent)
+            pump.close()
+            return unsent
+
+    assert 64 < asyncio.run(main()) < 70
+
+
+def test_a_name_of_a_kind_that_cannot_be_read_is_left_out() -> None:
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "alice")])
+    now = datetime.now(UTC)
+    x400 = x509.UnrecognizedExtension(x509.SubjectAlternativeName.oid, b"\x30\x02\xa3\x00")
+    certificate = (
+        x509.CertificateBuilder(name, name, key.public_key(), 1, now, now + timedelta(days=1))
+        .add_extension(x400, critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    assert subjects_of(certificate.public_bytes(serialization.Encoding.DER)) == ("CN=alice",)
+
+
+def test_no_frame_of_ours_comes_between_the_frames_of_an_answers_headers() -> None:
+    wire = Wire(ServerRelay())
+    wire.outside(wire.request(1, TE))
+    answer = hpack.Encoder().encode([(b":status", b"200"), (b"x", b"y" * 100)])
+    block = header_frames(1, answer, ends_stream=False, frame_bytes_max=len(answer) - 1)
+    wire.grpc(block[:-10])
+    wire.sent_outside.clear()
+    wire.outside(wire.request(3))  # its window is granted at once
+    wire.grpc(block[-10:])
+    kinds = [kind for kind, _, _ in frames_in(wire.sent_outside)]
+    assert kinds == [Kind.WINDOW_UPDATE, Kind.HEADERS]
+
+
+def test_connections_that_come_and_go_do_not_silence_their_address_for_long() -> None:
+    keeper = Doorkeeper(DoorLimits())
+    stays = _admitted(keeper, "192.0.2.1")
+    for _ in range(100_000):
+        keeper.leave(_admitted(keeper, "192.0.2.1"))
+    assert keeper.spend(stays, 2_048, 0, 0) < 1_000_000_000
+
+
+def test_a_connection_that_is_closed_in_a_pause_is_forgotten() -> None:
+    async def main() -> bool:
+        ours, client = socket.socketpair()
+        with client:
+            pump = Pump(asyncio.get_running_loop(), memoryview(bytearray(1)), ServerRelay(), ours)
+            pump.pause(1_000)
+            pump.close()
+            known = weakref.ref(pump)
+            del pump
+            gc.collect()
+            return known() is None
+
+    assert asyncio.run(main())
+
+
+def test_a_common_name_with_a_comma_is_not_the_whole_subject_of_somebody_else() -> None:
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "alice,O=Net")])
+    now = datetime.now(UTC)
+    builder = x509.CertificateBuilder(name, name, key.public_key(), 1, now, now + timedelta(days=1))
+    certificate = builder.sign(key, hashes.SHA256())
+    proved = subjects_of(certificate.public_bytes(serialization.Encoding.DER))
+    assert proved == ("CN=alice\\,O=Net",)  # not CN=alice,O=Net, which an operator may have listed
