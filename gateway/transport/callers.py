@@ -8,6 +8,7 @@ says of a call is then all there is.
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
@@ -16,7 +17,7 @@ from grpc import aio
 
 from gateway.message_shares import StreamKey
 
-__all__ = ["STREAM_KEY", "Caller", "address_of", "caller_of", "enter", "leave"]
+__all__ = ["STREAM_KEY", "Caller", "address_of", "caller_of", "enter", "leave", "party_of"]
 
 STREAM_KEY: Final = "sluice-stream"
 """Metadata that the door adds to the calls of publishers: the id of the call's stream."""
@@ -31,7 +32,7 @@ class Caller:
     peer: str
     """Its connection, `ipv4:192.0.2.1:5000` or `ipv6:%5B2001:db8::1%5D:5000`."""
     address: str
-    """Its network address, without the port."""
+    """Its network address, without the port; of IPv6 the /64, which is what one party has."""
     subjects: tuple[str, ...] = ()
     """The names that its certificate proved, the best one first: the whole subject, `CN=` and the common
     name, the alternative names with their kind (`URI:spiffe://…`, `DNS:…`). Empty without a certificate."""
@@ -67,6 +68,19 @@ def caller_of(context: aio.ServicerContext[Any, Any]) -> Caller:
     """Tell who makes a call."""
     peer = context.peer()
     return _callers.get(peer) or Caller(peer, address_of(peer))
+
+
+def party_of(host: str) -> str:
+    """Give what limits by network address go by: an IPv4 address, or the /64 that an IPv6 address is in.
+
+    Addresses of this machine and of the line, `::1` and `fe80::…`, are given back as they are.
+    """
+    if ":" not in host:
+        return host
+    address = ipaddress.IPv6Address(host)
+    if address.is_loopback or address.is_link_local:
+        return host
+    return str(ipaddress.IPv6Network((int(address) >> 64 << 64, 64)))
 
 
 def address_of(peer: str) -> str:

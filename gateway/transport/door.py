@@ -30,7 +30,7 @@ from gateway.limits import STREAM_WINDOW_BYTES
 from gateway.logs import fields
 from gateway.message_shares import LARGE_BYTES_PER_SECOND, MessageShares, StreamKey
 from gateway.tls import ServerTls, subjects_of
-from gateway.transport.callers import Caller, enter, leave
+from gateway.transport.callers import Caller, enter, leave, party_of
 from gateway.transport.door_notes import DoorNotes
 from gateway.transport.doorkeeper import Doorkeeper, DoorLimits, Visit
 from gateway.transport.frames import ConnectionBreach
@@ -156,7 +156,7 @@ class Door:
         visit: Visit | str = "descriptors"
         if end is None or client.fileno() < end:
             visit = self.keeper.admit(
-                host,
+                party_of(host),
                 time.monotonic_ns(),
                 is_kept=host in self.kept_addresses,
                 may_be_listed=plan.tls is not None and bool(plan.listed_subjects),

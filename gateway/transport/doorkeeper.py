@@ -178,7 +178,9 @@ class Doorkeeper:
         shared.take(cost)
         if shared.left >= 0:
             return 0
-        return -shared.left * SECOND_NS // (ADDRESS_SHARE * CONTROL_BYTES_PER_SECOND)
+        per_second = ADDRESS_SHARE * CONTROL_BYTES_PER_SECOND
+        shared.left = max(shared.left, -per_second)  # others of the address wait no longer than a second, too
+        return -shared.left * SECOND_NS // per_second
 
     def overdue(self, visit: Visit, block_began_ns: int | None, now_ns: int) -> ConnectionBreach | None:
         """Say what a connection has taken too long for, if it has."""

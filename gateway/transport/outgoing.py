@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from gateway.addresses import parse_address
+from gateway.errors import GatewayError
 from gateway.transport.client_relay import ClientRelay
 from gateway.transport.pump import READ_BYTES, Pump
 
@@ -147,10 +148,14 @@ class _RelayThread:
         server.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         pump = _Outgoing(self, server, grpc, address)
         self.pumps.add(pump)
-        if tls is None:
-            pump.begin()
-        else:
-            pump.start_tls(tls.context(), is_server=False, server_name=tls.server_name or where.host)
+        try:
+            if tls is None:
+                pump.begin()
+            else:
+                pump.start_tls(tls.context(), is_server=False, server_name=tls.server_name or where.host)
+        except (GatewayError, OSError, ValueError) as error:
+            log.warning("%s: cannot connect: %s", address, error)
+            pump.close()
 
     async def _connected(self, found: Sequence[tuple[Any, ...]]) -> socket.socket:
         """Connect to the first of a host's addresses that answers.

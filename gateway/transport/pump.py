@@ -150,6 +150,8 @@ class End:
         Raises:
             OSError: the other side is gone.
         """
+        if self._is_closed:
+            return None
         if not self.is_tls:
             return _receive(self._number, buffer)
         filled = 0  # TLS gives one record at a time

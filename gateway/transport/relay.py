@@ -60,6 +60,8 @@ _NEARLY_USED_UP: Final = 1 << 16
 _ANSWER_COST: Final = 64
 """What a PING or SETTINGS counts as beside its bytes: gRPC core answers each. Also padding, for which the
 window is given back here."""
+_CALL_COST: Final = 256
+"""What HEADERS count as beside their bytes: gRPC core and a service begin a call."""
 _RESET_COST: Final = 1_000
 """What a client's RST_STREAM counts as, in bytes: a call was begun for it, in vain."""
 
@@ -232,6 +234,7 @@ class Relay:
             self._block.add(kind, flags, stream_id, payload)
             return self._on_outside_block()
         if kind == Kind.HEADERS:
+            self.cost += _CALL_COST
             self._block = HeaderBlock.begin(flags, stream_id, payload, self.now_ns)
             return self._on_outside_block()
         if kind == Kind.CONTINUATION:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from gateway.transport.callers import STREAM_KEY
-from gateway.transport.frames import ConnectionBreach, window_update
+from gateway.transport.frames import ConnectionBreach, ErrorCode, Kind, go_away, window_update
 from gateway.transport.header_blocks import HeaderBlock, HeaderReader, field, header_frames
 from gateway.transport.relay import Relay, Stream
 
@@ -160,6 +160,14 @@ class ServerRelay(Relay):
 
     def _grpc_table_size(self, size: int) -> None:
         self._requests.allow_table(size)
+
+    def _on_outside_frame(self, kind: int, flags: int, stream_id: int, payload: memoryview) -> bytes | None:
+        passes = super()._on_outside_frame(kind, flags, stream_id, payload)
+        if (
+            kind == Kind.GOAWAY and passes is None
+        ):  # gRPC core logs a client's words as they are, newlines too
+            return go_away(ErrorCode.NO_ERROR, "")
+        return passes
 
     def _on_outside_block(self) -> bytes:
         block = self._block

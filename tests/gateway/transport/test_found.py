@@ -28,6 +28,7 @@ from gateway.transport.frames import (
     Flag,
     Kind,
     frame,
+    go_away,
     window_update,
 )
 from gateway.transport.header_blocks import header_frames
@@ -308,3 +309,10 @@ def test_a_common_name_with_a_comma_is_not_the_whole_subject_of_somebody_else() 
     certificate = builder.sign(key, hashes.SHA256())
     proved = subjects_of(certificate.public_bytes(serialization.Encoding.DER))
     assert proved == ("CN=alice\\,O=Net",)  # not CN=alice,O=Net, which an operator may have listed
+
+
+def test_the_words_of_a_client_that_goes_away_do_not_reach_grpcs_log() -> None:
+    wire = Wire(ServerRelay())
+    wire.sent_to_grpc.clear()
+    wire.outside(go_away(7, "\n{a line of the log, forged}\n"))
+    assert frames_in(wire.sent_to_grpc) == [(Kind.GOAWAY, 0, bytes(8))]
