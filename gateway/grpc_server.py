@@ -128,7 +128,7 @@ async def start_server(
         door.close()
         for listener in listeners:
             listener.close()
-        expected = "a folder for temporary files (TMPDIR) whose name has at most 80 bytes"
+        expected = "a folder for temporary files (TMPDIR) whose name has at most 75 bytes"
         raise Fatal(
             str(door.grpc_path), got="a socket that gRPC cannot listen at", expected=expected
         ) from error
