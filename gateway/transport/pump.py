@@ -312,10 +312,12 @@ class Pump(Generic[AnyRelay]):
         self._pausing: asyncio.TimerHandle | None = None
         self._ends_at_ns: int | None = None  # once nothing more is relayed
 
-    def end_of(self, sock: socket.socket, on_readable: Callable[[], None]) -> End:
-        """Make one end of the connection."""
+    def end_of(
+        self, sock: socket.socket, on_readable: Callable[[], None], on_lost: Callable[[], None] | None = None
+    ) -> End:
+        """Make one end of the connection; one that is lost ends it, unless `on_lost` is something else."""
         sock.setblocking(False)
-        end = End(self.loop, sock, on_readable, self.close)
+        end = End(self.loop, sock, on_readable, on_lost or self.close)
         end.on_drained = self._on_drained
         return end
 
@@ -353,7 +355,8 @@ class Pump(Generic[AnyRelay]):
         """Relay to gRPC, over a socket that is connected."""
         for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
             grpc.setsockopt(socket.SOL_SOCKET, option, SOCKET_BUFFER_BYTES)
-        self.grpc = self.end_of(grpc, self._read_grpc)
+        # What gRPC said before it closed the connection is still to be read when it takes nothing any more.
+        self.grpc = self.end_of(grpc, self._read_grpc, on_lost=lambda: None)
         self.grpc.read_on()
 
     # --- what subclasses add --------------------------------------------------------------------------------
@@ -414,16 +417,18 @@ class Pump(Generic[AnyRelay]):
         assert self.grpc is not None
         try:
             size = self.grpc.read_into(self._buffer)
-            if size:
-                self.relay.now_ns = time.monotonic_ns()
-                self.relay.from_grpc(self._buffer[:size])
-        except (OSError, ConnectionBreach):  # what gRPC says cannot be relayed
-            self.close()
-            return
+        except OSError:  # it has closed the connection, and not read all that was sent to it
+            size = 0
         if size is None:
             return
         if not size:
             self._end(FLUSH_SECONDS if self.outside.is_clogged else LINGER_SECONDS)
+            return
+        self.relay.now_ns = time.monotonic_ns()
+        try:
+            self.relay.from_grpc(self._buffer[:size])
+        except ConnectionBreach:  # what gRPC says cannot be relayed
+            self.close()
             return
         self.flush()
         self.on_grpc()
