@@ -20,7 +20,7 @@ from gateway.api import publish_pb2
 from publishers.node_process import NodeProcess
 from tests.attacks import ATTACKS, attacking
 from tests.certificates import Authority
-from tests.interop.network_double import NetworkDouble
+from tests.network_double import NetworkDouble
 from tests.nodes import text_of
 
 ANSWER_SECONDS = 30.0

@@ -2,7 +2,7 @@
 
 It sends no `te`, opens no window of its connection, counts each WINDOW_UPDATE of a stream twice, cuts
 messages anywhere, answers every DATA frame with two tiny WINDOW_UPDATEs, and over TLS offers no protocol
-(ALPN): it knows the server by the hash of its certificate. `test_network_software.py` has the real one.
+(ALPN): it knows the server by the hash of its certificate. `tests.interop.network_software` has the real one.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import ssl
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from types import TracebackType
 from typing import Final, Self
 
@@ -35,6 +36,7 @@ from gateway.transport.frames import (
     settings_in,
     window_update,
 )
+from gateway.transport.header_blocks import header_frames
 from tests.nodes import text_of
 
 __all__ = ["NetworkDouble"]
@@ -54,11 +56,15 @@ class NetworkDouble:
         address: `host:port`.
         pin: SHA-256 of the server's certificate, hexadecimal; None: no TLS.
         seed: says where messages are cut.
+        source: the network address that it connects from.
     """
 
-    def __init__(self, address: str, pin: str | None = None, seed: int = 0) -> None:
+    def __init__(
+        self, address: str, pin: str | None = None, seed: int = 0, source: str = "127.0.0.1"
+    ) -> None:
         host, _, port = address.rpartition(":")
-        self.socket: socket.socket = socket.create_connection((host, int(port)), WINDOW_SECONDS)
+        self.socket: socket.socket
+        self.socket = socket.create_connection((host, int(port)), WINDOW_SECONDS, (source, 0))
         if pin is not None:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
             context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
@@ -66,6 +72,8 @@ class NetworkDouble:
             got = hashlib.sha256(secured.getpeercert(binary_form=True) or b"").hexdigest()
             assert got == pin, f"certificate: got SHA-256 {got}, expected {pin}"
             self.socket = secured
+        self.went_away = False
+        """The server has said that it takes no further calls here."""
         self.window_updates = 0
         """WINDOW_UPDATEs of the stream that came."""
         self._random = random.Random(seed)
@@ -82,9 +90,10 @@ class NetworkDouble:
         self._send(CLIENT_PREFACE + frame(Kind.SETTINGS, 0, 0, SETTINGS))
         self._wait_for(lambda: self._has_settings, "the server's SETTINGS")
 
-    def call(self, method: str) -> None:
-        """Begin the call of `Service/method`."""
+    def call(self, method: str, frame_bytes_max: int = FRAME_BYTES_DEFAULT) -> None:
+        """Begin the call of `Service/method`, with its header block in frames of so many bytes."""
         self._stream_id += 2
+        self.status = None
         self._stream_window = self._first_window
         fields = [
             (":method", "POST"),
@@ -96,7 +105,8 @@ class NetworkDouble:
             ("hiero-correlation-id", "N3-STR1"),
             ("grpc-encoding", "identity"),
         ]
-        self._send(frame(Kind.HEADERS, Flag.END_HEADERS, self._stream_id, self._encoder.encode(fields)))
+        block = self._encoder.encode(fields)
+        self._send(header_frames(self._stream_id, block, ends_stream=False, frame_bytes_max=frame_bytes_max))
 
     def send(self, message: bytes, *, ends: bool = False) -> None:
         """Send one message, in DATA frames that are cut anywhere."""
@@ -189,14 +199,15 @@ class NetworkDouble:
             self._send(frame(Kind.PING, Flag.ACK, 0, payload))
         elif kind == Kind.HEADERS:
             fields = dict(self._decoder.decode(payload, raw=True))
-            if flags & Flag.END_STREAM:
+            if flags & Flag.END_STREAM and stream_id == self._stream_id:
                 self.status = fields.get(b"grpc-status", b"none").decode()
         elif kind == Kind.DATA:
             self._take_data(stream_id, payload)
-        elif kind == Kind.RST_STREAM:
+        elif kind == Kind.RST_STREAM and stream_id == self._stream_id:
             self.status = f"reset {int.from_bytes(payload, 'big')}"
         elif kind == Kind.GOAWAY:
             assert not int.from_bytes(payload[4:8], "big"), f"GOAWAY {payload!r}"
+            self.went_away = True
 
     def _take_data(self, stream_id: int, payload: bytes) -> None:
         if payload:
@@ -213,8 +224,6 @@ class NetworkDouble:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
     ) -> None:
-        try:
-            if kind is None:
-                self._send(go_away(0, "Closing connection"))
-        finally:
-            self.socket.close()
+        with suppress(OSError):  # the server may have ended it
+            self._send(go_away(0, "Closing connection"))
+        self.socket.close()
