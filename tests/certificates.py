@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import NamedTuple
@@ -48,6 +49,7 @@ class Authority:
         days: int = 90,
         begins: datetime | None = None,
         key: CertificateIssuerPrivateKeyTypes | None = None,
+        further_names: Sequence[x509.GeneralName] = (),
     ) -> Pair:
         """Issue a certificate that ends in so many days (negative: it has ended); it began 30 days ago."""
         key = key or ec.generate_private_key(ec.SECP256R1())
@@ -58,7 +60,8 @@ class Authority:
             ]
         )
         pair = Pair(self.folder / f"{file or name}.crt", self.folder / f"{file or name}.key")
-        pair.certificate.write_bytes(_pem(self._sign(subject, key, days=days, is_ca=False, begins=begins)))
+        signed = self._sign(subject, key, days=days, is_ca=False, begins=begins, further_names=further_names)
+        pair.certificate.write_bytes(_pem(signed))
         pair.key.write_bytes(
             key.private_bytes(
                 serialization.Encoding.PEM,
@@ -86,11 +89,13 @@ class Authority:
         days: int,
         is_ca: bool,
         begins: datetime | None = None,
+        further_names: Sequence[x509.GeneralName] = (),
     ) -> x509.Certificate:
         now = datetime.now(UTC)
         names: list[x509.GeneralName] = [
             x509.DNSName("localhost"),
             x509.IPAddress(ipaddress.ip_address("127.0.0.1")),
+            *further_names,
         ]
         return (
             x509.CertificateBuilder()

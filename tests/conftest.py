@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 # Their assertions say what was got, as those of test modules do.
 HELPERS = (
-    "nodes serving deaf_client datastream.serving gateway.conducting gateway.racing interop.foreign "
-    "interop.network_software interop.sinking publishers.fake_node"
+    "nodes serving deaf_client network_double datastream.serving gateway.conducting gateway.racing "
+    "interop.foreign interop.network_software interop.sinking publishers.fake_node"
 )
 pytest.register_assert_rewrite(*(f"tests.{name}" for name in HELPERS.split()))
 

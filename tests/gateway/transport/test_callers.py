@@ -14,10 +14,8 @@ from grpc import aio
 from gateway.addresses import Address
 from gateway.grpc_server import ServerPlan, start_server
 from gateway.message_shares import StreamKey
-from gateway.tls import ServerTls
 from gateway.transport import callers
 from gateway.transport.callers import STREAM_KEY, Caller, address_of, caller_of, party_of
-from tests.certificates import Authority
 
 PUBLISH = "/org.hiero.block.api.BlockStreamPublishService/publishBlockStream"
 Seen = list[tuple[str, Caller, StreamKey | None]]
@@ -79,14 +77,12 @@ async def call(channel: aio.Channel, *metadata: tuple[str, str]) -> None:
     assert [answer async for answer in method(iter([b""]), metadata=metadata)] == [b""]
 
 
-def seen_behind_a_door(
-    use: Callable[[str], Awaitable[None]], host: str = "127.0.0.1", tls: ServerTls | None = None
-) -> Seen:
+def seen_behind_a_door(use: Callable[[str], Awaitable[None]], host: str = "127.0.0.1") -> Seen:
     """Give who called a server with a front door at this host."""
     seen: Seen = []
 
     async def main() -> None:
-        plan = ServerPlan("grpc.listen", Address(host, 0), 1 << 20, 0, 100, tls)
+        plan = ServerPlan("grpc.listen", Address(host, 0), 1 << 20, 0, 100)
         server = await start_server(plan, noting(seen))
         try:
             await use(f"[{host}]:{server.address.port}" if ":" in host else str(server.address))
@@ -109,22 +105,6 @@ def test_a_client_behind_the_door_is_told_as_if_there_were_no_door() -> None:
         assert caller.peer.startswith(peer)
         assert caller.peer.removeprefix(peer).isdecimal()
         assert (caller.address, caller.subjects) == (host, ())
-
-
-def test_what_a_certificate_proved_is_told(tmp_path: Path) -> None:
-    authority = Authority(tmp_path)
-    tls = ServerTls(authority.server_files(authority.issue("node"), mutual=True), "grpc.tls")
-    alice = authority.issue("alice")
-    credentials = grpc.ssl_channel_credentials(
-        authority.path.read_bytes(), alice.key.read_bytes(), alice.certificate.read_bytes()
-    )
-
-    async def use(target: str) -> None:
-        async with aio.secure_channel(target, credentials) as channel:
-            await call(channel)
-
-    ((_, caller, _),) = seen_behind_a_door(use, tls=tls)
-    assert caller.subjects == ("O=Net\\, Inc,CN=alice", "CN=alice", "DNS:localhost", "IP:127.0.0.1")
 
 
 def test_streams_are_told_apart_by_the_door_and_not_by_what_clients_say() -> None:

@@ -1,24 +1,281 @@
-"""Tests of `gateway.transport.pump`, over real sockets."""
+"""Tests of `gateway.transport.pump`: both of its sockets are real, and the test holds their other ends."""
 
 from __future__ import annotations
 
 import asyncio
 import gc
+import hashlib
+import random
 import socket
+import ssl
+import time
 import weakref
-from contextlib import suppress
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
 
-import hpack
+import pytest
 
+from gateway.tls import ServerTls
 from gateway.transport.frames import (
     CLIENT_PREFACE,
+    HEAD_BYTES,
+    ConnectionBreach,
     Flag,
     Kind,
     frame,
+    window_update,
 )
-from gateway.transport.header_blocks import header_frames
-from gateway.transport.pump import Pump
+from gateway.transport.header_blocks import HeaderWriter, header_frames
+from gateway.transport.pump import LINGER_SECONDS, UNSENT_PIECES_MAX, Pump
 from gateway.transport.server_relay import ServerRelay
+from tests.certificates import Authority
+
+ANSWER_SECONDS = 20.0
+BUFFER_BYTES = 256 * 1024
+SOCKET_BYTES = 4 << 20
+"""More than the sockets and one reading hold."""
+DATA_BYTES = 8 << 20
+FRAME = 16_384
+REQUEST = header_frames(
+    1,
+    HeaderWriter().write([(b":method", b"POST"), (b":path", b"/a"), (b"te", b"trailers")]),
+    ends_stream=False,
+)
+WIDE = window_update(0, 1 << 30)
+"""What gRPC lets the client send; no test is about windows."""
+
+
+class WatchedPump(Pump[ServerRelay]):
+    """A pump that remembers what happened to it."""
+
+    def __init__(self, outside: socket.socket, grpc: socket.socket, buffer_bytes: int) -> None:
+        buffer = memoryview(bytearray(buffer_bytes))
+        super().__init__(asyncio.get_running_loop(), buffer, ServerRelay(), outside)
+        self.happened: list[str] = []
+        self._grpc_socket = grpc
+
+    def begin(self) -> None:
+        """Relay."""
+        self.enter(self._grpc_socket)
+        self.outside.read_on()
+
+    def on_secured(self, sock: ssl.SSLSocket) -> None:
+        """As `Pump.on_secured`."""
+        self.begin()
+
+    def on_tls_failed(self, reason: str) -> None:
+        """As `Pump.on_tls_failed`."""
+        self.happened.append("tls failed")
+
+    def on_breach(self, breach: ConnectionBreach) -> None:
+        """As `Pump.on_breach`."""
+        self.happened.append(breach.what)
+
+    def on_left_grpc(self) -> None:
+        """As `Pump.on_left_grpc`."""
+        self.happened.append("left gRPC")
+
+    def on_closed(self) -> None:
+        """As `Pump.on_closed`."""
+        self.happened.append("closed")
+
+
+class Line:
+    """A pump between a client and gRPC, whose sockets the test has."""
+
+    def __init__(
+        self,
+        outside: socket.socket,
+        client: socket.socket,
+        buffer_bytes: int,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        self.client = client
+        self._ours, self.grpc = socket.socketpair()
+        self.client.setblocking(False)
+        self.grpc.setblocking(False)
+        self.pump = WatchedPump(outside, self._ours, buffer_bytes)
+        if tls is None:
+            self.pump.begin()
+        else:
+            self.pump.start_tls(tls, is_server=True)
+        self._loop = asyncio.get_running_loop()
+
+    async def greet(self) -> None:
+        """Have both sides say what comes first, and begin a call."""
+        hello = CLIENT_PREFACE + frame(Kind.SETTINGS, 0, 0)
+        answer = frame(Kind.SETTINGS, 0, 0) + WIDE
+        await self.send(self.client, hello)
+        assert await self.receive(self.grpc, len(hello)) == hello
+        await self.send(self.grpc, answer)
+        assert await self.receive(self.client, len(answer)) == answer
+        await self.send(self.client, REQUEST)
+        assert await self.receive(self.grpc, len(REQUEST)) == REQUEST
+
+    async def send(self, sock: socket.socket, data: bytes) -> None:
+        """Send it all."""
+        async with asyncio.timeout(ANSWER_SECONDS):
+            await self._loop.sock_sendall(sock, memoryview(data))
+
+    async def receive(self, sock: socket.socket, size: int) -> bytes:
+        """Receive so much, or what comes until the end."""
+        data = bytearray()
+        async with asyncio.timeout(ANSWER_SECONDS):
+            while len(data) < size and (got := await self._loop.sock_recv(sock, size - len(data))):
+                data += got
+        return bytes(data)
+
+    async def rest(self, sock: socket.socket) -> bytes:
+        """Receive what comes until the end, which may be a reset."""
+        data = b""
+        async with asyncio.timeout(ANSWER_SECONDS):
+            with suppress(ConnectionError):
+                while got := await self._loop.sock_recv(sock, 1 << 16):
+                    data += got
+        return data
+
+    async def stuff(self, sock: socket.socket, data: bytes) -> int:
+        """Send until nothing more is taken for a while; give how much was."""
+        sent, refused = 0, 0
+        while refused < 20 and sent < len(data):
+            try:
+                sent += sock.send(data[sent:])
+                refused = 0
+            except BlockingIOError:
+                refused += 1
+            await asyncio.sleep(0.005)
+        return sent
+
+    async def closed(self) -> None:
+        """Wait for the end of the pump, as the door's tick sees to it."""
+        async with asyncio.timeout(ANSWER_SECONDS):
+            while not self.pump.is_closed:
+                self.pump.is_over(time.monotonic_ns())
+                await asyncio.sleep(0.01)
+        assert self.pump.happened[-1] == "closed"
+        assert self.pump.happened.count("closed") == 1
+
+    def close(self) -> None:
+        """Close everything."""
+        self.pump.close()
+        self._ours.close()
+        self.client.close()
+        self.grpc.close()
+
+
+def on_a_line(test: Callable[[Line], Coroutine[Any, Any, None]], buffer_bytes: int = BUFFER_BYTES) -> None:
+    """Run a test on a line over TCP, whose client has greeted."""
+
+    async def main() -> None:
+        with tcp_pair() as (ours, client):
+            line = Line(ours, client, buffer_bytes)
+            try:
+                await line.greet()
+                await test(line)
+            finally:
+                line.close()
+
+    asyncio.run(main())
+
+
+@contextmanager
+def tcp_pair() -> Iterator[tuple[socket.socket, socket.socket]]:
+    """Two ends of a TCP connection with small buffers."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        client = socket.socket()
+        for sock in (listener, client):
+            for option in (socket.SO_RCVBUF, socket.SO_SNDBUF):
+                sock.setsockopt(socket.SOL_SOCKET, option, 64 * 1024)
+        client.connect(listener.getsockname())
+        ours, _ = listener.accept()
+    with ours, client:
+        yield ours, client
+
+
+def data_frames(size: int, seed: int = 1) -> bytes:
+    """DATA of a call, of random bytes."""
+    rng = random.Random(seed)
+    return b"".join(frame(Kind.DATA, 0, 1, rng.randbytes(FRAME)) for _ in range(size // FRAME))
+
+
+def unsent_bytes(line: Line) -> int:
+    """What the pump keeps for either end."""
+    pump = line.pump
+    assert pump.grpc is not None
+    return sum(len(piece) for end in (pump.outside, pump.grpc) for piece in end._unsent)
+
+
+# --- who is slow --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("up", [True, False])
+def test_who_takes_nothing_is_not_read_for(up: bool) -> None:
+    async def test(line: Line) -> None:
+        sender, reader = (line.client, line.grpc) if up else (line.grpc, line.client)
+        data = data_frames(2 * SOCKET_BYTES)
+        sent = await line.stuff(sender, data)
+        assert sent < len(data), "the sender was read, and its data kept"
+        assert unsent_bytes(line) <= 2 * BUFFER_BYTES
+        kept = unsent_bytes(line)
+        assert await line.stuff(sender, data[sent:]) == 0
+        assert unsent_bytes(line) == kept
+        rest = asyncio.ensure_future(line.send(sender, data[sent:]))
+        got = await line.receive(reader, len(data))
+        await rest
+        assert hashlib.sha256(got).digest() == hashlib.sha256(data).digest()
+        assert not unsent_bytes(line)
+
+    on_a_line(test)
+
+
+@pytest.mark.parametrize("buffer_bytes", [BUFFER_BYTES, 1_000])
+@pytest.mark.parametrize("up", [True, False])
+def test_a_very_slow_reader_gets_every_byte_in_order(up: bool, buffer_bytes: int) -> None:
+    async def test(line: Line) -> None:
+        sender, reader = (line.client, line.grpc) if up else (line.grpc, line.client)
+        data = data_frames(DATA_BYTES if buffer_bytes == BUFFER_BYTES else DATA_BYTES // 8)
+        sending = asyncio.ensure_future(line.send(sender, data))
+        rng, got, size = random.Random(2), hashlib.sha256(), 0
+        while size < len(data):
+            piece = await line.receive(reader, min(rng.choice((1, 700, 70_000)), len(data) - size))
+            got.update(piece)
+            size += len(piece)
+            if rng.random() < 0.05:
+                await asyncio.sleep(0.005)
+        await sending
+        assert got.digest() == hashlib.sha256(data).digest()
+
+    on_a_line(test, buffer_bytes)
+
+
+def test_one_direction_goes_on_while_the_other_stands_still() -> None:
+    async def test(line: Line) -> None:
+        await line.stuff(line.grpc, data_frames(2 * SOCKET_BYTES))  # the client reads nothing
+        data = data_frames(1 << 20, seed=3)
+        sending = asyncio.ensure_future(line.send(line.client, data))
+        assert await line.receive(line.grpc, len(data)) == data
+        await sending
+
+    on_a_line(test)
+
+
+def test_who_reads_nothing_and_makes_answers_is_read_no_more() -> None:
+    async def test(line: Line) -> None:
+        await line.stuff(line.grpc, data_frames(2 * SOCKET_BYTES))
+        for _ in range(3 * UNSENT_PIECES_MAX):  # what the relay itself would say
+            line.pump.relay.to_outside.append(window_update(0, 1))
+            line.pump.flush()
+        assert line.pump.outside.is_full
+        assert not line.pump.outside._is_reading
+        reading = asyncio.ensure_future(line.rest(line.client))
+        async with asyncio.timeout(ANSWER_SECONDS):
+            while not line.pump.outside._is_reading:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        reading.cancel()
+
+    on_a_line(test)
 
 
 def test_who_does_not_read_what_is_given_back_is_not_read() -> None:
@@ -30,8 +287,8 @@ def test_who_does_not_read_what_is_given_back_is_not_read() -> None:
             pump.enter(grpc)
             pump.outside.read_on()
             client.setblocking(False)
-            request = hpack.Encoder().encode([(b":method", b"POST")])
-            client.send(CLIENT_PREFACE + header_frames(1, request, ends_stream=False))
+            without_te = HeaderWriter().write([(b":method", b"POST")])
+            client.send(CLIENT_PREFACE + header_frames(1, without_te, ends_stream=False))
             padded = frame(Kind.DATA, Flag.PADDED, 1, b"\0") * 1_000
             at = 0
             for _ in range(5_000):
@@ -42,7 +299,149 @@ def test_who_does_not_read_what_is_given_back_is_not_read() -> None:
             pump.close()
             return unsent
 
-    assert 64 < asyncio.run(main()) < 70
+    assert UNSENT_PIECES_MAX < asyncio.run(main()) < UNSENT_PIECES_MAX + 6
+
+
+# --- ends ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("is_clogged", [False, True])
+def test_what_a_client_said_before_it_half_closed_reaches_grpc_and_it_hears_the_answer(
+    is_clogged: bool,
+) -> None:
+    async def test(line: Line) -> None:
+        data = data_frames(SOCKET_BYTES if is_clogged else FRAME)
+        sent = await line.stuff(line.client, data)
+        line.client.shutdown(socket.SHUT_WR)
+        assert await line.rest(line.grpc) == data[:sent]
+        answer = data_frames(1 << 20, seed=4)
+        sending = asyncio.ensure_future(line.send(line.grpc, answer))
+        assert await line.receive(line.client, len(answer)) == answer
+        await sending
+        line.grpc.close()
+        assert await line.rest(line.client) == b""
+        line.client.close()
+        await line.closed()
+
+    on_a_line(test)
+
+
+def test_what_grpc_said_before_it_closed_reaches_a_slow_client() -> None:
+    async def test(line: Line) -> None:
+        data = data_frames(SOCKET_BYTES)
+        sent = await line.stuff(line.grpc, data)
+        line.grpc.close()
+        await asyncio.sleep(0.05)
+        got = b""
+        while len(got) < sent:  # in the middle of a flush, and the tick looks
+            got += await line.receive(line.client, 100_000)
+            assert not line.pump.is_closed or len(got) == sent
+            line.pump.is_over(time.monotonic_ns())
+        assert got == data[:sent]
+        assert await line.rest(line.client) == b""
+        line.client.close()
+        await line.closed()
+
+    on_a_line(test)
+
+
+def test_who_does_not_close_after_grpc_has_is_closed_after_a_while() -> None:
+    async def test(line: Line) -> None:
+        line.grpc.close()
+        assert await line.rest(line.client) == b""
+        began = time.monotonic()
+        while time.monotonic() < began + LINGER_SECONDS / 4:  # what it says now is dropped
+            with suppress(BlockingIOError, ConnectionError):
+                line.client.send(frame(Kind.PING, 0, 0, bytes(8)))
+            await asyncio.sleep(0.01)
+        assert not line.pump.is_closed
+        await line.closed()
+        assert line.pump.happened == ["left gRPC", "left gRPC", "closed"]
+
+    on_a_line(test)
+
+
+def test_a_breach_is_told_to_the_client_though_it_goes_on_sending() -> None:
+    async def test(line: Line) -> None:
+        await line.send(line.client, frame(Kind.CONTINUATION, 0, 1))
+        with suppress(ConnectionError, BlockingIOError):
+            for _ in range(100):
+                line.client.send(frame(Kind.PING, 0, 0, bytes(8)))
+        words = await line.rest(line.client)
+        assert words[3] == Kind.GOAWAY
+        assert b"CONTINUATION without HEADERS" in words[HEAD_BYTES:]
+        assert await line.rest(line.grpc) == b""
+        line.client.close()
+        await line.closed()
+        assert line.pump.happened[0] == "header block"
+
+    on_a_line(test)
+
+
+@pytest.mark.parametrize("is_clogged", [False, True])
+@pytest.mark.parametrize("by_client", [True, False])
+def test_a_reset_ends_both_sides(by_client: bool, is_clogged: bool) -> None:
+    async def test(line: Line) -> None:
+        if is_clogged:
+            await line.stuff(line.grpc, data_frames(2 * SOCKET_BYTES))
+            await line.stuff(line.client, data_frames(2 * SOCKET_BYTES))
+        gone, other = (line.client, line.grpc) if by_client else (line.grpc, line.client)
+        reset(gone)
+        if by_client:
+            await line.rest(other)
+        else:
+            reading = asyncio.ensure_future(line.rest(other))
+            await reading
+            other.close()
+        await line.closed()
+
+    on_a_line(test)
+
+
+def reset(sock: socket.socket) -> None:
+    """Close without a word."""
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+    sock.close()
+
+
+def test_a_connection_that_is_cut_off_is_reset_at_once() -> None:
+    async def test(line: Line) -> None:
+        await line.stuff(line.grpc, data_frames(2 * SOCKET_BYTES))  # nobody waits for what is on its way
+        assert line.pump.cut_off()
+        assert not line.pump.cut_off()
+        assert await line.rest(line.grpc) == b""
+        with pytest.raises(ConnectionResetError):
+            await line.receive(line.client, 2 * SOCKET_BYTES)
+        assert line.pump.happened == ["left gRPC", "closed"]
+
+    on_a_line(test)
+
+
+def test_both_ends_may_go_at_once() -> None:
+    async def test(line: Line) -> None:
+        await line.stuff(line.grpc, data_frames(2 * SOCKET_BYTES))
+        await line.stuff(line.client, data_frames(2 * SOCKET_BYTES))
+        reset(line.client)
+        reset(line.grpc)
+        await line.closed()
+        line.pump.flush()  # a grant, or a tick, that comes too late
+        line.pump.pause(0.01)
+        await asyncio.sleep(0.05)
+
+    on_a_line(test)
+
+
+def test_a_pump_may_be_closed_in_the_middle_of_a_flush() -> None:
+    async def test(line: Line) -> None:
+        reset(line.client)
+        relay = line.pump.relay
+        for _ in range(20):  # the send finds out that the client is gone, and closes while `flush` runs
+            relay.to_grpc.append(data_frames(FRAME))
+            relay.to_outside.append(data_frames(1 << 20))
+            line.pump.flush()
+        await line.closed()
+
+    on_a_line(test)
 
 
 def test_a_connection_that_is_closed_in_a_pause_is_forgotten() -> None:
@@ -58,3 +457,123 @@ def test_a_connection_that_is_closed_in_a_pause_is_forgotten() -> None:
             return known() is None
 
     assert asyncio.run(main())
+
+
+# --- TLS ----------------------------------------------------------------------------------------------------
+
+SMALL_BUFFER_BYTES = 1_000
+"""Less than a record of TLS, which has up to 16 KiB."""
+
+
+def over_tls(
+    tmp_path: Path,
+    test: Callable[[Line, ssl.SSLSocket], Coroutine[Any, Any, None]],
+    *,
+    is_trusted: bool = True,
+) -> None:
+    """Run a test on a line over TLS; its client blocks, and is for threads."""
+    authority = Authority(tmp_path)
+    files = authority.server_files(authority.issue("localhost"), mutual=False)
+    trusted = authority if is_trusted else Authority(tmp_path, "another")
+    context = ssl.create_default_context(cafile=str(trusted.path))
+
+    async def main() -> None:
+        with tcp_pair() as (ours, client):
+            line = Line(ours, client, SMALL_BUFFER_BYTES, ServerTls(files, "grpc.tls").context())
+            client.settimeout(ANSWER_SECONDS)
+            with context.wrap_socket(
+                client,
+                server_hostname="localhost",
+                do_handshake_on_connect=False,
+                suppress_ragged_eofs=False,
+            ) as secured:
+                try:
+                    await test(line, secured)
+                finally:
+                    line.close()
+
+    asyncio.run(main())
+
+
+async def greet_over_tls(line: Line, client: ssl.SSLSocket) -> None:
+    """As `Line.greet`."""
+    await asyncio.to_thread(client.do_handshake)
+    hello = CLIENT_PREFACE + frame(Kind.SETTINGS, 0, 0)
+    await asyncio.to_thread(client.sendall, hello)
+    assert await line.receive(line.grpc, len(hello)) == hello
+    answer = frame(Kind.SETTINGS, 0, 0) + WIDE
+    await line.send(line.grpc, answer)
+    assert await asyncio.to_thread(receive_slowly, client, len(answer)) == answer
+    await asyncio.to_thread(client.sendall, REQUEST)
+    assert await line.receive(line.grpc, len(REQUEST)) == REQUEST
+
+
+def receive_slowly(client: ssl.SSLSocket, size: int) -> bytes:
+    """Receive so much, with pauses."""
+    data, rng = b"", random.Random(5)
+    while len(data) < size and (got := client.recv(min(rng.choice((1, 3_000, 1 << 20)), size - len(data)))):
+        data += got
+        if rng.random() < 0.01:
+            time.sleep(0.01)
+    return data
+
+
+@pytest.mark.parametrize("up", [True, False])
+def test_records_that_are_longer_than_the_buffer_pass_in_order(tmp_path: Path, up: bool) -> None:
+    async def test(line: Line, client: ssl.SSLSocket) -> None:
+        await greet_over_tls(line, client)
+        data = data_frames(2 << 20)
+        if up:
+            sending = asyncio.ensure_future(asyncio.to_thread(client.sendall, data))
+            await asyncio.sleep(0.2)  # the pump has to stop and to go on with what it has decrypted
+            got = await line.receive(line.grpc, len(data))
+        else:
+            sending = asyncio.ensure_future(line.send(line.grpc, data))
+            got = await asyncio.to_thread(receive_slowly, client, len(data))
+        await sending
+        assert got == data
+
+    over_tls(tmp_path, test)
+
+
+def test_over_tls_the_end_is_said_too(tmp_path: Path) -> None:
+    """Else a client could not tell it from an attack."""
+
+    async def test(line: Line, client: ssl.SSLSocket) -> None:
+        await greet_over_tls(line, client)
+        data = data_frames(1 << 20)
+        sending = asyncio.ensure_future(line.send(line.grpc, data))
+        assert await asyncio.to_thread(receive_slowly, client, len(data)) == data
+        await sending
+        line.grpc.close()
+        assert await asyncio.to_thread(client.recv, 1) == b""  # SSLEOFError where it is not said
+        client.close()
+        await line.closed()
+
+    over_tls(tmp_path, test)
+
+
+def test_over_tls_what_a_client_said_before_it_went_reaches_grpc(tmp_path: Path) -> None:
+    async def test(line: Line, client: ssl.SSLSocket) -> None:
+        await greet_over_tls(line, client)
+        data = data_frames(1 << 20)
+        await asyncio.to_thread(client.sendall, data)
+        client.settimeout(0)
+        with suppress(ssl.SSLWantReadError):
+            client.unwrap()  # says that nothing more comes
+        assert await line.rest(line.grpc) == data
+        line.grpc.close()
+        client.close()
+        await line.closed()
+
+    over_tls(tmp_path, test)
+
+
+def test_who_does_not_come_through_tls_is_noted_once(tmp_path: Path) -> None:
+    async def test(line: Line, client: ssl.SSLSocket) -> None:
+        with pytest.raises(ssl.SSLCertVerificationError):
+            await asyncio.to_thread(client.do_handshake)
+        await line.closed()
+        assert line.pump.happened == ["tls failed", "left gRPC", "closed"]
+
+    over_tls(tmp_path, test, is_trusted=False)

@@ -1,0 +1,575 @@
+"""Tests of `gateway.transport.door`: a gRPC server behind its door, and clients of every kind."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import ipaddress
+import socket
+import ssl
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from cryptography import x509
+from grpc import aio
+
+from gateway import grpc_server
+from gateway.addresses import Address
+from gateway.channels import open_blocking_channel
+from gateway.grpc_server import GrpcServer, ServerPlan, start_server
+from gateway.message_shares import MessageShares
+from gateway.tls import ServerTls
+from gateway.transport import callers
+from gateway.transport.callers import caller_of
+from gateway.transport.door import look_at_shares
+from gateway.transport.door_notes import DoorNotes
+from gateway.transport.doorkeeper import DoorLimits
+from gateway.transport.frames import CLIENT_PREFACE, ConnectionBreach, ErrorCode, Kind, frame
+from gateway.transport.header_blocks import header_frames
+from tests.attacks import HELLO, ended_within, request
+from tests.certificates import Authority
+from tests.network_double import NetworkDouble
+
+ANSWER_SECONDS = 20.0
+SOON = 0.5
+"""Seconds of limits that a test waits for."""
+LOOPBACK = Address("127.0.0.1", 0)
+SERVICE = "org.hiero.block.api.Test"
+PUBLISH = "org.hiero.block.api.BlockStreamPublishService"
+STRANGER, FRIEND = "127.0.0.2", "127.0.0.3"
+LARGE = 2 << 20
+BUDGET = 3 << 20
+
+
+def plan(**changes: Any) -> ServerPlan:
+    """A plan as most tests want it."""
+    values: dict[str, Any] = {"address": LOOPBACK, "keepalive_seconds": 0, "connections_max": 100}
+    return ServerPlan(setting="grpc.listen", message_bytes_max=BUDGET, **(values | changes))
+
+
+class Notes(DoorNotes):
+    """Notes that a test can read."""
+
+    def __init__(self) -> None:
+        super().__init__("grpc.listen")
+        self.endings: list[str] = []
+        self.refusals: list[tuple[str, str]] = []
+
+    def refused(self, address: str, reason: str) -> None:
+        """As `DoorNotes.refused`."""
+        self.refusals.append((address, reason))
+        super().refused(address, reason)
+
+    def ended(self, address: str, breach: ConnectionBreach) -> None:
+        """As `DoorNotes.ended`."""
+        self.endings.append(breach.what)
+        super().ended(address, breach)
+
+
+class Served:
+    """A server in a thread of its own.
+
+    `Test/who` tells who calls, `Test/hold` never ends, and the service of publishers takes a message, and
+    over when the test says so.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, notes: Notes, shares: MessageShares | None) -> None:
+        self.loop = loop
+        self.notes = notes
+        self.shares = shares
+        self.server: GrpcServer
+        self.received: list[str] = []
+        """Addresses of publishers whose message has come, in order."""
+        self.take_over = asyncio.Event()
+
+    @property
+    def address(self) -> str:
+        """Where it listens, `host:port`."""
+        return str(self.server.address)
+
+    @property
+    def where(self) -> tuple[str, int]:
+        """The same, for sockets."""
+        return self.server.address.host, self.server.address.port
+
+    def add(self, server: aio.Server) -> None:
+        """Register the services."""
+        test: dict[str, Any] = {
+            "who": grpc.unary_unary_rpc_method_handler(self._who),
+            "hold": grpc.unary_stream_rpc_method_handler(self._hold),
+        }
+        publish: dict[str, Any] = {"publishBlockStream": grpc.stream_stream_rpc_method_handler(self._publish)}
+        server.add_generic_rpc_handlers(
+            (
+                grpc.method_handlers_generic_handler(SERVICE, test),
+                grpc.method_handlers_generic_handler(PUBLISH, publish),
+            )
+        )
+
+    async def _who(self, _: bytes, context: aio.ServicerContext[Any, Any]) -> bytes:
+        caller = caller_of(context)
+        return "\n".join((caller.peer, caller.address, *caller.subjects)).encode()
+
+    async def _hold(self, _: bytes, context: aio.ServicerContext[Any, Any]) -> AsyncIterator[bytes]:
+        yield b"held"
+        await asyncio.Event().wait()
+
+    async def _publish(
+        self, messages: AsyncIterator[bytes], context: aio.ServicerContext[Any, Any]
+    ) -> AsyncIterator[bytes]:
+        caller = caller_of(context)
+        key = caller.key_of(context)
+        assert key is not None
+        async for _ in messages:
+            self.received.append(caller.address)
+            await self.take_over.wait()
+            caller.taken(key.stream)
+            yield b""
+
+    def await_refusals(self, *refusals: tuple[str, str]) -> None:
+        """Wait for all that the door notes of refusals: it closes a connection first."""
+        wait_until(lambda: len(self.notes.refusals) >= len(refusals), "the note of a refusal")
+        assert self.notes.refusals == list(refusals)
+
+    def do(self, what: Callable[[], object]) -> None:
+        """Do something in the thread of the server, and wait for it."""
+        done = threading.Event()
+        self.loop.call_soon_threadsafe(what)
+        self.loop.call_soon_threadsafe(done.set)
+        assert done.wait(ANSWER_SECONDS)
+
+
+@contextmanager
+def serving(the_plan: ServerPlan | None = None, shares: MessageShares | None = None) -> Iterator[Served]:
+    """Serve, and stop at the end."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+
+    async def start() -> Served:
+        served = Served(loop, Notes(), shares)
+        served.server = await start_server(the_plan or plan(), served.add, served.notes, shares)
+        return served
+
+    try:
+        served = asyncio.run_coroutine_threadsafe(start(), loop).result(ANSWER_SECONDS)
+        try:
+            yield served
+        finally:
+            asyncio.run_coroutine_threadsafe(served.server.stop(0), loop).result(ANSWER_SECONDS)
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(ANSWER_SECONDS)
+        loop.close()
+
+
+def wait_until(is_so: Callable[[], object], what: str) -> None:
+    """Wait until something is so."""
+    until = time.monotonic() + ANSWER_SECONDS
+    while not is_so():
+        assert time.monotonic() < until, f"{what} did not come"
+        time.sleep(0.01)
+
+
+def who(channel: grpc.Channel) -> list[str]:
+    """Ask who calls."""
+    ask: grpc.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(f"/{SERVICE}/who", bytes, bytes)
+    return ask(b"", timeout=ANSWER_SECONDS).decode().split("\n")
+
+
+def who_is(double: NetworkDouble, **words: int) -> list[str]:
+    """Ask who a double of the network's client is."""
+    double.call("Test/who", **words)
+    double.send(b"", ends=True)
+    return double.next().decode().split("\n")
+
+
+def stranger(served: Served, hello: bytes = b"", source: str = STRANGER) -> socket.socket:
+    """Connect, and say something."""
+    sock = socket.create_connection(served.where, ANSWER_SECONDS, (source, 0))
+    sock.sendall(hello)
+    return sock
+
+
+def last_words(sock: socket.socket) -> bytes:
+    """What comes until the end of a connection."""
+    words = b""
+    sock.settimeout(ANSWER_SECONDS)
+    with suppress(ConnectionError):
+        while got := sock.recv(1 << 16):
+            words += got
+    return words
+
+
+def is_taken(sock: socket.socket) -> bool:
+    """Whether the door takes a connection that has greeted: gRPC greets, too."""
+    sock.settimeout(ANSWER_SECONDS)
+    with suppress(ConnectionError):
+        return bool(sock.recv(1 << 16))
+    return False
+
+
+# --- who calls ----------------------------------------------------------------------------------------------
+
+
+def has_ipv6() -> bool:
+    """Whether there is an IPv6 loopback."""
+    try:
+        with socket.create_server(("::1", 0), family=socket.AF_INET6):
+            return True
+    except OSError:
+        return False
+
+
+@pytest.mark.parametrize(
+    ("host", "client", "peer"),
+    [
+        ("127.0.0.1", "127.0.0.1", "ipv4:127.0.0.1:"),
+        ("::1", "::1", "ipv6:%5B::1%5D:"),
+        ("::", "127.0.0.1", "ipv4:127.0.0.1:"),
+    ],
+)
+def test_the_address_of_a_caller_is_told(host: str, client: str, peer: str) -> None:
+    """Of one who reaches an IPv6 socket over IPv4, the IPv4 address."""
+    if ":" in host and not has_ipv6():
+        pytest.skip("no IPv6 here")
+    with serving(plan(address=Address(host, 0))) as served:
+        where = Address(client, served.where[1])
+        with open_blocking_channel(str(where)) as channel:
+            told = who(channel)
+        assert told[0].startswith(peer)
+        assert told[0].removeprefix(peer).isdigit()
+        assert told[1:] == [client]
+
+
+def test_the_names_in_a_callers_certificate_are_told(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    names = [
+        x509.UniformResourceIdentifier("spiffe://net/alice"),
+        x509.RFC822Name("alice@net"),
+        x509.IPAddress(ipaddress.ip_address("2001:db8::1")),
+    ]
+    alice = authority.issue("alice", organization="Net", further_names=names)
+    tls = ServerTls(authority.server_files(authority.issue("localhost"), mutual=True), "grpc.tls")
+    with serving(plan(tls=tls)) as served:
+        with open_blocking_channel(served.address, authority.client(alice)) as channel:
+            told = who(channel)
+        assert told[1:] == [
+            "127.0.0.1",
+            "O=Net,CN=alice",
+            "CN=alice",
+            "URI:spiffe://net/alice",
+            "DNS:localhost",
+            "IP:127.0.0.1",
+            "IP:2001:db8::1",
+            "email:alice@net",
+        ]
+        with (
+            open_blocking_channel(served.address, authority.client()) as channel,
+            pytest.raises(grpc.RpcError),
+        ):
+            who(channel)
+
+
+def pin_of(certificate: Path) -> str:
+    """SHA-256 of a certificate."""
+    return hashlib.sha256(ssl.PEM_cert_to_DER_cert(certificate.read_text())).hexdigest()
+
+
+def test_a_client_without_alpn_and_without_te_is_answered(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    pair = authority.issue("localhost")
+    tls = ServerTls(authority.server_files(pair, mutual=False), "grpc.tls")
+    with serving(plan(tls=tls)) as served, NetworkDouble(served.address, pin_of(pair.certificate)) as double:
+        assert who_is(double)[1:] == ["127.0.0.1"]
+        assert who_is(double)[1:] == ["127.0.0.1"]
+    with serving() as served, NetworkDouble(served.address) as double:
+        assert who_is(double)[1:] == ["127.0.0.1"]
+
+
+def test_a_header_block_in_frames_of_one_byte_is_taken() -> None:
+    with serving() as served, NetworkDouble(served.address) as double:
+        assert who_is(double, frame_bytes_max=1)[1:] == ["127.0.0.1"]
+        assert served.notes.endings == []
+
+
+# --- who does not speak as they should ----------------------------------------------------------------------
+
+
+@pytest.fixture
+def short_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Doors wait for half a second only."""
+    limits = partial(DoorLimits, handshake_seconds=SOON, first_call_seconds=SOON, header_block_seconds=SOON)
+    monkeypatch.setattr(grpc_server, "DoorLimits", limits)
+
+
+def client_hello() -> bytes:
+    """What a TLS client says first."""
+    coming, going = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client = ssl.create_default_context().wrap_bio(coming, going, server_hostname="localhost")
+    with suppress(ssl.SSLWantReadError):
+        client.do_handshake()
+    return going.read()
+
+
+_BLOCK = header_frames(1, request(), ends_stream=False, frame_bytes_max=20)
+UNFINISHED = HELLO + _BLOCK[:29]
+
+
+@pytest.mark.usefixtures("short_times")
+@pytest.mark.parametrize(
+    ("hello", "what", "code"),
+    [
+        (b"", "handshake", ErrorCode.ENHANCE_YOUR_CALM),
+        (CLIENT_PREFACE[:10], "handshake", ErrorCode.ENHANCE_YOUR_CALM),
+        (b"GET / HTTP/1.1\r\nHost: node\r\n\r\n", "preface", ErrorCode.PROTOCOL_ERROR),
+        (client_hello(), "preface", ErrorCode.PROTOCOL_ERROR),
+        (HELLO, "no call", ErrorCode.NO_ERROR),
+        (UNFINISHED, "header block", ErrorCode.ENHANCE_YOUR_CALM),
+    ],
+    ids=["nothing", "half a preface", "HTTP/1.1", "TLS", "no call", "half a block"],
+)
+def test_who_does_not_come_to_a_call_is_told_and_ended(hello: bytes, what: str, code: int) -> None:
+    with serving() as served, stranger(served, hello) as sock:
+        words = last_words(sock)
+        assert served.notes.endings == [what]
+        go_away = words[words.rindex(bytes((Kind.GOAWAY, 0, 0, 0, 0, 0))) + 6 :]
+        assert int.from_bytes(go_away[4:8], "big") == code
+        assert what.encode() in go_away
+        wait_until(lambda: not served.server.door.connection_count, "the end of the connection")
+
+
+@pytest.mark.usefixtures("short_times")
+def test_a_block_whose_frames_drip_is_ended_all_the_same() -> None:
+    with serving() as served, stranger(served, UNFINISHED) as sock:
+        with suppress(OSError):
+            for _ in range(100):
+                sock.sendall(frame(Kind.CONTINUATION, 0, 1))
+                time.sleep(0.05)
+        assert served.notes.endings == ["header block"]
+
+
+@pytest.mark.usefixtures("short_times")
+@pytest.mark.parametrize("hello", [b"", client_hello()[:-9], HELLO], ids=["nothing", "half", "no TLS"])
+def test_who_does_not_come_through_tls_is_ended(tmp_path: Path, hello: bytes) -> None:
+    authority = Authority(tmp_path)
+    tls = ServerTls(authority.server_files(authority.issue("localhost"), mutual=False), "grpc.tls")
+    with serving(plan(tls=tls)) as served:
+        with stranger(served, hello) as sock:
+            assert ended_within(sock, ANSWER_SECONDS)
+            assert served.notes.endings == ["handshake"]
+            wait_until(lambda: not served.server.door.connection_count, "the end of the connection")
+        with stranger(served):  # a load balancer that looks whether the port is open
+            pass
+        wait_until(lambda: not served.server.door.connection_count, "the end of the connection")
+        assert served.notes.endings == ["handshake"]
+
+
+@pytest.mark.usefixtures("short_times")
+def test_a_call_that_is_open_may_take_as_long_as_it_takes() -> None:
+    with serving() as served, NetworkDouble(served.address) as double:
+        double.call("Test/hold")
+        double.send(b"", ends=True)
+        assert double.next() == b"held"
+        time.sleep(3 * SOON)
+        assert served.notes.endings == []
+        assert who_is(double)[1:] == ["127.0.0.1"]
+
+
+# --- how many -----------------------------------------------------------------------------------------------
+
+
+def test_one_address_does_not_take_all_places() -> None:
+    with serving(plan(connections_per_address_max=2)) as served, ExitStack() as stack:
+        for _ in range(2):
+            assert is_taken(stack.enter_context(stranger(served, HELLO)))
+        assert not is_taken(stack.enter_context(stranger(served)))
+        served.await_refusals((STRANGER, "connections of an address"))
+        assert is_taken(stack.enter_context(stranger(served, HELLO, FRIEND)))
+
+
+def test_places_are_kept_for_peers() -> None:
+    """One in sixteen."""
+    friends = frozenset({FRIEND})
+    with serving(plan(connections_max=16, kept_addresses=friends)) as served, ExitStack() as stack:
+        for _ in range(15):
+            assert is_taken(stack.enter_context(stranger(served, HELLO)))
+        assert not is_taken(stack.enter_context(stranger(served)))
+        assert is_taken(stack.enter_context(stranger(served, HELLO, FRIEND)))
+        assert not is_taken(stack.enter_context(stranger(served, b"", FRIEND)))
+        served.await_refusals((STRANGER, "connections"), (FRIEND, "connections"))
+        assert served.server.door.connection_count == 16
+
+
+def test_places_are_kept_for_publishers_whose_certificate_is_listed(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    alice, bob = authority.issue("alice"), authority.issue("bob")
+    tls = ServerTls(authority.server_files(authority.issue("localhost"), mutual=True), "grpc.tls")
+    listed = frozenset({"CN=alice"})
+    with (
+        serving(plan(connections_max=16, tls=tls, listed_subjects=listed)) as served,
+        ExitStack() as stack,
+    ):
+
+        def connected(pair: Any) -> socket.socket:
+            context = ssl.create_default_context(cafile=str(authority.path))
+            context.load_cert_chain(pair.certificate, pair.key)
+            sock = stack.enter_context(stranger(served))
+            secured = stack.enter_context(context.wrap_socket(sock, server_hostname="localhost"))
+            with suppress(OSError):
+                secured.sendall(HELLO)
+            return secured
+
+        for _ in range(15):
+            assert is_taken(connected(bob))
+        assert not is_taken(connected(bob))
+        assert is_taken(connected(alice))
+        served.await_refusals((STRANGER, "connections"))
+
+
+# --- ends ---------------------------------------------------------------------------------------------------
+
+
+def test_a_connection_of_age_is_asked_to_go_and_ended_after_its_grace() -> None:
+    aged = plan(connection_age_seconds=1, connection_age_grace_seconds=1)
+    with serving(aged) as served, NetworkDouble(served.address) as double:
+        double.call("Test/hold")
+        double.send(b"", ends=True)
+        assert double.next() == b"held"
+        with pytest.raises(AssertionError, match=r"the stream is over|the server has ended"):
+            double.next()
+        assert double.went_away
+        wait_until(lambda: not served.server.door.connection_count, "the end of the connection")
+        assert served.notes.endings == []
+        with open_blocking_channel(served.address) as channel:  # it connects anew each time
+            for _ in range(4):
+                assert who(channel)[1:] == ["127.0.0.1"]
+                time.sleep(SOON)
+
+
+def sockets_of_this_process() -> int:
+    """How many there are."""
+    count = 0
+    for number in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):
+            count += str(number.readlink()).startswith("socket:")
+    return count
+
+
+def test_a_stop_with_clients_connected_leaves_nothing() -> None:
+    async def main() -> None:
+        served = Served(asyncio.get_running_loop(), Notes(), None)
+        served.server = await start_server(plan(), served.add, served.notes)
+        folder = served.server.door.grpc_path.parent
+        assert folder.exists()
+        with stranger(served), stranger(served, HELLO), stranger(served, UNFINISHED):
+            clients = [await asyncio.to_thread(NetworkDouble, served.address) for _ in range(2)]
+            for double in clients:
+                double.call("Test/hold")
+                await asyncio.to_thread(double.send, b"", ends=True)
+                assert await asyncio.to_thread(double.next) == b"held"
+            await served.server.stop(0)
+            await served.server.stop(0)
+            assert not served.server.door.connections
+            assert not folder.exists()
+            for double in clients:
+                double.socket.close()
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    asyncio.run(main())  # gRPC opens sockets of its own once for all
+    before, known = sockets_of_this_process(), dict(callers._callers)
+    asyncio.run(main())
+    assert sockets_of_this_process() == before
+    assert callers._callers == known
+
+
+def test_a_certificate_that_is_renewed_counts_from_the_next_handshake_on(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    pair = authority.issue("localhost")
+    first = pin_of(pair.certificate)
+    tls = ServerTls(authority.server_files(pair, mutual=False), "grpc.tls")
+    with serving(plan(tls=tls)) as served, NetworkDouble(served.address, first) as before:
+        second = pin_of(authority.issue("localhost").certificate)
+        assert second != first
+        with NetworkDouble(served.address, second) as after:
+            assert who_is(after)[1:] == ["127.0.0.1"]
+        assert who_is(before)[1:] == ["127.0.0.1"]
+        pair.key.write_text("half of a renewal")
+        with NetworkDouble(served.address, second) as after:
+            assert who_is(after)[1:] == ["127.0.0.1"]
+
+
+# --- large messages -----------------------------------------------------------------------------------------
+
+
+def shares(**changes: int) -> MessageShares:
+    """Room for one large message."""
+    return MessageShares(BUDGET, BUDGET, **changes)
+
+
+def publish_large(served: Served, source: str, errors: list[BaseException]) -> threading.Thread:
+    """Send one large message from an address, in a thread."""
+
+    def run() -> None:
+        try:
+            with NetworkDouble(served.address, source=source) as double:
+                double.publish()
+                double.send(bytes(LARGE))
+                assert double.next() == b""
+        except BaseException as error:  # its thread ends; the test looks
+            errors.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    return thread
+
+
+def test_a_large_message_waits_until_the_one_before_it_is_taken_over() -> None:
+    room = shares()
+    errors: list[BaseException] = []
+    with serving(shares=room) as served:
+        threads = [publish_large(served, STRANGER, errors)]
+        wait_until(lambda: served.received == [STRANGER], "the first message")
+        threads.append(publish_large(served, FRIEND, errors))
+        wait_until(lambda: room.waiting_count == 1, "the second message's turn to wait")
+        with NetworkDouble(served.address) as double:  # small ones do not wait
+            assert who_is(double)[1:] == ["127.0.0.1"]
+        time.sleep(SOON)
+        assert served.received == [STRANGER]
+        assert room.held_bytes == LARGE
+        served.do(served.take_over.set)
+        wait_until(lambda: served.received == [STRANGER, FRIEND], "the second message")
+        for thread in threads:
+            thread.join(ANSWER_SECONDS)
+        assert errors == []
+        wait_until(lambda: not room.held_bytes, "the room of both")
+
+
+def test_a_large_message_that_does_not_come_is_ended_while_another_waits() -> None:
+    room = shares(grace_ns=0)
+    errors: list[BaseException] = []
+    with serving(shares=room) as served:
+        served.do(served.take_over.set)
+        begun = header_frames(1, request(f"/{PUBLISH}/publishBlockStream"), ends_stream=False)
+        begun += frame(Kind.DATA, 0, 1, b"\0" + LARGE.to_bytes(4, "big") + b"x" * 100)
+        with stranger(served, HELLO + begun) as slow:
+            wait_until(lambda: room.held_bytes == LARGE, "the grant of the slow one")
+            thread = publish_large(served, FRIEND, errors)
+            wait_until(lambda: room.waiting_count == 1, "the other's turn to wait")
+
+            def look() -> bool:
+                served.do(lambda: look_at_shares(room, lambda _: False))
+                return served.received == [FRIEND]
+
+            wait_until(look, "the other's message")
+            assert ended_within(slow, ANSWER_SECONDS)
+            assert served.notes.endings == ["large message"]
+            thread.join(ANSWER_SECONDS)
+        assert errors == []
