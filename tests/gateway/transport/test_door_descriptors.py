@@ -1,4 +1,4 @@
-"""Tests of `gateway.transport.door`: a process that has no file descriptor left."""
+"""Tests of `gateway.transport.door`: a process that has no file descriptor left for gRPC."""
 
 from __future__ import annotations
 
