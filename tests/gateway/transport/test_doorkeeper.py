@@ -192,9 +192,10 @@ def test_an_address_past_its_budget_waits_for_a_second_at_most_and_no_other_addr
     per_second = ADDRESS_SHARE * CONTROL_BYTES_PER_SECOND
     assert keeper.spend(visits[-1], 1, 0, 0) == SECOND_NS // per_second
     assert keeper.spend(visits[-1], per_second // 2 - 1, 0, 0) == SECOND_NS // 2
-    assert keeper.spend(enter(keeper, STRANGER), CONTROL_BYTES_SAVED, 0, 0) == SECOND_NS
+    assert keeper.spend(visits[-1], CONTROL_BYTES_SAVED - per_second // 2, 0, 0) == SECOND_NS
+    assert keeper.spend(visits[-2], CONTROL_BYTES_SAVED - rest, 0, 0) == SECOND_NS
     assert keeper.spend(enter(keeper, OTHER), CONTROL_BYTES_SAVED, 0, 0) == 0
-    assert keeper.spend(visits[-1], per_second // ADDRESS_SHARE, 0, 2 * SECOND_NS) == 0
+    assert keeper.spend(visits[-1], per_second // ADDRESS_SHARE, 0, 3 * SECOND_NS) == 0
 
 
 def test_budgets_of_addresses_are_remembered_up_to_a_limit() -> None:
