@@ -194,7 +194,7 @@ TABLE: Final[dict[State, dict[EventKind, Step]]] = {
         EventKind.CLOCK: Step.CLOSE_OVERDUE,
         EventKind.STOP: Step.NOTHING,  # there is nothing left to stop
         EventKind.ACKNOWLEDGED: Step.NOTHING,
-        EventKind.SKIPPED: Step.NOTHING,
+        EventKind.SKIPPED: Step.SKIP,  # of a block that looked won
         # the gateway acknowledged everything: it cannot mean our blocks
         EventKind.RESEND_ASKED: Step.NOTHING,
         EventKind.NODE_BEHIND: Step.NOTHING,

@@ -219,11 +219,11 @@ class SendWindow:
         """Send no more of a block: another publisher does."""
         is_present = self._offers.answered(lambda offered: offered == number)
         block = self._cache.get(number)
-        if not is_present:
-            return  # never offered here, or about a header from before we were sent back
-        if block is None:  # safe meanwhile
+        if number <= self._safe_through:  # answers come in order: it was stored before our header was heard
             self._tally.skip_stored(number)
             return
+        if not is_present or block is None:
+            return  # never offered here, or about a header from before we were sent back
         block.skipped = True
         self._tally.skip(block)
         if self._cursor == number:

@@ -76,10 +76,13 @@ def test_proofs_that_all_hold(proofs: list[bytes]) -> None:
         ),
         (
             [LATER_KIND],
-            "bad proof: block proofs: got only unknown kinds, expected at least one of a known kind",
+            "unsupported: block proofs: got only unknown kinds, expected at least one of a known kind",
         ),
-        ([TSS_PROOF, proof_item(1, b"")], "bad proof: signed block proof: got a signature of 0 bytes, "),
-        ([TSS_PROOF, proof_item(1, bytes(65))], "bad proof: signed block proof: got a signature of 65 bytes"),
+        ([TSS_PROOF, proof_item(1, b"")], "missing field: signed block proof: got a signature of 0 bytes, "),
+        (
+            [TSS_PROOF, proof_item(1, bytes(65))],
+            "unsupported: signed block proof: got a signature of 65 bytes",
+        ),
         (
             [TSS_PROOF] * 2,
             "cannot parse: item 8: got a proof that was there before, expected each proof once",

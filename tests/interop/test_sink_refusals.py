@@ -145,8 +145,8 @@ def test_both_sides_show_certificates(spark: SparkSession, secured: tuple[Author
         return caught.value.reason
 
     late = f"publisher spark: block 0 was not acknowledged within 3 s (cannot connect to {gateway}: "
-    assert refusal() == f"{late}Socket closed)"
-    assert refusal(tls_ca=ca) == f"{late}Socket closed)"
+    for options in ({}, {"tls_ca": ca}):
+        assert refusal(**options).startswith(late)
     assert refusal(tls="true").startswith(f"{late}Tls handshake failed ")
     none = str(authority.folder / "none.key")
     assert refusal(tls_ca=ca, tls_certificate=str(alice.certificate), tls_key=none) == (

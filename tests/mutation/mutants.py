@@ -22,7 +22,8 @@ RACE_TESTS = tuple(
     for name in ("_streams", "", "_resends", "_ends", "_steps", "_stories", "_roles", "_facts")
 )
 MACHINE_TESTS = tuple(
-    f"tests/publishers/test_{name}.py" for name in ("machine", "machine_trouble", "machine_cells")
+    f"tests/publishers/test_{name}.py"
+    for name in ("machine", "machine_first", "machine_trouble", "machine_cells")
 )
 TESTS = {"race": RACE_TESTS, "machine": MACHINE_TESTS}
 """The tests that have to notice; not those that only compare a table with itself or with the documents."""
