@@ -60,6 +60,7 @@ class Notes(DoorNotes):
     def __init__(self) -> None:
         super().__init__("grpc.listen")
         self.endings: list[str] = []
+        self.got: list[str] = []
         self.refusals: list[tuple[str, str]] = []
 
     def refused(self, address: str, reason: str) -> None:
@@ -70,6 +71,7 @@ class Notes(DoorNotes):
     def ended(self, address: str, breach: ConnectionBreach) -> None:
         """As `DoorNotes.ended`."""
         self.endings.append(breach.what)
+        self.got.append(breach.got)
         super().ended(address, breach)
 
 
@@ -276,6 +278,36 @@ def test_the_names_in_a_callers_certificate_are_told(tmp_path: Path) -> None:
             pytest.raises(grpc.RpcError),
         ):
             who(channel)
+
+
+@pytest.mark.parametrize(
+    ("who_is_it", "words"),
+    [
+        ("expired", "certificate has expired"),
+        ("from elsewhere", "unable to get local issuer certificate"),
+        ("nobody", "PEER_DID_NOT_RETURN_A_CERTIFICATE"),
+    ],
+)
+def test_it_is_noted_why_a_certificate_is_refused(tmp_path: Path, who_is_it: str, words: str) -> None:
+    authority, another = Authority(tmp_path), Authority(tmp_path, "another")
+    tls = ServerTls(authority.server_files(authority.issue("localhost"), mutual=True), "grpc.tls")
+    pair = {
+        "expired": authority.issue("alice", days=-1),
+        "from elsewhere": another.issue("bob"),
+        "nobody": None,
+    }[who_is_it]
+    with serving(plan(tls=tls)) as served:
+        context = ssl.create_default_context(cafile=str(authority.path))
+        if pair is not None:
+            context.load_cert_chain(pair.certificate, pair.key)
+        with (
+            stranger(served) as sock,
+            suppress(OSError),
+            context.wrap_socket(sock, server_hostname="localhost") as secured,
+        ):
+            last_words(secured)
+        wait_until(lambda: served.notes.got, "the note of a handshake")
+        assert (served.notes.endings, served.notes.got) == (["handshake"], [words])
 
 
 def pin_of(certificate: Path) -> str:
