@@ -128,7 +128,7 @@ async def start_server(
         door.close()
         for listener in listeners:
             listener.close()
-        expected = "a folder for temporary files (TMPDIR) whose name has at most 80 bytes"
+        expected = "a folder for temporary files (TMPDIR) whose name has at most 75 bytes"
         raise Fatal(
             str(door.grpc_path), got="a socket that gRPC cannot listen at", expected=expected
         ) from error
@@ -186,6 +186,7 @@ def _is_about_client(record: logging.LogRecord) -> bool:
 
 
 def options_of(plan: ServerPlan) -> list[tuple[str, int]]:
+    """Give the channel options of a server."""
     options = [
         # What gRPC takes in advance on a stream that is not read is not counted in flight: by its own guess
         # of what the line needs, up to 16 MB.

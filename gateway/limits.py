@@ -40,7 +40,6 @@ __all__ = [
     "FREE_MEMORY_KEPT_BYTES",
     "GC_OBJECTS_MIN",
     "HALF_CLOSE_SECONDS",
-    "HANDSHAKE_SECONDS_MAX",
     "HASH_BACKLOG_ITEMS",
     "HASH_BATCH_BYTES",
     "HASH_BATCH_ITEMS",
@@ -411,9 +410,6 @@ KEEPALIVE_PEER_SECONDS: Final = 10
 PING_SECONDS_MIN: Final = 0.5
 """Clients may ask the node as often. Without this, gRPC closes the connection of one that asks oftener than
 every 5 minutes, with `too_many_pings`. Some libraries can ask each second; a ping costs nothing."""
-
-HANDSHAKE_SECONDS_MAX: Final = 20
-"""How long a gRPC client may take to begin: TLS, and HTTP/2's first frames; then its connection is closed."""
 
 CONNECTION_IDLE_SECONDS_MAX: Final = 600
 """How long a gRPC client may be connected without a call. It is told so and connects again by itself."""

@@ -219,8 +219,11 @@ class SendWindow:
         """Send no more of a block: another publisher does."""
         is_present = self._offers.answered(lambda offered: offered == number)
         block = self._cache.get(number)
-        if block is None or not is_present:
-            return  # safe meanwhile, never offered here, or about a header from before we were sent back
+        if not is_present:
+            return  # never offered here, or about a header from before we were sent back
+        if block is None:  # safe meanwhile
+            self._tally.skip_stored(number)
+            return
         block.skipped = True
         self._tally.skip(block)
         if self._cursor == number:

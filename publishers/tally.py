@@ -72,6 +72,22 @@ class Tally:
         self.skipped += not block.skipped_ever
         block.skipped_ever = True
 
+    def skip_stored(self, number: int) -> None:
+        """Count a skip of a block that is known to be stored: it was another publisher's after all.
+
+        Within its duplicate window a gateway answers so, and not with DUPLICATE_BLOCK. It came to the header
+        past all before, so their wins stand.
+        """
+        wins = self._stream_wins
+        while wins and wins[0] < number:
+            wins.popleft()
+        if wins and wins[0] == number:
+            if len(self._latency_ns) >= len(wins):
+                del self._latency_ns[-len(wins)]
+            wins.popleft()
+            self.won -= 1
+            self.skipped += 1
+
     def safe(self, *, acknowledged: bool) -> None:
         """Count a block that is known to be stored."""
         if acknowledged:

@@ -14,15 +14,12 @@ import asyncio
 import itertools
 import logging
 import secrets
-import shutil
 import socket
 import ssl
-import tempfile
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 from datastream.descriptors import client_descriptors_end
@@ -34,7 +31,7 @@ from gateway.transport.callers import Caller, enter, leave, party_of
 from gateway.transport.door_notes import DoorNotes
 from gateway.transport.doorkeeper import Doorkeeper, DoorLimits, Visit
 from gateway.transport.frames import ConnectionBreach
-from gateway.transport.pump import LINGER_SECONDS, READ_BYTES, Pump
+from gateway.transport.pump import LINGER_SECONDS, READ_BYTES, PrivateFolder, Pump
 from gateway.transport.server_relay import ServerRelay
 
 __all__ = ["Door", "DoorPlan", "granted", "look_at_shares"]
@@ -85,8 +82,8 @@ class Door:
         self.buffer = memoryview(bytearray(READ_BYTES))
         self.connections: dict[int | str, _Connection] = {}
         # Only this user may enter the folder: who reaches gRPC without the door passes by its limits.
-        self._folder = Path(tempfile.mkdtemp(prefix="sluice-"))
-        self.grpc_path = self._folder / "grpc"
+        self._folder = PrivateFolder()
+        self.grpc_path = self._folder.path / "grpc"
         """Where gRPC is to listen."""
         self._listeners: list[socket.socket] = []
         self._ticking: asyncio.TimerHandle | None = None
@@ -127,7 +124,7 @@ class Door:
             self._ticking.cancel()
         for connection in tuple(self.connections.values()):
             connection.close()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        self._folder.close()
 
     def _accept(self, listener: socket.socket) -> None:
         for _ in range(ACCEPTED_AT_ONCE):

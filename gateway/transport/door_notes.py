@@ -84,15 +84,18 @@ class DoorNotes:
 
     def words(self) -> tuple[str, ...]:
         """Say what happened in the last ten minutes, for the status page."""
-        now_ns = self._now_ns()
-        self._shown = {what: note for what, note in self._shown.items() if now_ns - note[0] < SHOWN_NS}
+        self._forget_what_is_over(self._now_ns())
         return tuple(
             f"{self._setting}: {what}: {count}, last from {address}"
             for what, (_, count, address) in self._shown.items()
         )
 
+    def _forget_what_is_over(self, now_ns: int) -> None:
+        self._shown = {what: note for what, note in self._shown.items() if now_ns - note[0] < SHOWN_NS}
+
     def _note(self, address: str, what: str, line: str, **words: str | int) -> None:
         now_ns = self._now_ns()
+        self._forget_what_is_over(now_ns)
         count = self._shown[what][1] if what in self._shown else 0
         if count or len(self._shown) < REASONS_SHOWN:
             self._shown[what] = (now_ns, count + 1, address)

@@ -38,7 +38,7 @@ DATA_PER_CONTROL: Final = 8
 """Bytes of data that allow one byte of other frames. A client that reads frames of 16 KiB answers each with
 two WINDOW_UPDATEs of 13 bytes; one that reads single small messages with as many."""
 ADDRESSES_KEPT: Final = 10_000
-"""Addresses whose budget is remembered; the oldest is forgotten first."""
+"""Addresses whose budget is remembered; the one seen longest ago is forgotten first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,9 +121,7 @@ class Doorkeeper:
         shared = self._budget_of(address, now_ns)
         if shared.left > 0:  # else those who stay would pay for all who come and go
             shared.take(CONNECTION_COST)
-        visit = Visit(address, now_ns, is_kept, is_guess)
-        visit._budget.at_ns = now_ns
-        return visit
+        return Visit(address, now_ns, is_kept, is_guess)
 
     def known(self, visit: Visit, *, is_listed: bool) -> str | None:
         """TLS has told who the client is; say why it may not stay, if it may not."""

@@ -14,12 +14,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import shutil
 import socket
-import tempfile
 import threading
 import time
-import weakref
 from collections.abc import Hashable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -27,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final
 from gateway.addresses import parse_address
 from gateway.errors import GatewayError
 from gateway.transport.client_relay import ClientRelay
-from gateway.transport.pump import READ_BYTES, Pump
+from gateway.transport.pump import READ_BYTES, PrivateFolder, Pump
 
 if TYPE_CHECKING:
     from gateway.channels import ClientTls
@@ -91,8 +88,7 @@ class _RelayThread:
         self.loop = asyncio.new_event_loop()
         self.buffer = memoryview(bytearray(READ_BYTES))
         self.pumps: set[_Outgoing] = set()
-        self._folder = Path(tempfile.mkdtemp(prefix="sluice-"))
-        weakref.finalize(self, _remove, self._folder, os.getpid())
+        self._folder = PrivateFolder()
         self._sockets: dict[Hashable, Path] = {}
         threading.Thread(target=self._run, name="relay", daemon=True).start()
 
@@ -112,7 +108,7 @@ class _RelayThread:
         key = (address, tls)
         path = self._sockets.get(key)
         if path is None:
-            path = self._folder / str(len(self._sockets))
+            path = self._folder.path / str(len(self._sockets))
             listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             listener.bind(str(path))
             listener.listen()
@@ -177,11 +173,6 @@ class _RelayThread:
                 server.close()
                 raise
         raise last
-
-
-def _remove(folder: Path, process_id: int) -> None:
-    if os.getpid() == process_id:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 class _Outgoing(Pump[ClientRelay]):

@@ -12,21 +12,26 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import errno
+import fcntl
 import os
+import shutil
 import socket
 import ssl
 import struct
+import tempfile
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from typing import Final, Generic, TypeVar
 
 from gateway.transport.client_relay import ClientRelay
 from gateway.transport.frames import Buffer, ConnectionBreach
 from gateway.transport.server_relay import ServerRelay
 
-__all__ = ["LINGER_SECONDS", "READ_BYTES", "End", "Pump"]
+__all__ = ["LINGER_SECONDS", "READ_BYTES", "End", "PrivateFolder", "Pump"]
 
 READ_BYTES: Final = 256 * 1024
 """Bytes that are read from a socket at once. A Unix socket takes some 200 kB in one go."""
@@ -243,6 +248,50 @@ class End:
         self.socket.close()
 
 
+class PrivateFolder:
+    """A folder for sockets that only this user may enter, gone with the process.
+
+    One that a killed process has left is removed by the next one that makes such a folder: nobody holds its
+    lock any more.
+    """
+
+    def __init__(self) -> None:
+        for left in Path(tempfile.gettempdir()).glob(f"{_FOLDER_PREFIX}*"):
+            with suppress(OSError):
+                if time.time() - left.stat().st_mtime > _FOLDER_SECONDS and _may_lock(left):
+                    shutil.rmtree(left)
+        self.path = Path(tempfile.mkdtemp(prefix=_FOLDER_PREFIX))
+        self._lock = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
+        fcntl.flock(self._lock, fcntl.LOCK_SH)
+        self._finalizer = weakref.finalize(self, _remove_folder, self.path, self._lock, os.getpid())
+
+    def close(self) -> None:
+        """Remove it. Closing twice does nothing."""
+        self._finalizer()
+
+
+_FOLDER_PREFIX: Final = "sluice-sockets-"
+_FOLDER_SECONDS: Final = 60
+"""Age from which on a folder without a lock is nobody's: a younger one may be about to be locked."""
+
+
+def _may_lock(folder: Path) -> bool:
+    number = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    finally:
+        os.close(number)
+    return True
+
+
+def _remove_folder(path: Path, lock: int, process_id: int) -> None:
+    if os.getpid() == process_id:  # not in a child that was forked
+        shutil.rmtree(path, ignore_errors=True)
+        os.close(lock)
+
+
 class Pump(Generic[AnyRelay]):
     """One relayed connection.
 
@@ -270,10 +319,12 @@ class Pump(Generic[AnyRelay]):
         self._pausing: asyncio.TimerHandle | None = None
         self._ends_at_ns: int | None = None  # once nothing more is relayed
 
-    def end_of(self, sock: socket.socket, on_readable: Callable[[], None]) -> End:
-        """Make one end of the connection."""
+    def end_of(
+        self, sock: socket.socket, on_readable: Callable[[], None], on_lost: Callable[[], None] | None = None
+    ) -> End:
+        """Make one end of the connection; one that is lost ends it, unless `on_lost` is something else."""
         sock.setblocking(False)
-        end = End(self.loop, sock, on_readable, self.close)
+        end = End(self.loop, sock, on_readable, on_lost or self.close)
         end.on_drained = self._on_drained
         return end
 
@@ -311,7 +362,8 @@ class Pump(Generic[AnyRelay]):
         """Relay to gRPC, over a socket that is connected."""
         for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
             grpc.setsockopt(socket.SOL_SOCKET, option, SOCKET_BUFFER_BYTES)
-        self.grpc = self.end_of(grpc, self._read_grpc)
+        # What gRPC said before it closed the connection is still to be read when it takes nothing any more.
+        self.grpc = self.end_of(grpc, self._read_grpc, on_lost=lambda: None)
         self.grpc.read_on()
 
     # --- what subclasses add --------------------------------------------------------------------------------
@@ -372,16 +424,18 @@ class Pump(Generic[AnyRelay]):
         assert self.grpc is not None
         try:
             size = self.grpc.read_into(self._buffer)
-            if size:
-                self.relay.now_ns = time.monotonic_ns()
-                self.relay.from_grpc(self._buffer[:size])
-        except (OSError, ConnectionBreach):  # what gRPC says cannot be relayed
-            self.close()
-            return
+        except OSError:  # it has closed the connection, and not read all that was sent to it
+            size = 0
         if size is None:
             return
         if not size:
             self._end(FLUSH_SECONDS if self.outside.is_clogged else LINGER_SECONDS)
+            return
+        self.relay.now_ns = time.monotonic_ns()
+        try:
+            self.relay.from_grpc(self._buffer[:size])
+        except ConnectionBreach:  # what gRPC says cannot be relayed
+            self.close()
             return
         self.flush()
         self.on_grpc()

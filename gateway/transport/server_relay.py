@@ -163,9 +163,8 @@ class ServerRelay(Relay):
 
     def _on_outside_frame(self, kind: int, flags: int, stream_id: int, payload: memoryview) -> bytes | None:
         passes = super()._on_outside_frame(kind, flags, stream_id, payload)
-        if (
-            kind == Kind.GOAWAY and passes is None
-        ):  # gRPC core logs a client's words as they are, newlines too
+        if kind == Kind.GOAWAY and passes is None:
+            # gRPC core logs a client's words as they are, newlines too.
             return go_away(ErrorCode.NO_ERROR, "")
         return passes
 

@@ -188,9 +188,9 @@ def test_bytes_of_a_message_that_is_not_counted_are_not_noted() -> None:
     assert shares.done(key(ALICE), 0) == []
 
 
-def test_the_real_pace_lets_the_longest_message_through_in_half_a_minute() -> None:
+def test_the_real_pace_lets_the_longest_message_through_in_some_two_minutes() -> None:
     seconds = LARGE_GRACE_NS / SECOND_NS + 131_072_000 / LARGE_BYTES_PER_SECOND
-    assert 10 < seconds < 40
+    assert 60 < seconds < 150
 
 
 # --- anything, in any order ---------------------------------------------------------------------------------

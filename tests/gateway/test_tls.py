@@ -8,18 +8,22 @@ import logging
 import os
 import socket
 import ssl
+import subprocess
 from datetime import UTC, datetime, timedelta, tzinfo
+from ipaddress import ip_address
 from pathlib import Path
 from typing import BinaryIO, Self
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from gateway.addresses import Address
 from gateway.errors import TlsError
 from gateway.grpc_server import ServerPlan, start_server
 from gateway.limits import CERTIFICATE_WARNING_DAYS, TLS_FILE_BYTES_MAX
-from gateway.tls import ServerTls, TlsFiles
+from gateway.tls import ServerTls, TlsFiles, subjects_of
 from tests.certificates import Authority, Pair
 
 
@@ -272,3 +276,100 @@ def test_a_renewal_of_a_kind_that_grpc_does_not_take_leaves_the_old_certificate(
     tls = ServerTls(authority.server_files(server, mutual=False), "grpc.tls")
     authority.issue("node", key=ec.generate_private_key(ec.BrainpoolP256R1()))
     assert_the_old_one_stays(tls, tls.fingerprint, caplog)
+
+
+def proved_by(
+    *subject: tuple[x509.ObjectIdentifier, str] | x509.RelativeDistinguishedName,
+    alternative: x509.ExtensionType | None = None,
+) -> tuple[str, ...]:
+    """What a certificate with this subject and these alternative names proves."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    rdns = [
+        one if isinstance(one, x509.RelativeDistinguishedName) else rdn_of(x509.NameAttribute(*one))
+        for one in subject
+    ]
+    now = datetime.now(UTC)
+    issuer = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "ca")])
+    end = now + timedelta(days=1)
+    builder = x509.CertificateBuilder(issuer, x509.Name(rdns), key.public_key(), 1, now, end)
+    if alternative is not None:
+        builder = builder.add_extension(alternative, critical=False)
+    return subjects_of(builder.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.DER))
+
+
+def rdn_of(*attributes: x509.NameAttribute[str]) -> x509.RelativeDistinguishedName:
+    """Attributes that are one part of a name together."""
+    return x509.RelativeDistinguishedName(attributes)
+
+
+CN, ORGANIZATION, EMAIL = (
+    x509.NameOID.COMMON_NAME,
+    x509.NameOID.ORGANIZATION_NAME,
+    x509.NameOID.EMAIL_ADDRESS,
+)
+
+
+@pytest.mark.parametrize(
+    ("subject", "proved"),
+    [
+        # As OpenSSL prints it: the last part of the name comes first.
+        ([(ORGANIZATION, "Net"), (CN, "alice")], ("CN=alice,O=Net", "CN=alice")),
+        ([(CN, "alice"), (EMAIL, "a@net")], ("emailAddress=a@net,CN=alice", "CN=alice")),
+        # OpenSSL escapes what is not ASCII byte by byte; people write it as it is.
+        ([(CN, "Zoë")], ("CN=Zo\\C3\\AB", "CN=Zoë")),
+        ([(CN, "a"), (CN, "b")], ("CN=b,CN=a", "CN=a", "CN=b")),
+        ([(ORGANIZATION, "Net")], ("O=Net",)),
+        (
+            [rdn_of(x509.NameAttribute(CN, "a"), x509.NameAttribute(ORGANIZATION, "Net"))],
+            ("CN=a+O=Net", "CN=a"),
+        ),
+        # A common name must not read like a whole subject, like two names or like another kind of name.
+        ([(CN, "alice,O=Net")], ("CN=alice\\,O=Net",)),
+        ([(CN, "a+CN=b")], ("CN=a\\+CN=b",)),
+        ([(CN, ' #"\\<>; ')], ('CN=\\ #\\"\\\\\\<\\>\\;\\ ',)),
+        ([], ()),
+    ],
+)
+def test_the_subject_of_a_certificate_is_told_as_openssl_prints_it_and_as_people_write_it(
+    subject: list[tuple[x509.ObjectIdentifier, str] | x509.RelativeDistinguishedName],
+    proved: tuple[str, ...],
+) -> None:
+    assert proved_by(*subject) == proved
+
+
+def test_alternative_names_are_told_with_their_kind_behind_the_subject() -> None:
+    names = x509.SubjectAlternativeName(
+        [
+            x509.RFC822Name("alice@net"),
+            x509.IPAddress(ip_address("2001:db8::1")),
+            x509.IPAddress(ip_address("192.0.2.1")),
+            x509.DNSName("alice.net"),
+            x509.UniformResourceIdentifier("spiffe://net/alice"),
+            x509.RegisteredID(x509.ObjectIdentifier("1.2.3")),  # nobody lists one
+        ]
+    )
+    proved = ("URI:spiffe://net/alice", "DNS:alice.net", "IP:2001:db8::1", "IP:192.0.2.1", "email:alice@net")
+    assert proved_by(alternative=names) == proved
+    assert proved_by((CN, "alice"), alternative=names) == ("CN=alice", *proved)
+
+
+def test_a_common_name_is_not_taken_for_an_alternative_name() -> None:
+    assert proved_by((CN, "URI:spiffe://net/alice")) == ("CN=URI:spiffe://net/alice",)
+
+
+def test_a_name_of_a_kind_that_cannot_be_read_is_left_out() -> None:
+    x400 = x509.UnrecognizedExtension(x509.SubjectAlternativeName.oid, b"\x30\x02\xa3\x00")
+    assert proved_by((CN, "alice"), alternative=x400) == ("CN=alice",)
+
+
+def test_what_is_no_certificate_proves_nothing() -> None:
+    assert subjects_of(b"no certificate") == ()
+
+
+def test_subjects_are_those_that_openssl_prints(authority: Authority, server: Pair) -> None:
+    command = ["openssl", "x509", "-noout", "-subject", "-nameopt", "RFC2253", "-in", str(server.certificate)]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    der = ssl.PEM_cert_to_DER_cert(server.certificate.read_text())
+    proved = ("O=Net\\, Inc,CN=node", "CN=node", "DNS:localhost", "IP:127.0.0.1")
+    assert printed.strip() == f"subject={proved[0]}"
+    assert subjects_of(der) == proved

@@ -49,6 +49,21 @@ def wins(*numbers: int) -> Tally:
 
 
 @pytest.mark.parametrize(
+    ("number", "left", "skipped", "sure"),
+    [(5, (6, 7), 1, 0), (6, (5, 7), 1, 1), (7, (5, 6), 1, 2), (4, (5, 6, 7), 0, 0), (8, (5, 6, 7), 0, 3)],
+)
+def test_a_skip_of_a_stored_block_takes_back_its_win_and_makes_those_before_sure(
+    number: int, left: tuple[int, ...], skipped: int, sure: int
+) -> None:
+    tally = wins(5, 6, 7)
+    tally.skip_stored(number)
+    report = tally.report(None, 0)
+    assert (report.won, report.latency_ns, report.skipped) == (len(left), left, skipped)
+    tally.take_back_wins(0)
+    assert tally.report(None, 0).won == sure
+
+
+@pytest.mark.parametrize(
     ("from_number", "left"), [(9, (5, 6, 7, 8)), (8, (5, 6, 7)), (7, (5, 6)), (5, ()), (0, ())]
 )
 def test_wins_are_taken_back_from_a_block_on(from_number: int, left: tuple[int, ...]) -> None:

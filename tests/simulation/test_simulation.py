@@ -96,7 +96,7 @@ def test_no_pause_of_the_node_is_told_twice(data_dir: Path, monkeypatch: pytest.
         go_on(node, after_ns)
 
     monkeypatch.setattr(SimNode, "go_on", spy)
-    result = run(8, replace(draw(8), pauses=12, crashes=0, shutdowns=0), data_dir, Coverage(), 10_000)
+    result = run(129, replace(draw(129), pauses=12, crashes=0, shutdowns=0), data_dir, Coverage(), 10_000)
     assert result.violation is None, "\n".join(describe(result))
     assert all(end_ns <= from_ns for (_, end_ns), (from_ns, _) in pairwise(told)), told
     events = [line.split(maxsplit=1)[1] for line in result.trace]

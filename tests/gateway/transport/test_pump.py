@@ -3,20 +3,31 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import hashlib
 import random
 import socket
 import ssl
 import time
+import weakref
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import hpack
 import pytest
 
 from gateway.tls import ServerTls
-from gateway.transport.frames import CLIENT_PREFACE, HEAD_BYTES, ConnectionBreach, Kind, frame, window_update
+from gateway.transport.frames import (
+    CLIENT_PREFACE,
+    HEAD_BYTES,
+    ConnectionBreach,
+    Flag,
+    Kind,
+    frame,
+    window_update,
+)
 from gateway.transport.header_blocks import HeaderWriter, header_frames
 from gateway.transport.pump import LINGER_SECONDS, UNSENT_PIECES_MAX, Pump
 from gateway.transport.server_relay import ServerRelay
@@ -528,3 +539,62 @@ def test_who_does_not_come_through_tls_is_noted_once(tmp_path: Path) -> None:
         assert line.pump.happened == ["tls failed", "left gRPC", "closed"]
 
     over_tls(tmp_path, test, is_trusted=False)
+
+
+def test_who_does_not_read_what_is_given_back_is_not_read() -> None:
+    async def main() -> int:
+        ours, client = socket.socketpair()
+        grpc, server = socket.socketpair()
+        with client, server:
+            pump = Pump(asyncio.get_running_loop(), memoryview(bytearray(1 << 18)), ServerRelay(), ours)
+            pump.enter(grpc)
+            pump.outside.read_on()
+            client.setblocking(False)
+            request = hpack.Encoder().encode([(b":method", b"POST")])
+            client.send(CLIENT_PREFACE + header_frames(1, request, ends_stream=False))
+            padded = frame(Kind.DATA, Flag.PADDED, 1, b"\0") * 1_000
+            at = 0
+            for _ in range(5_000):
+                with suppress(BlockingIOError):
+                    at = (at + client.send(padded[at:])) % len(padded)
+                await asyncio.sleep(0)
+            unsent = len(pump.outside._unsent)
+            pump.close()
+            return unsent
+
+    assert 64 < asyncio.run(main()) < 70
+
+
+def test_a_connection_that_is_closed_in_a_pause_is_forgotten() -> None:
+    async def main() -> bool:
+        ours, client = socket.socketpair()
+        with client:
+            pump = Pump(asyncio.get_running_loop(), memoryview(bytearray(1)), ServerRelay(), ours)
+            pump.pause(1_000)
+            pump.close()
+            known = weakref.ref(pump)
+            del pump
+            gc.collect()
+            return known() is None
+
+    assert asyncio.run(main())
+
+
+def test_what_grpc_said_last_is_handed_on_though_the_client_sends_in_that_moment() -> None:
+    """Sending to gRPC fails then, and the client's connection was closed with the last words unread."""
+
+    async def main() -> bytes:
+        ours, client = socket.socketpair()
+        grpc, server = socket.socketpair()
+        with client:
+            pump = Pump(asyncio.get_running_loop(), memoryview(bytearray(1 << 16)), ServerRelay(), ours)
+            pump.enter(grpc)
+            client.sendall(CLIENT_PREFACE + frame(Kind.PING, 0, 0, b"12345678"))
+            server.sendall(frame(Kind.GOAWAY, 0, 0, b"last words"))
+            server.close()
+            pump._read_outside()  # before what gRPC said is read
+            client.setblocking(False)
+            async with asyncio.timeout(ANSWER_SECONDS):
+                return await asyncio.get_running_loop().sock_recv(client, 100)
+
+    assert asyncio.run(main()) == frame(Kind.GOAWAY, 0, 0, b"last words")

@@ -2,178 +2,39 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Iterable
-from typing import Any
 
-import h2.config
-import h2.connection
 import h2.events
 import h2.settings
 import hpack
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from gateway.transport.client_relay import ClientRelay
-from gateway.transport.frames import CLIENT_PREFACE, ConnectionBreach, Flag, Kind, frame, window_update
+from gateway.transport.frames import (
+    CLIENT_PREFACE,
+    ConnectionBreach,
+    Kind,
+    frame,
+    window_update,
+)
 from gateway.transport.header_blocks import header_frames
-from gateway.transport.server_relay import RefusedMessage, ServerRelay
-
-REQUEST = [
-    (":method", "POST"),
-    (":scheme", "http"),
-    (":path", "/org.hiero.block.api.BlockNodeService/serverStatus"),
-    (":authority", "127.0.0.1:40840"),
-    ("content-type", "application/grpc"),
-]
-TE = ("te", "trailers")
-ANSWER = [(":status", "200"), ("content-type", "application/grpc")]
-WINDOW = 200_000
-LARGE = 15 * WINDOW
-"""More than the window of a connection."""
+from gateway.transport.server_relay import ServerRelay
+from tests.gateway.transport.lines import (
+    ANSWER,
+    REQUEST,
+    TE,
+    WINDOW,
+    WIRE_WINDOW,
+    Line,
+    Wire,
+    frames_in,
+)
 
 
 class SmallServerRelay(ServerRelay):
     """A relay whose large windows are used up soon."""
 
     large_window = 1 << 20
-
-
-class Line:
-    """Two ends and the relay between them: the client outside and gRPC's server, or the other way round."""
-
-    def __init__(self, relay: ServerRelay | ClientRelay, *, counts_twice: bool = False) -> None:
-        self.relay = relay
-        self.counts_twice = counts_twice
-        self.client = h2.connection.H2Connection(h2.config.H2Configuration(client_side=True))
-        self.server = h2.connection.H2Connection(h2.config.H2Configuration(client_side=False))
-        self.client.initiate_connection()
-        self.server.initiate_connection()
-        self.server.update_settings({h2.settings.SettingCodes.INITIAL_WINDOW_SIZE: WINDOW})
-        self.server.increment_flow_control_window(10 * WINDOW)
-        self.received: dict[int, bytearray] = {}
-        self.unread: dict[int, int] = {}
-        self.reads = True
-        self.events: list[Any] = []
-        self.answers: list[Any] = []
-        self.chunk = 1 << 20
-        self.move()
-
-    def move(self) -> None:
-        """Carry bytes to and fro until nobody has any."""
-        is_server_side = isinstance(self.relay, ServerRelay)
-        while True:
-            up, down = self.client.data_to_send(), self.server.data_to_send()
-            if not (up or down):
-                return
-            to_client, to_server = (
-                (self.relay.to_outside, self.relay.to_grpc)
-                if is_server_side
-                else (self.relay.to_grpc, self.relay.to_outside)
-            )
-            from_client, from_server = (
-                (self.relay.from_outside, self.relay.from_grpc)
-                if is_server_side
-                else (self.relay.from_grpc, self.relay.from_outside)
-            )
-            for data, feed in ((up, from_client), (down, from_server)):
-                for at in range(0, len(data), self.chunk):
-                    buffer = bytearray(data[at : at + self.chunk])
-                    feed(memoryview(buffer))
-                    self._hear(self.server, self._flushed(to_server))
-                    self._hear(self.client, self._flushed(to_client))
-
-    @staticmethod
-    def _flushed(pieces: list[Any]) -> bytes:
-        data = b"".join(pieces)
-        pieces.clear()
-        return data
-
-    def _hear(self, end: h2.connection.H2Connection, data: bytes) -> None:
-        for event in end.receive_data(data) if data else ():
-            (self.events if end is self.server else self.answers).append(event)
-            if isinstance(event, h2.events.DataReceived):
-                self.received.setdefault(event.stream_id, bytearray()).extend(event.data)
-                self.unread[event.stream_id] = (
-                    self.unread.get(event.stream_id, 0) + event.flow_controlled_length
-                )
-                if self.reads:
-                    self.read(end, event.stream_id)
-            elif (
-                isinstance(event, h2.events.WindowUpdated)
-                and end is self.client
-                and event.stream_id
-                and self.counts_twice
-                and event.stream_id in end.streams
-            ):
-                end.streams[event.stream_id].outbound_flow_control_window += event.delta
-
-    def read(self, end: h2.connection.H2Connection, stream_id: int) -> None:
-        """Take what has come of a stream: its windows open again."""
-        size, self.unread[stream_id] = self.unread[stream_id], 0
-        if size:
-            try:
-                end.acknowledge_received_data(size, stream_id)
-            except h2.exceptions.StreamClosedError:
-                return
-
-    def begin(self, *further: tuple[str, str]) -> int:
-        """Begin a call."""
-        stream_id = self.client.get_next_available_stream_id()
-        self.client.send_headers(stream_id, [*REQUEST, *further])
-        self.move()
-        return stream_id
-
-    def send(self, stream_id: int, data: bytes, *, ends: bool = False) -> int:
-        """Send data as far as the client's windows let it; give how many bytes that were."""
-        sent = 0
-        while sent < len(data):
-            size = min(self.client.local_flow_control_window(stream_id), 16_384, len(data) - sent)
-            if size <= 0:
-                break
-            self.client.send_data(stream_id, data[sent : sent + size])
-            sent += size
-            self.move()
-        if ends and sent == len(data):
-            self.client.end_stream(stream_id)
-            self.move()
-        return sent
-
-    def seen(self, kind: type) -> list[Any]:
-        """The server's events of a kind."""
-        return [event for event in self.events if isinstance(event, kind)]
-
-
-@pytest.mark.parametrize("further", [(), (TE,)])
-def test_a_request_without_te_gets_it(further: tuple[tuple[str, str], ...]) -> None:
-    line = Line(ServerRelay())
-    for _ in range(3):  # the second block refers to the table of the first
-        line.begin(*further)
-    for event in line.seen(h2.events.RequestReceived):
-        assert list(event.headers) == [(n.encode(), v.encode()) for n, v in (*REQUEST, TE)]
-
-
-def test_a_client_that_needs_no_mending_is_handed_on_byte_for_byte() -> None:
-    relay = ServerRelay()
-    encoder = hpack.Encoder()
-    block = encoder.encode([*REQUEST, TE])
-    wire = (
-        CLIENT_PREFACE
-        + frame(Kind.SETTINGS, 0, 0)
-        + header_frames(1, block, ends_stream=False)
-        + frame(Kind.DATA, 0, 1, b"\0\0\0\0\3abc")
-        + window_update(1, 5)
-        + window_update(0, 5)
-        + frame(Kind.PRIORITY, 0, 1, b"\0\0\0\0\1")
-        + frame(99, 7, 1, b"unknown")
-        + frame(Kind.DATA, Flag.END_STREAM, 1)
-    )
-    relay.from_outside(memoryview(wire))
-    assert b"".join(relay.to_grpc) == wire
-    assert relay.to_outside == []
-    answer = frame(Kind.SETTINGS, 0, 0) + window_update(1, 9) + frame(Kind.PING, 0, 0, b"12345678")
-    relay.from_grpc(memoryview(answer))
-    assert b"".join(relay.to_outside) == answer
 
 
 @pytest.mark.parametrize("counts_twice", [False, True])
@@ -190,7 +51,7 @@ def test_a_mended_stream_carries_far_more_than_its_window(counts_twice: bool, ch
         sent += took
         line.relay.tick()
         line.relay.tick()
-        line._hear(line.client, line._flushed(line.relay.to_outside))
+        line.hand_on()
         line.move()
     assert bytes(line.received[stream_id]) == data
     assert line.seen(h2.events.StreamEnded)
@@ -229,7 +90,7 @@ def test_what_waits_on_a_stream_that_is_reset_goes_back_to_the_connections_windo
     left = line.client.outbound_flow_control_window
     (line.client if by_client else line.server).reset_stream(stream_id)
     line.move()
-    line._hear(line.client, line._flushed(line.relay.to_outside))
+    line.hand_on()
     assert line.client.outbound_flow_control_window == left + sent - WINDOW
     assert line.relay.open_streams == 0
 
@@ -262,42 +123,6 @@ def test_a_window_that_changes_in_mid_connection_is_obeyed_from_its_acknowledgem
     assert line.received[stream_id].endswith(b"y")
 
 
-def test_trailers_of_a_client_pass_and_behind_data_that_waits_they_end_the_connection() -> None:
-    line = Line(ServerRelay())
-    stream_id = line.begin()
-    line.client.send_headers(stream_id, [("x", "y")], end_stream=True)
-    line.move()
-    assert line.seen(h2.events.TrailersReceived)
-    line.reads = False
-    stream_id = line.begin()
-    line.send(stream_id, b"x" * 2 * WINDOW)
-    line.client.send_headers(stream_id, [("x", "y")], end_stream=True)
-    with pytest.raises(ConnectionBreach, match="trailers behind data that waits"):
-        line.move()
-
-
-@pytest.mark.parametrize(
-    ("message", "refused"),
-    [
-        (
-            "SERVER: Received message larger than max (9000001 vs. 8388608)",
-            [RefusedMessage(9_000_001, 8_388_608)],
-        ),
-        ("something else", []),
-    ],
-)
-def test_a_message_that_grpc_refuses_for_its_size_is_seen(
-    message: str, refused: list[RefusedMessage]
-) -> None:
-    relay = ServerRelay()
-    line = Line(relay)
-    stream_id = line.begin(TE)
-    line.server.send_headers(stream_id, ANSWER)
-    line.server.send_headers(stream_id, [("grpc-status", "8"), ("grpc-message", message)], end_stream=True)
-    line.move()
-    assert relay.refused == refused
-
-
 def test_a_call_is_over_when_both_sides_have_ended_it() -> None:
     line = Line(ServerRelay())
     for first in (line.client, line.server):
@@ -325,156 +150,6 @@ def test_frames_without_data_cost_and_a_reset_costs_more() -> None:
     before = line.relay.cost
     line.relay.from_outside(memoryview(frame(Kind.DATA, 0, stream_id) * 10))
     assert line.relay.cost == before + 90
-
-
-class Gate:
-    """Lets messages in when it is told to."""
-
-    small_bytes = 1_000
-
-    def __init__(self) -> None:
-        self.is_open = False
-        self.asked: list[tuple[int, int]] = []
-        self.done_with: list[int] = []
-        self.whole: list[int] = []
-        self.publishers: list[int] = []
-        self.bytes_came = 0
-
-    def ask(self, stream_id: int, size: int) -> bool:
-        self.asked.append((stream_id, size))
-        return self.is_open
-
-    def progressed(self, stream_id: int, size: int) -> None:
-        self.bytes_came += size
-
-    def publishes(self, stream_id: int) -> None:
-        self.publishers.append(stream_id)
-
-    def came(self, stream_id: int) -> None:
-        self.whole.append(stream_id)
-
-    def done(self, stream_id: int) -> None:
-        self.done_with.append(stream_id)
-
-
-def message_of(size: int) -> bytes:
-    """A gRPC message."""
-    return b"\0" + size.to_bytes(4, "big") + b"m" * size
-
-
-@pytest.mark.parametrize("further", [(), (TE,)])
-def test_a_large_message_waits_until_the_gate_grants_it(further: tuple[tuple[str, str], ...]) -> None:
-    gate = Gate()
-    relay = ServerRelay(gate)
-    line = Line(relay, counts_twice=not further)
-    line.reads = False
-    stream_id = line.begin(*further)
-    small, large = message_of(1_000), message_of(LARGE)
-    rest = (small + large)[line.send(stream_id, small + large) :]
-    assert gate.asked == []  # gRPC has not asked for more yet
-    line.read(line.server, stream_id)  # now it does
-    line.move()
-    assert gate.asked == [(stream_id, LARGE)]
-    assert len(line.received[stream_id]) == WINDOW
-    rest = rest[line.send(stream_id, rest) :]
-    assert len(line.received[stream_id]) == WINDOW  # held
-    relay.grant(stream_id)
-    line._hear(line.server, line._flushed(relay.to_grpc))
-    line._hear(line.client, line._flushed(relay.to_outside))
-    line.reads = True
-    line.read(line.server, stream_id)
-    line.move()
-    line.send(stream_id, rest, ends=True)
-    assert bytes(line.received[stream_id]) == small + large
-    assert gate.whole == [stream_id]
-    assert gate.asked == [(stream_id, LARGE)]
-
-
-@pytest.mark.parametrize("by_client", [True, False])
-def test_a_message_that_does_not_come_whole_is_given_up(by_client: bool) -> None:
-    gate = Gate()
-    line = Line(ServerRelay(gate))
-    stream_id = line.begin(TE)
-    line.send(stream_id, message_of(3 * WINDOW)[: WINDOW // 2])
-    assert gate.asked
-    (line.client if by_client else line.server).reset_stream(stream_id)
-    line.move()
-    assert gate.done_with == [stream_id]
-    stream_id = line.begin(TE)
-    line.send(stream_id, message_of(3 * WINDOW)[: WINDOW // 2])
-    line.relay.close()
-    assert gate.done_with[1:] == [stream_id]
-    assert gate.whole == []
-
-
-@given(
-    sizes=st.lists(st.sampled_from([0, 1, 5, 999, 1_000, 1_001, 5_000, 40_000]), max_size=12),
-    cut=st.integers(1, 40_000),
-)
-@settings(deadline=None, max_examples=25)
-def test_messages_are_followed_however_they_are_cut(sizes: list[int], cut: int) -> None:
-    gate = Gate()
-    gate.is_open = True
-    line = Line(ServerRelay(gate))
-    stream_id = line.begin(TE)
-    data = b"".join(map(message_of, sizes))
-    for at in range(0, len(data), cut):
-        line.send(stream_id, data[at : at + cut])
-    assert bytes(line.received.get(stream_id, b"")) == data
-    large = [size for size in sizes if size > gate.small_bytes]
-    assert {size for _, size in gate.asked} <= set(large)
-    assert len(gate.whole) == len(gate.asked)
-
-
-def test_a_client_relay_writes_headers_by_index_and_data_waits_with_its_trailers() -> None:
-    line = Line(ClientRelay())
-    stream_id = line.begin(TE)
-    assert [list(event.headers) for event in line.seen(h2.events.RequestReceived)] == [
-        [(n.encode(), v.encode()) for n, v in (*REQUEST, TE)]
-    ]
-    line.reads = False
-    line.server.send_headers(stream_id, ANSWER)
-    data = b"d" * 60_000 + b"e" * 60_000
-    sent = 0
-    while sent < len(data):  # the server has one large window, whatever the client's is
-        size = min(16_384, len(data) - sent, line.server.local_flow_control_window(stream_id))
-        if size <= 0:
-            break
-        line.server.send_data(stream_id, data[sent : sent + size])
-        sent += size
-        line.move()
-    assert sent == 65_535  # the connection's
-    assert len(line.received[stream_id]) == 65_535
-    line.server.send_headers(stream_id, [("grpc-status", "0")], end_stream=True)
-    line.move()
-    assert isinstance(line.answers[-1], h2.events.StreamEnded)
-    line.client.end_stream(stream_id)
-    line.move()
-    assert line.relay.open_streams == 0
-
-
-def test_a_client_relay_holds_trailers_back_behind_data_that_waits() -> None:
-    line = Line(ClientRelay())
-    line.client.update_settings({h2.settings.SettingCodes.INITIAL_WINDOW_SIZE: 1_000})
-    line.move()
-    line.reads = False
-    stream_id = line.begin(TE)
-    line.server.send_headers(stream_id, ANSWER)
-    line.server.send_data(stream_id, b"d" * 5_000)
-    line.server.send_headers(stream_id, [("grpc-status", "0")], end_stream=True)
-    line.move()
-    assert len(line.received[stream_id]) == 1_000
-    other = line.begin(TE)  # its answer is not kept by what waits
-    line.server.send_headers(other, ANSWER, end_stream=True)
-    line.move()
-    ended = [event.stream_id for event in line.answers if isinstance(event, h2.events.StreamEnded)]
-    assert ended == [other]
-    for _ in range(5):
-        line.read(line.client, stream_id)
-        line.move()
-    assert len(line.received[stream_id]) == 5_000
-    assert line.answers[-1].stream_id == stream_id
-    assert isinstance(line.answers[-1], h2.events.StreamEnded)
 
 
 def test_a_goodbye_is_said_in_http_2_even_to_who_does_not_speak_it() -> None:
@@ -507,3 +182,33 @@ def breaches() -> Iterable[tuple[str, bytes]]:
 def test_what_breaks_the_rules_ends_the_connection(words: str, frames: bytes) -> None:
     with pytest.raises(ConnectionBreach, match=words):
         feed(ServerRelay(), frames)
+
+
+def test_what_a_reset_stream_gives_back_is_not_put_into_the_data_of_another() -> None:
+    wire = Wire(ServerRelay())
+    wire.outside(wire.request(1) + wire.request(3))
+    wire.outside(frame(Kind.DATA, 0, 1, b"x" * WIRE_WINDOW))
+    wire.outside(frame(Kind.DATA, 0, 1, b"y"))  # it waits
+    wire.sent_outside.clear()
+    answer = frame(Kind.DATA, 0, 3, b"A" * 20)
+    wire.grpc(answer[:-5])
+    wire.grpc(answer[-5:] + frame(Kind.RST_STREAM, 0, 1, b"\0\0\0\0"))
+    assert [(kind, stream_id) for kind, stream_id, _ in frames_in(wire.sent_outside)] == [
+        (Kind.DATA, 3),
+        (Kind.WINDOW_UPDATE, 0),
+        (Kind.RST_STREAM, 1),
+    ]
+
+
+def test_data_that_waits_takes_no_more_memory_in_small_pieces() -> None:
+    wire = Wire(ServerRelay())
+    wire.outside(wire.request(1) + frame(Kind.DATA, 0, 1, b"x" * WIRE_WINDOW))
+    small = frame(Kind.DATA, 0, 1, b"y") * 20_000
+    tracemalloc.start()
+    wire.outside(small)
+    grown, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert grown < 100_000
+    wire.grpc(window_update(1, 1 << 20))
+    sent = frames_in(wire.sent_to_grpc[len(CLIENT_PREFACE) :])
+    assert b"".join(payload for kind, _, payload in sent if kind == Kind.DATA)[WIRE_WINDOW:] == b"y" * 20_000

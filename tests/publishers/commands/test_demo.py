@@ -222,7 +222,7 @@ def test_what_failed_is_not_said_to_be_stored(capsys: pytest.CaptureFixture[str]
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--item-bytes", "-5"), "--item-bytes: got -5, expected 256 to 6291456"),
+        (("--item-bytes", "-5"), "--item-bytes: got -5, expected 256 to 131070960"),
         (("--rate", "nan"), "--rate: nan is no number of blocks a second"),
         (("--rate", "inf"), "--rate: inf is no number of blocks a second"),
     ],

@@ -1,0 +1,147 @@
+"""Tests of `gateway.transport.callers`: who is behind a call, with a front door and without one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from grpc import aio
+
+from gateway.addresses import Address
+from gateway.grpc_server import ServerPlan, start_server
+from gateway.message_shares import StreamKey
+from gateway.transport import callers
+from gateway.transport.callers import STREAM_KEY, Caller, address_of, caller_of, party_of
+
+PUBLISH = "/org.hiero.block.api.BlockStreamPublishService/publishBlockStream"
+Seen = list[tuple[str, Caller, StreamKey | None]]
+
+
+@pytest.mark.parametrize(
+    ("peer", "address"),
+    [
+        ("ipv4:192.0.2.1:5000", "192.0.2.1"),
+        ("ipv6:%5B2001:db8::1%5D:5000", "2001:db8::1"),
+        ("ipv6:[2001:db8::1]:5000", "2001:db8::1"),
+        ("ipv6:[fe80::1%2]:5000", "fe80::1%2"),
+        ("ipv6:%5B::ffff:192.0.2.1%5D:5000", "::ffff:192.0.2.1"),
+        ("unix:", "unix:"),
+        ("unix:/run/grpc", "unix:/run/grpc"),
+        ("unix-abstract:a:b", "unix-abstract:a:b"),
+        ("", ""),
+    ],
+)
+def test_the_address_in_grpcs_name_of_a_connection(peer: str, address: str) -> None:
+    assert address_of(peer) == address
+
+
+@pytest.mark.parametrize(
+    ("host", "party"),
+    [
+        ("192.0.2.1", "192.0.2.1"),
+        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
+        ("2001:db8:1:2::", "2001:db8:1:2::/64"),
+        ("2001:db8:1:3::", "2001:db8:1:3::/64"),
+        ("::1", "::1"),
+        ("fe80::1", "fe80::1"),
+    ],
+)
+def test_one_party_has_an_address_or_a_64(host: str, party: str) -> None:
+    assert party_of(host) == party
+
+
+def noting(seen: Seen) -> Callable[[aio.Server], None]:
+    """A service that notes who calls it."""
+
+    async def note(
+        messages: AsyncIterator[bytes], context: aio.ServicerContext[Any, Any]
+    ) -> AsyncIterator[bytes]:
+        caller = caller_of(context)
+        seen.append((context.peer(), caller, caller.key_of(context)))
+        yield b""
+
+    def add(server: aio.Server) -> None:
+        service, method = PUBLISH[1:].split("/")
+        handlers: dict[str, Any] = {method: grpc.stream_stream_rpc_method_handler(note)}
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
+
+    return add
+
+
+async def call(channel: aio.Channel, *metadata: tuple[str, str]) -> None:
+    method: Any = channel.stream_stream(PUBLISH)
+    assert [answer async for answer in method(iter([b""]), metadata=metadata)] == [b""]
+
+
+def seen_behind_a_door(use: Callable[[str], Awaitable[None]], host: str = "127.0.0.1") -> Seen:
+    """Give who called a server with a front door at this host."""
+    seen: Seen = []
+
+    async def main() -> None:
+        plan = ServerPlan("grpc.listen", Address(host, 0), 1 << 20, 0, 100)
+        server = await start_server(plan, noting(seen))
+        try:
+            await use(f"[{host}]:{server.address.port}" if ":" in host else str(server.address))
+        finally:
+            await server.stop(0)
+
+    asyncio.run(main())
+    assert callers._callers == {}  # whoever has gone is forgotten
+    return seen
+
+
+def test_a_client_behind_the_door_is_told_as_if_there_were_no_door() -> None:
+    async def use(target: str) -> None:
+        async with aio.insecure_channel(target) as channel:
+            await call(channel)
+
+    for host, peer in (("127.0.0.1", "ipv4:127.0.0.1:"), ("::1", "ipv6:%5B::1%5D:")):
+        ((of_grpc, caller, _),) = seen_behind_a_door(use, host)
+        assert of_grpc.startswith("unix-abstract:sluice-")
+        assert caller.peer.startswith(peer)
+        assert caller.peer.removeprefix(peer).isdecimal()
+        assert (caller.address, caller.subjects) == (host, ())
+
+
+def test_streams_are_told_apart_by_the_door_and_not_by_what_clients_say() -> None:
+    async def use(target: str) -> None:
+        for options in ([("grpc.use_local_subchannel_pool", 1)],) * 2:  # each has its own connection
+            async with aio.insecure_channel(target, options) as channel:
+                await call(channel)
+                await call(channel, (STREAM_KEY, "1"), (STREAM_KEY, "no number"))
+
+    seen = seen_behind_a_door(use)
+    keys = [key for _, _, key in seen]
+    first, second = seen[0][1].connection, seen[2][1].connection
+    assert 0 < first < second
+    assert keys == [
+        StreamKey("127.0.0.1", connection, stream) for connection in (first, second) for stream in (1, 3)
+    ]
+
+
+def test_without_a_door_there_is_what_grpc_says_and_no_key(tmp_path: Path) -> None:
+    seen: Seen = []
+
+    async def main() -> None:
+        server = aio.server()
+        noting(seen)(server)
+        port = server.add_insecure_port("127.0.0.1:0")
+        server.add_insecure_port(f"unix:{tmp_path}/grpc")
+        await server.start()
+        try:
+            for target in (f"127.0.0.1:{port}", f"unix:{tmp_path}/grpc"):
+                async with aio.insecure_channel(target) as channel:
+                    await call(channel, (STREAM_KEY, "1"))
+        finally:
+            await server.stop(0)
+
+    asyncio.run(main())
+    assert [caller.address for _, caller, _ in seen] == ["127.0.0.1", "unix:"]
+    for peer, caller, key in seen:
+        assert caller == Caller(peer, caller.address, cut_off=caller.cut_off, taken=caller.taken)
+        assert key is None
+        assert not caller.cut_off()

@@ -1,0 +1,137 @@
+"""Tests of `gateway.transport.door_notes`: what operators see of what strangers do as often as they like."""
+
+from __future__ import annotations
+
+import pytest
+
+from gateway.metrics import Metrics
+from gateway.refused_messages import RefusedMessages
+from gateway.transport.door_notes import ADDRESSES_KEPT, LOG_NS, REASONS_SHOWN, SHOWN_NS, DoorNotes
+from gateway.transport.frames import ConnectionBreach
+from gateway.transport.server_relay import RefusedMessage
+from tests.gateway.test_ledger import logged
+
+STRANGER, OTHER = "192.0.2.1", "2001:db8::/64"
+SETTING = "grpc.listen"
+REFUSED, ENDED = "connection refused", "connection ended"
+HANDSHAKE = ConnectionBreach("handshake", got="nothing more for 20 s", expected="TLS and the preface")
+NO_CALL = ConnectionBreach("no call", got="nothing more for 60 s", expected="a call")
+
+
+class Clock:
+    """Time that a test moves on."""
+
+    def __init__(self) -> None:
+        self.now_ns = 5
+
+    def __call__(self) -> int:
+        return self.now_ns
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def notes(clock: Clock) -> DoorNotes:
+    return DoorNotes(SETTING, now_ns=clock)
+
+
+def test_an_address_is_logged_once_a_minute_and_then_with_what_was_left_out(
+    notes: DoorNotes, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    for address in (STRANGER, STRANGER, OTHER):
+        notes.refused(address, "connections")
+    clock.now_ns += LOG_NS - 1
+    notes.ended(STRANGER, HANDSHAKE)  # another reason is no further line
+    assert [line["address"] for line in logged(caplog, REFUSED)] == [STRANGER, OTHER]
+    clock.now_ns += 1
+    notes.ended(STRANGER, HANDSHAKE)
+    (line,) = logged(caplog, ENDED)
+    assert (line["setting"], line["reason"]) == (SETTING, "handshake")
+    assert (line["got"], line["expected"]) == ("nothing more for 20 s", "TLS and the preface")
+    assert line["lines_left_out"] == 2
+    clock.now_ns += LOG_NS
+    notes.refused(STRANGER, "connections")
+    assert "lines_left_out" not in logged(caplog, REFUSED)[-1]
+
+
+def test_addresses_are_remembered_up_to_a_limit(notes: DoorNotes, caplog: pytest.LogCaptureFixture) -> None:
+    for number in range(ADDRESSES_KEPT + 1):
+        notes.refused(f"address {number}", "connections")
+    caplog.clear()
+    notes.refused("address 1", "connections")
+    assert logged(caplog, REFUSED) == []
+    notes.refused("address 0", "connections")
+    assert [line["address"] for line in logged(caplog, REFUSED)] == ["address 0"]
+
+
+def test_the_page_tells_of_ten_minutes_and_of_nothing_older(notes: DoorNotes, clock: Clock) -> None:
+    notes.refused(STRANGER, "connections of an address")
+    notes.refused(OTHER, "connections of an address")
+    clock.now_ns += 1
+    notes.ended(STRANGER, HANDSHAKE)
+    refused = f"{SETTING}: connections refused, too many connections of an address: 2, last from {OTHER}"
+    ended = f"{SETTING}: connections ended, handshake: 1, last from {STRANGER}"
+    assert notes.words() == (refused, ended)
+    clock.now_ns += SHOWN_NS - 2
+    assert notes.words() == (refused, ended)
+    clock.now_ns += 1
+    assert notes.words() == (ended,)
+    clock.now_ns += 1
+    assert notes.words() == ()
+
+
+def test_what_is_older_is_not_counted_and_takes_no_place_though_nobody_looks_at_the_page(
+    notes: DoorNotes, clock: Clock
+) -> None:
+    for number in range(REASONS_SHOWN):
+        notes.refused(STRANGER, f"reason {number}")
+    clock.now_ns += SHOWN_NS
+    for reason in ("a further reason", "reason 0"):
+        notes.refused(OTHER, reason)
+    assert notes.words() == tuple(
+        f"{SETTING}: connections refused, too many {reason}: 1, last from {OTHER}"
+        for reason in ("a further reason", "reason 0")
+    )
+
+
+def test_the_page_shows_so_many_reasons(notes: DoorNotes) -> None:
+    for number in range(REASONS_SHOWN + 1):
+        notes.refused(STRANGER, f"reason {number}")
+    notes.refused(OTHER, "reason 0")  # one that it shows is counted on
+    words = notes.words()
+    assert len(words) == REASONS_SHOWN
+    assert words[0].endswith(f"reason 0: 2, last from {OTHER}")
+
+
+def test_who_only_has_no_call_is_counted_and_nothing_more(
+    clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    metrics = Metrics(verification_mode="full")
+    notes = DoorNotes(SETTING, metrics, now_ns=clock)
+    notes.ended(STRANGER, NO_CALL)
+    assert notes.words() == ()
+    assert logged(caplog, ENDED) == []
+    ended = metrics.registry.get_sample_value("sluice_connections_ended_total", {"reason": "no call"})
+    assert ended == 1
+
+
+def test_all_is_counted_by_reason_though_it_is_not_logged(clock: Clock) -> None:
+    metrics = Metrics(verification_mode="full")
+    notes = DoorNotes(SETTING, metrics, now_ns=clock)
+    for _ in range(3):
+        notes.refused(STRANGER, "connections")
+        notes.ended(STRANGER, HANDSHAKE)
+    value = metrics.registry.get_sample_value
+    assert value("sluice_connections_refused_total", {"reason": "connections"}) == 3
+    assert value("sluice_connections_ended_total", {"reason": "handshake"}) == 3
+
+
+def test_a_message_that_grpc_refused_is_noted_for_the_whole_node() -> None:
+    refused = RefusedMessages(Metrics(verification_mode="full"))
+    DoorNotes(SETTING, refused_messages=refused).refused_message(STRANGER, RefusedMessage(200, 100))
+    assert refused.recent is not None
+    assert f"200 bytes from {STRANGER} to {SETTING}" in refused.recent
+    DoorNotes(SETTING).refused_message(STRANGER, RefusedMessage(200, 100))  # nobody is told
