@@ -96,11 +96,6 @@ class Served:
         """Where it listens, `host:port`."""
         return str(self.server.address)
 
-    @property
-    def where(self) -> tuple[str, int]:
-        """The same, for sockets."""
-        return self.server.address.host, self.server.address.port
-
     def add(self, server: aio.Server) -> None:
         """Register the services."""
         test: dict[str, Any] = {
@@ -195,7 +190,8 @@ def who_is(double: NetworkDouble, **words: int) -> list[str]:
 
 def stranger(served: Served, hello: bytes = b"", source: str = STRANGER) -> socket.socket:
     """Connect, and say something."""
-    sock = socket.create_connection(served.where, ANSWER_SECONDS, (source, 0))
+    where = served.server.address
+    sock = socket.create_connection((where.host, where.port), ANSWER_SECONDS, (source, 0))
     sock.sendall(hello)
     return sock
 
@@ -243,7 +239,7 @@ def test_the_address_of_a_caller_is_told(host: str, client: str, peer: str) -> N
     if ":" in host and not has_ipv6():
         pytest.skip("no IPv6 here")
     with serving(plan(address=Address(host, 0))) as served:
-        where = Address(client, served.where[1])
+        where = Address(client, served.server.address.port)
         with open_blocking_channel(str(where)) as channel:
             told = who(channel)
         assert told[0].startswith(peer)
@@ -291,14 +287,10 @@ def test_the_names_in_a_callers_certificate_are_told(tmp_path: Path) -> None:
 def test_it_is_noted_why_a_certificate_is_refused(tmp_path: Path, who_is_it: str, words: str) -> None:
     authority, another = Authority(tmp_path), Authority(tmp_path, "another")
     tls = ServerTls(authority.server_files(authority.issue("localhost"), mutual=True), "grpc.tls")
-    pair = {
-        "expired": authority.issue("alice", days=-1),
-        "from elsewhere": another.issue("bob"),
-        "nobody": None,
-    }[who_is_it]
+    pairs = {"expired": authority.issue("alice", days=-1), "from elsewhere": another.issue("bob")}
     with serving(plan(tls=tls)) as served:
         context = ssl.create_default_context(cafile=str(authority.path))
-        if pair is not None:
+        if pair := pairs.get(who_is_it):
             context.load_cert_chain(pair.certificate, pair.key)
         with (
             stranger(served) as sock,
@@ -351,8 +343,7 @@ def client_hello() -> bytes:
     return going.read()
 
 
-_BLOCK = header_frames(1, request(), ends_stream=False, frame_bytes_max=20)
-UNFINISHED = HELLO + _BLOCK[:29]
+UNFINISHED = HELLO + header_frames(1, request(), ends_stream=False, frame_bytes_max=20)[:29]
 
 
 @pytest.mark.usefixtures("short_times")
@@ -429,8 +420,8 @@ def test_one_address_does_not_take_all_places() -> None:
 
 def test_places_are_kept_for_peers() -> None:
     """One in sixteen."""
-    friends = frozenset({FRIEND})
-    with serving(plan(connections_max=16, kept_addresses=friends)) as served, ExitStack() as stack:
+    kept = frozenset({FRIEND})
+    with serving(plan(connections_max=16, kept_addresses=kept)) as served, ExitStack() as stack:
         for _ in range(15):
             assert is_taken(stack.enter_context(stranger(served, HELLO)))
         assert not is_taken(stack.enter_context(stranger(served)))
