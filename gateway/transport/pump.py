@@ -89,6 +89,13 @@ def _send_short(number: int, data: bytes) -> int:
     raise OSError(code, os.strerror(code))
 
 
+def _why(error: OSError) -> str:
+    """Say why TLS has failed: what is wrong with a certificate, where it is that."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return error.verify_message.rstrip(".")
+    return str(getattr(error, "reason", None) or error.strerror or type(error).__name__)
+
+
 AnyRelay = TypeVar("AnyRelay", bound=ServerRelay | ClientRelay)
 
 
@@ -345,7 +352,7 @@ class Pump(Generic[AnyRelay]):
             self.close()
             return
         except OSError as error:  # also one who does not read what is little enough for an empty socket
-            self.on_tls_failed(str(getattr(error, "reason", None) or error.strerror or type(error).__name__))
+            self.on_tls_failed(_why(error))
             self.close()
             return
         self.loop.remove_reader(sock.fileno())

@@ -60,6 +60,7 @@ class Notes(DoorNotes):
     def __init__(self) -> None:
         super().__init__("grpc.listen")
         self.endings: list[str] = []
+        self.got: list[str] = []
         self.refusals: list[tuple[str, str]] = []
 
     def refused(self, address: str, reason: str) -> None:
@@ -70,6 +71,7 @@ class Notes(DoorNotes):
     def ended(self, address: str, breach: ConnectionBreach) -> None:
         """As `DoorNotes.ended`."""
         self.endings.append(breach.what)
+        self.got.append(breach.got)
         super().ended(address, breach)
 
 
@@ -93,11 +95,6 @@ class Served:
     def address(self) -> str:
         """Where it listens, `host:port`."""
         return str(self.server.address)
-
-    @property
-    def where(self) -> tuple[str, int]:
-        """The same, for sockets."""
-        return self.server.address.host, self.server.address.port
 
     def add(self, server: aio.Server) -> None:
         """Register the services."""
@@ -193,7 +190,8 @@ def who_is(double: NetworkDouble, **words: int) -> list[str]:
 
 def stranger(served: Served, hello: bytes = b"", source: str = STRANGER) -> socket.socket:
     """Connect, and say something."""
-    sock = socket.create_connection(served.where, ANSWER_SECONDS, (source, 0))
+    where = served.server.address
+    sock = socket.create_connection((where.host, where.port), ANSWER_SECONDS, (source, 0))
     sock.sendall(hello)
     return sock
 
@@ -241,7 +239,7 @@ def test_the_address_of_a_caller_is_told(host: str, client: str, peer: str) -> N
     if ":" in host and not has_ipv6():
         pytest.skip("no IPv6 here")
     with serving(plan(address=Address(host, 0))) as served:
-        where = Address(client, served.where[1])
+        where = Address(client, served.server.address.port)
         with open_blocking_channel(str(where)) as channel:
             told = who(channel)
         assert told[0].startswith(peer)
@@ -276,6 +274,32 @@ def test_the_names_in_a_callers_certificate_are_told(tmp_path: Path) -> None:
             pytest.raises(grpc.RpcError),
         ):
             who(channel)
+
+
+@pytest.mark.parametrize(
+    ("who_is_it", "words"),
+    [
+        ("expired", "certificate has expired"),
+        ("from elsewhere", "unable to get local issuer certificate"),
+        ("nobody", "PEER_DID_NOT_RETURN_A_CERTIFICATE"),
+    ],
+)
+def test_it_is_noted_why_a_certificate_is_refused(tmp_path: Path, who_is_it: str, words: str) -> None:
+    authority, another = Authority(tmp_path), Authority(tmp_path, "another")
+    tls = ServerTls(authority.server_files(authority.issue("localhost"), mutual=True), "grpc.tls")
+    pairs = {"expired": authority.issue("alice", days=-1), "from elsewhere": another.issue("bob")}
+    with serving(plan(tls=tls)) as served:
+        context = ssl.create_default_context(cafile=str(authority.path))
+        if pair := pairs.get(who_is_it):
+            context.load_cert_chain(pair.certificate, pair.key)
+        with (
+            stranger(served) as sock,
+            suppress(OSError),
+            context.wrap_socket(sock, server_hostname="localhost") as secured,
+        ):
+            last_words(secured)
+        wait_until(lambda: served.notes.got, "the note of a handshake")
+        assert (served.notes.endings, served.notes.got) == (["handshake"], [words])
 
 
 def pin_of(certificate: Path) -> str:
@@ -319,8 +343,7 @@ def client_hello() -> bytes:
     return going.read()
 
 
-_BLOCK = header_frames(1, request(), ends_stream=False, frame_bytes_max=20)
-UNFINISHED = HELLO + _BLOCK[:29]
+UNFINISHED = HELLO + header_frames(1, request(), ends_stream=False, frame_bytes_max=20)[:29]
 
 
 @pytest.mark.usefixtures("short_times")
@@ -397,8 +420,8 @@ def test_one_address_does_not_take_all_places() -> None:
 
 def test_places_are_kept_for_peers() -> None:
     """One in sixteen."""
-    friends = frozenset({FRIEND})
-    with serving(plan(connections_max=16, kept_addresses=friends)) as served, ExitStack() as stack:
+    kept = frozenset({FRIEND})
+    with serving(plan(connections_max=16, kept_addresses=kept)) as served, ExitStack() as stack:
         for _ in range(15):
             assert is_taken(stack.enter_context(stranger(served, HELLO)))
         assert not is_taken(stack.enter_context(stranger(served)))
