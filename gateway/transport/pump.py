@@ -41,8 +41,6 @@ UNSENT_PIECES_MAX: Final = 64
 """What may wait for one end, in pieces of one reading each, until the other is not read."""
 LINGER_SECONDS: Final = 1.0
 """How long a connection that ends is still read, so that its last frame is not lost to a reset."""
-FLUSH_SECONDS: Final = 30.0
-"""How long the outside may take nothing of what gRPC said before it closed the connection."""
 SOCKET_BUFFER_BYTES: Final = 1 << 20
 """Asked for at the end towards gRPC; the kernel gives at most `net.core.wmem_max`."""
 
@@ -429,7 +427,7 @@ class Pump(Generic[AnyRelay]):
         if size is None:
             return
         if not size:
-            self._end(FLUSH_SECONDS if self.outside.is_clogged else LINGER_SECONDS)
+            self._end(LINGER_SECONDS)
             return
         self.relay.now_ns = time.monotonic_ns()
         try:
@@ -488,8 +486,6 @@ class Pump(Generic[AnyRelay]):
         self.outside.read_no_more()
         if self.grpc is None:
             self.close()
-        elif self.grpc.is_clogged:  # it has the rest of its life to take that
-            self.grpc.on_drained = self.grpc.send_end
         else:
             self.grpc.send_end()
 

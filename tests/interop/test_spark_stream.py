@@ -65,7 +65,7 @@ def test_a_query_goes_on_from_its_checkpoint_and_without_one_passes_over_what_is
         assert None not in (totals.query_id, read_totals(tmp_path).query_id)
         assert read_totals(tmp_path).query_id != totals.query_id  # so that a batch of each number is added
         total = read_totals(tmp_path).total
-        # Within the duplicate window a block that is stored is skipped and acknowledged, before it a duplicate.
+        # Within the duplicate window a stored block is skipped and acknowledged, before it a duplicate.
         assert (total.acknowledged + total.duplicate, total.won) == (24, 12)
         assert total.acknowledged >= 12
         assert node.ledger.last_number == 11
