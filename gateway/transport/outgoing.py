@@ -90,6 +90,7 @@ class _RelayThread:
         self.pumps: set[_Outgoing] = set()
         self._folder = PrivateFolder()
         self._sockets: dict[Hashable, Path] = {}
+        self._sockets_lock = threading.Lock()
         threading.Thread(target=self._run, name="relay", daemon=True).start()
 
     def _run(self) -> None:
@@ -106,17 +107,18 @@ class _RelayThread:
     def socket_of(self, address: str, tls: ClientTls | None) -> Path:
         """Listen for an address, if nobody does yet; give the socket."""
         key = (address, tls)
-        path = self._sockets.get(key)
-        if path is None:
-            path = self._folder.path / str(len(self._sockets))
-            listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-            listener.bind(str(path))
-            listener.listen()
-            listener.setblocking(False)
-            self._sockets[key] = path
-            self.loop.call_soon_threadsafe(
-                self.loop.add_reader, listener, self._accept, listener, address, tls
-            )
+        with self._sockets_lock:  # threads may ask at once
+            path = self._sockets.get(key)
+            if path is None:
+                path = self._folder.path / str(len(self._sockets))
+                listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+                listener.bind(str(path))
+                listener.listen()
+                listener.setblocking(False)
+                self._sockets[key] = path
+                self.loop.call_soon_threadsafe(
+                    self.loop.add_reader, listener, self._accept, listener, address, tls
+                )
         return path
 
     def _accept(self, listener: socket.socket, address: str, tls: ClientTls | None) -> None:

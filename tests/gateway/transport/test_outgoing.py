@@ -12,6 +12,7 @@ import textwrap
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -202,6 +203,20 @@ def test_addresses_do_not_share_a_socket_and_one_address_has_one() -> None:
         assert outgoing.relayed(one.address, None) == outgoing.relayed(one.address, None)
         assert outgoing.relayed(one.address, None) != outgoing.relayed(other.address, None)
         assert outgoing.relayed(one.address, None) != outgoing.relayed(one.address, ClientTls())
+
+
+def test_threads_may_ask_for_sockets_at_once() -> None:
+    addresses = [f"127.0.0.1:{port}" for port in range(1, 31)]
+    together = threading.Barrier(8)
+
+    def ask_all(_: int) -> list[str]:
+        together.wait(ANSWER_SECONDS)
+        return [outgoing.relayed(address, None) for address in addresses]
+
+    with ThreadPoolExecutor(8) as threads:
+        told = list(threads.map(ask_all, range(8)))
+    assert all(targets == told[0] for targets in told)
+    assert len(set(told[0])) == 30
 
 
 def test_another_error_is_handed_on_and_not_tried_again() -> None:
