@@ -41,6 +41,8 @@ _NOT_COMPRESSED = 1
 """Of gRPC's bits for ways to compress messages. Megabytes of zeros are kilobytes on the line, and to inflate
 them holds the event loop: at 0.2 MB/s one client could hold up all others."""
 
+BEFORE_GOODBYE_SECONDS = 0.2
+"""Time between the last answers of services that stop and gRPC's goodbye."""
 KEPT_PLACES_DIVISOR = 16
 """One in so many places is kept for `peers` and listed publishers."""
 
@@ -93,6 +95,9 @@ class GrpcServer:
     async def stop(self, grace_seconds: float) -> None:
         """Take no further connection, give calls so much time, and close. Stopping twice does nothing."""
         self.door.stop_listening()
+        if self.door.has_mended_streams:
+            # Helidon's client closes its socket when it reads the goodbye, with answers that it still holds.
+            await asyncio.sleep(BEFORE_GOODBYE_SECONDS)
         await self._server.stop(grace_seconds)
         await self.door.finish()
         self.door.close()

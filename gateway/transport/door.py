@@ -94,6 +94,11 @@ class Door:
         """Connections now."""
         return self.keeper.count
 
+    @property
+    def has_mended_streams(self) -> bool:
+        """Whether a client is here whose streams are mended."""
+        return any(connection.relay.has_mended for connection in self.connections.values())
+
     def listen(self, sockets: Iterable[socket.socket]) -> None:
         """Take connections at sockets that are bound."""
         for listener in sockets:

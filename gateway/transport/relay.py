@@ -109,6 +109,8 @@ class Relay:
         """The last call that was begun by the outside."""
         self.streams_begun = 0
         """Calls that were begun."""
+        self.has_mended = False
+        """Whether a stream was mended."""
         self.cost = 0
         """Bytes from outside that carry no data; the caller takes them off."""
         self.data_bytes = 0
@@ -329,7 +331,7 @@ class Relay:
 
     def _mend(self, stream: Stream) -> bytes:
         """Have gRPC's window of a stream kept here from now on; give the grant that goes outside instead."""
-        stream.is_mended = True
+        stream.is_mended = self.has_mended = True
         stream.window = self._window_in_force
         stream.granted = self.large_window - self._window_sent
         return window_update(stream.stream_id, stream.granted)

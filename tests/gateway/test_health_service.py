@@ -93,7 +93,9 @@ def test_nonsense_is_answered_and_logged_by_nobody(caplog: pytest.LogCaptureFixt
                 assert await call.code() is grpc.StatusCode.INVALID_ARGUMENT
 
     asyncio.run(main())
-    assert caplog.records == []
+    assert [
+        record for record in caplog.records if record.name != "asyncio"
+    ] == []  # where grpcio wakes it in vain
 
 
 def test_a_watcher_that_takes_nothing_holds_up_no_other() -> None:

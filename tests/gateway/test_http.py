@@ -173,7 +173,7 @@ def test_the_status_is_a_page_and_json() -> None:
         async with serving(FakeNode()) as get:
             status, kind, page = await get("/")
             assert (status, kind) == (200, "text/html; charset=utf-8")
-            assert "active node, version 0.2.0" in page
+            assert "active node, version 0.1.0" in page
             status, kind, text = await get("/status.json")
             assert (status, kind) == (200, "application/json; charset=utf-8")
             assert '"phase": "active"' in text
