@@ -1,8 +1,8 @@
 """The bare loop that publishing is compared with: a grpcio server that does only the unavoidable work.
 
 It receives the same messages, hashes the same items with hashlib (once each, no tree), writes them to a file,
-flushes as often as the node did, and acknowledges. It checks nothing. gRPC wakes the event loop as the
-node's does, and freed memory is kept as the node's is.
+flushes as often as the node did, and acknowledges. It checks nothing. gRPC reads its sockets and wakes the
+event loop as the node's does, and freed memory is kept as the node's is.
 
     python -m benchmarks.bare_server FILE hash|echo|race BLOCKS_PER_FLUSH BLOCKS
 
@@ -17,16 +17,20 @@ import hashlib
 import os
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from importlib.metadata import version
 from typing import Any
 
-import grpc
-import uvloop
-from grpc import aio
+from gateway.grpc_engine import use_poller
 
-from gateway.api import publish_pb2
-from gateway.event_loop import NodeLoop
-from gateway.items import block_number_of
-from gateway.malloc import keep_freed_memory
+use_poller(os.environ, version("grpcio"))  # as the node does, before it loads gRPC
+import grpc  # noqa: E402
+import uvloop  # noqa: E402
+from grpc import aio  # noqa: E402
+
+from gateway.api import publish_pb2  # noqa: E402
+from gateway.event_loop import NodeLoop  # noqa: E402
+from gateway.items import block_number_of  # noqa: E402
+from gateway.malloc import keep_freed_memory  # noqa: E402
 
 SERVICE = "org.hiero.block.api.BlockStreamPublishService"
 _Request = publish_pb2.PublishStreamRequest

@@ -7,15 +7,20 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
+from importlib.metadata import version
 from typing import cast
 
-from grpc import aio
+from gateway.grpc_engine import use_poller
 
-import gateway.node_servers
-from gateway.addresses import Address
-from gateway.cli import main
-from gateway.grpc_server import GrpcServer, ServerPlan, options_of
+use_poller(os.environ, version("grpcio"))  # as the node does, before it loads gRPC
+from grpc import aio  # noqa: E402
+
+import gateway.node_servers  # noqa: E402
+from gateway.addresses import Address  # noqa: E402
+from gateway.cli import main  # noqa: E402
+from gateway.grpc_server import GrpcServer, ServerPlan, options_of  # noqa: E402
 
 
 class _NoDoor:

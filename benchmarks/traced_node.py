@@ -8,19 +8,24 @@ For one publisher that sends each block once, in order: `benchmarks.block_times`
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Sequence
 from enum import StrEnum
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import gateway.node
-import gateway.node_run
-from gateway.cli import main
-from gateway.ledger import Ledger, VerifiedBlock
-from gateway.node import Node
-from gateway.race import Arbiter
-from gateway.race_actions import Action, AttemptId, PublisherId
+from gateway.grpc_engine import use_poller
+
+use_poller(os.environ, version("grpcio"))  # as the node does, before it loads gRPC
+import gateway.node  # noqa: E402
+import gateway.node_run  # noqa: E402
+from gateway.cli import main  # noqa: E402
+from gateway.ledger import Ledger, VerifiedBlock  # noqa: E402
+from gateway.node import Node  # noqa: E402
+from gateway.race import Arbiter  # noqa: E402
+from gateway.race_actions import Action, AttemptId, PublisherId  # noqa: E402
 
 __all__ = ["Moment", "TracedNode", "moments_in"]
 

@@ -9,14 +9,19 @@ from __future__ import annotations
 
 import json
 import logging
+import os
+from importlib.metadata import version
 from pathlib import Path
 from typing import Literal
 
-import gateway.node_run
-from benchmarks.bare_loop import PauseRecord
-from gateway.cli import main
-from gateway.logs import fields
-from gateway.node import Node
+from gateway.grpc_engine import use_poller
+
+use_poller(os.environ, version("grpcio"))  # as the node does, before it loads gRPC
+import gateway.node_run  # noqa: E402
+from benchmarks.bare_loop import PauseRecord  # noqa: E402
+from gateway.cli import main  # noqa: E402
+from gateway.logs import fields  # noqa: E402
+from gateway.node import Node  # noqa: E402
 
 __all__ = ["WatchedNode", "worst_pause_seconds"]
 

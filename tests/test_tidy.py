@@ -44,6 +44,7 @@ PURE = (
     "gateway/block_messages.py",
     "gateway/catch_up.py",
     "gateway/node_rules.py",
+    "gateway/grpc_engine.py",
     "gateway/standby_gate.py",
     "gateway/subscriber.py",
     "gateway/subscription.py",

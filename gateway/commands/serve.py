@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import click
 
 from datastream.descriptors import raise_descriptors_max
 from gateway.commands.named_path import NamedPath
+from gateway.grpc_engine import use_poller
 from gateway.logs import fields, set_up_logging
 from gateway.setting_sources import CONFIG_ENVIRONMENT, Resolved, resolve, to_toml
 from gateway.settings import SETTINGS, Setting
@@ -65,6 +67,7 @@ def _run(config: Path | None, print_config: bool, **flags: Any) -> None:
     set_up_logging(level=settings.log_level, form=settings.log_format)
     _log_start(resolved)
     raise_descriptors_max()
+    use_poller(os.environ, version("grpcio"))
     from gateway.node_run import run_node
 
     click.get_current_context().exit(run_node(settings))
