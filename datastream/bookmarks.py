@@ -34,7 +34,7 @@ from typing import Any
 import plyvel
 
 from datastream.errors import BookmarksUnavailable, DatastreamError
-from datastream.folder_lock import FolderLock, SharedFolderLock
+from datastream.folder_lock import FolderLock, OtherFolderLocks, SharedFolderLock, bookmarks_folder
 from datastream.limits import BOOKMARK_SIZE_MAX, REBUILD_BATCH_BOOKMARKS, REOPEN_ROOM_BYTES
 from datastream.page_tables import PageTable, decode_table, encode_table
 
@@ -73,11 +73,6 @@ def _open_leveldb(folder: str) -> Any:
     # would pass over the hole, and the later ones say that all entries are covered.
     # Its name as bytes: a file name need not be UTF-8, and plyvel refuses a text that is none.
     return plyvel.DB(os.fsencode(folder), create_if_missing=True, paranoid_checks=True)
-
-
-def bookmarks_folder(stream_path: Path) -> Path:
-    """Return the folder of a stream's bookmarks: the path up to the first `.` in the name, plus `.db`."""
-    return stream_path.with_name(stream_path.name.split(".", 1)[0] + ".db")
 
 
 class BookmarkIndex:
@@ -124,6 +119,7 @@ class BookmarkIndex:
         self.damage: str | None = None
         """What was wrong with a DB that was replaced by an empty one."""
         self._shared_lock: SharedFolderLock | None = None
+        self._other_locks: OtherFolderLocks | None = None
         self._copy: tempfile.TemporaryDirectory[str] | None = None
         if read_only:
             self._shared_lock = SharedFolderLock(stream_path, self.folder)
@@ -131,6 +127,7 @@ class BookmarkIndex:
         try:
             self._lock = FolderLock(stream_path, self.folder)
             try:
+                self._other_locks = OtherFolderLocks(stream_path, None if read_only else self._lock)
                 self._open()
                 with contextlib.suppress(BookmarksUnavailable):  # opening the stream finds that again
                     self._written_covered = self.covered
@@ -138,7 +135,7 @@ class BookmarkIndex:
                 self._lock.release()
                 raise
         except BaseException:
-            self._release_copy()
+            self._release_others()
             raise
 
     def _copy_folder(self) -> None:
@@ -151,11 +148,14 @@ class BookmarkIndex:
                 for path in self.folder.glob(pattern):
                     shutil.copyfile(path, copy / path.name)
         except OSError as error:
-            self._release_copy()
+            self._release_others()
             raise BookmarksUnavailable(self.folder, error.strerror or str(error)) from error
         self.folder = copy
 
-    def _release_copy(self) -> None:
+    def _release_others(self) -> None:
+        """Let go of all but the lock on the folder that is written, and of the copy."""
+        if self._other_locks is not None:
+            self._other_locks.release()
         if self._copy is not None:
             self._copy.cleanup()
             self._copy = None
@@ -577,7 +577,7 @@ class BookmarkIndex:
                 self._close_database()
         finally:
             self._lock.release()
-            self._release_copy()
+            self._release_others()
 
 
 class _Closed:

@@ -29,6 +29,7 @@ from typing import Protocol
 from datastream.bookmarks import BookmarkIndex, bookmarks_folder
 from datastream.disk import Disk, RealDisk
 from datastream.errors import BookmarksUnavailable, StreamFileUnavailable
+from datastream.file_lock import lock_stream_file
 from datastream.fingerprint import is_of_stream
 from datastream.layout import (
     BOOKMARK_TYPE,
@@ -150,6 +151,7 @@ def check_stream(
         try:
             disk = RealDisk(path, writable=False)
             stack.callback(disk.close)
+            lock_stream_file(path, disk.fileno(), shared=True)
             index = _open_index(path, result)
             if index is not None:
                 stack.callback(index.close)

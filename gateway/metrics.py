@@ -37,6 +37,8 @@
     sluice_subscriber_lag_blocks             blocks that the slowest subscriber was not sent yet
     sluice_asyncio_tasks                     tasks of the event loop
     sluice_event_loop_lag_seconds            how late the event loop comes round, sampled
+    sluice_processor_wait_seconds_total{task}  how long a task was ready and had no processor: event loop,
+                                             commits, proofs, hashing
     sluice_catch_up_distance_blocks          blocks that the node knows of and does not have
     sluice_catch_up_attempts_total{outcome}  attempts to take blocks from a peer
     sluice_catch_up_stalled                  1 when the node does not come closer
@@ -149,6 +151,12 @@ class Metrics:
             "sluice_event_loop_lag_seconds",
             "How late the event loop comes round.",
             buckets=_LAG_BUCKETS_SECONDS,
+            registry=registry,
+        )
+        self.processor_wait_seconds = Counter(
+            "sluice_processor_wait_seconds",
+            "How long the tasks of the node were ready and had no processor.",
+            ["task"],
             registry=registry,
         )
         self._make_standby_metrics()
