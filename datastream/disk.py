@@ -221,7 +221,7 @@ class RealDisk:
             os.close(fd)
 
     def after_fork(self) -> None:
-        """In a forked process: have the file open by itself, and only to read; the parent is the one who writes."""
+        """In a forked process: have the file open by itself, and only to read; the parent writes."""
         self._window.forget()
         if self._fd >= 0:
             fd = os.open(f"/proc/self/fd/{self._fd}", os.O_RDONLY | os.O_CLOEXEC)

@@ -4,11 +4,11 @@
     OFD lock   `fcntl`, of the open file description: it meets the `fcntl` locks of other programs
     lease      held for a moment: it tells whether any program has the file open for writing, locked or not
 
-The first two are exclusive to write and shared to read, and belong to the descriptor's open file description:
-hard and symbolic links, bind mounts and /proc/self/fd lead to the same locks, closing another descriptor drops
-none of them, and a program that is executed does not get them (O_CLOEXEC). A forked process has the same description. So whoever took the locks gives
-them back before closing it (`unlock_file`), and a forked process lets go of it as it begins (`after_fork`), or it
-would hold the locks of a parent that was killed.
+The first two are exclusive to write and shared to read, and belong to the descriptor's open file description.
+So hard and symbolic links, bind mounts and /proc/self/fd lead to the same locks, closing another descriptor
+drops none of them, and a program that is executed does not get them (O_CLOEXEC). A forked process has the
+same description: whoever took the locks gives them back before closing it (`unlock_file`), and a forked
+process lets go of it as it begins (`after_fork`), or it would hold the locks of a parent that was killed.
 
 Source: flock(2); fcntl(2), "Open file description locks (non-POSIX)" and "Leases"; proc_locks(5).
 """
@@ -82,7 +82,7 @@ def lock_stream_file(path: Path, fd: int, *, shared: bool) -> None:
 
     Raises:
         StreamInUse: another opener has locked it.
-        StreamFileUnavailable: to write, and the file system has no locks. A reader goes on: it can harm nobody.
+        StreamFileUnavailable: to write, and the file system has no locks. A reader goes on: it harms nobody.
     """
     try:
         lock_file(fd, shared=shared)
@@ -122,7 +122,7 @@ def refuse_other_writers(path: Path) -> None:
 
 
 def holder_of(fd: int) -> str:
-    """Tell which other opener has locked a file, or has it open for writing: `process 12 (name)`; empty: unknown."""
+    """Tell who else has locked a file, or has it open for writing: `process 12 (name)`; empty: unknown."""
     try:
         status = os.fstat(fd)
         pid = _pid_of_lock(status) or _pid_of_writer(status, f"/proc/{os.getpid()}/fd/{fd}")
@@ -137,7 +137,9 @@ def _pid_of_lock(status: os.stat_result) -> int:
     """Return which process has locked a file; 0 where nobody says so, as for OFD locks, which have none."""
     place = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
     for line in Path("/proc/locks").read_text().splitlines():
-        words = line.split()  # 1: FLOCK ADVISORY WRITE 359 fe:00:11691 0 EOF; with "->" behind the number: it waits
+        words = (
+            line.split()
+        )  # 1: FLOCK ADVISORY WRITE 359 fe:00:11691 0 EOF; with "->" behind the number: it waits
         if words[5:6] == [place] and int(words[4]) > 0:
             return int(words[4])
     return 0

@@ -6,10 +6,10 @@
     the folders  that Go programs have for the same file: shared, so that many of ours can hold one
     of others
 
-A set in this process keeps out a second opener here: closing any descriptor of a file drops all of the
+A table in this process keeps out a second opener here: closing any descriptor of a file drops all of the
 process's `fcntl` locks on it, so a second opener that fails and closes its own would silently unlock the
-first. Shared locks are of the open file description (`file_lock.py`), and need no such care. LevelDB's library
-would meet such a lock of its own process, so that one to write cannot be.
+first. Shared locks are of the open file description (`file_lock.py`), and need no such care. One to write
+cannot be, as LevelDB's library would meet it in its own process.
 
 Source: wire.md 2, and 8 ("Go's folder of bookmarks").
 """
@@ -161,7 +161,9 @@ class SharedFolderLock:
             self._fd = -1
 
 
-def _refusal(error: OSError, fd: int, stream_path: Path, lock_path: Path) -> StreamInUse | BookmarksUnavailable:
+def _refusal(
+    error: OSError, fd: int, stream_path: Path, lock_path: Path
+) -> StreamInUse | BookmarksUnavailable:
     """Return what to raise for a lock that was refused; closes `fd`."""
     is_taken = error.errno in (errno.EAGAIN, errno.EACCES)
     holder = holder_of(fd) if is_taken else ""
@@ -180,10 +182,10 @@ def bookmarks_folder(stream_path: Path) -> Path:
 
 
 def other_folders(stream_path: Path) -> list[Path]:
-    """Return the folders in which Go programs keep, and lock, the bookmarks of this file, if others than ours.
+    """Return the folders in which Go programs keep, and lock, the bookmarks of this file, without ours.
 
-    The reference takes what it was given as the file's path up to the first `.` of it all, and adds `.db`; its
-    fork takes the path up to the last `.` of the name.
+    The reference takes what it was given as the file's path up to the first `.` of it all, and adds `.db`;
+    its fork takes the path up to the last `.` of the name.
 
         file                     it was given               folder of the reference
         /srv/v1.2/s.a.bin        /srv/v1.2/s.a.bin          /srv/v1.db
@@ -192,9 +194,11 @@ def other_folders(stream_path: Path) -> list[Path]:
                                                             folder of the fork
                                  any of them                /srv/v1.2/s.a.db
     """
-    ours = os.path.abspath(bookmarks_folder(stream_path))
+    # Links are left as they are, and looked through: a Go program goes by the words that it was given.
+    given = stream_path if stream_path.is_absolute() else Path.cwd() / stream_path
+    ours = os.path.normpath(bookmarks_folder(given))
     found: dict[str, None] = {}
-    for name in (os.path.abspath(stream_path), os.path.realpath(stream_path)):
+    for name in (os.path.normpath(given), os.path.realpath(given)):
         path = Path(name)
         for part in (*reversed(path.parents), path):
             if "." in part.name:
@@ -208,7 +212,9 @@ def relative_folders(stream_path: Path) -> list[Path]:
 
     They have one for all files that they were so given in one working folder.
     """
-    folders = (Path.cwd(), *Path(os.path.realpath(stream_path)).parents)
+    folders = list(Path(os.path.realpath(stream_path)).parents)
+    with contextlib.suppress(FileNotFoundError):  # the working folder was taken away
+        folders.append(Path.cwd())
     return [folder / ".db" for folder in dict.fromkeys(folders)]
 
 
@@ -283,7 +289,7 @@ class OtherFolderLocks:
         while self._locked:
             folder, fd = self._locked.popitem()
             with _held_lock, contextlib.suppress(OSError):
-                if os.listdir(folder) == ["LOCK"] and not os.fstat(fd).st_size:
+                if [path.name for path in folder.iterdir()] == ["LOCK"] and not os.fstat(fd).st_size:
                     fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)  # no other of ours has it
                     (folder / "LOCK").unlink()
                     folder.rmdir()

@@ -174,9 +174,7 @@ def _open_bookmarks(path: Path, options: OpeningOptions) -> BookmarkIndex:
     return BookmarkIndex(path, options.open_database, read_only=read_only)
 
 
-def _create(
-    path: Path, disk: Disk | None, options: OpeningOptions, undo: contextlib.ExitStack
-) -> StreamFile:
+def _create(path: Path, disk: Disk | None, options: OpeningOptions, undo: contextlib.ExitStack) -> StreamFile:
     """Make a new stream; the locks are held, so nobody else does."""
     page, size = encode_header_page(options.new_header), file_size_of(options.initial_pages)
     if disk is None:

@@ -323,7 +323,7 @@ class CatchUp:
         return peer.stalled_count if peer.stalled_at_number == next_number else 0
 
     def is_shunned(self, address: str, now_ns: int) -> bool:
-        """Whether nobody is to be left for a peer: it said not long ago that it has more, and did not bring it."""
+        """Whether nobody is to be left for a peer: not long ago, it told of blocks and did not bring them."""
         return now_ns < self._peer(address).shunned_until_ns
 
     def noted(self, address: str, first: int | None, last: int | None, role: str) -> None:

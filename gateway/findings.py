@@ -334,9 +334,7 @@ class FindingBook:
     def __init__(self) -> None:
         self._since: dict[Kind, float] = {}
 
-    def note(
-        self, seen: Iterable[Seen], now_unix_seconds: float, now_seconds: float
-    ) -> tuple[Finding, ...]:
+    def note(self, seen: Iterable[Seen], now_unix_seconds: float, now_seconds: float) -> tuple[Finding, ...]:
         """Take note of what is wrong now; what is not among it is over.
 
         Args:

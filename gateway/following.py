@@ -49,8 +49,8 @@ __all__ = ["Following"]
 log = logging.getLogger(__name__)
 
 PEER_PACE_SHARE_MIN: Final = 0.5
-"""The share of the network's pace that a peer is left below which has further blocks, if another peer has them:
-the node would never come to the end of the chain. Half, since a live one is as fast as the network."""
+"""The share of the network's pace below which a peer is left that has further blocks, if another peer has
+them: the node would never come to the end of the chain. Half, since a live one is as fast as the network."""
 
 _QUIET = frozenset({Outcome.COMPLETE, Outcome.RACED, Outcome.NOTHING, Outcome.STANDBY, Outcome.CLOSED})
 

@@ -56,9 +56,9 @@ from gateway.node_rules import (
     tcp_limits,
 )
 from gateway.node_servers import NodeServers
-from gateway.processor_watch import ProcessorWatch
 from gateway.node_service import BlockAccessService, BlockNodeService
 from gateway.own_address import other_nodes
+from gateway.processor_watch import ProcessorWatch
 from gateway.proof_checks import ProofChecks
 from gateway.proofs import ProofVerifier
 from gateway.publish_service import PublishService

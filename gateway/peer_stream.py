@@ -68,8 +68,8 @@ class PeerStream:
         plan: what to subscribe to.
         stall_seconds: how long the peer may be silent when it has more.
         block_seconds: how long the node may wait for the messages of one block, if another peer has it.
-        blocks_per_second_min: a peer that has further blocks, and brings fewer in `block_seconds` of waiting for
-            it, is left behind a whole block for one that has them.
+        blocks_per_second_min: a peer that has further blocks, and brings fewer in `block_seconds` of waiting
+            for it, is left behind a whole block for one that has them.
         ask_others: the highest last block of other peers that may be tried; None where no other has any.
     """
 
@@ -108,8 +108,8 @@ class PeerStream:
         self._total_waited_seconds = 0.0
         """What all messages so far were waited for."""
         self._owing_since: tuple[float, int] | None = None
-        """`_total_waited_seconds` and the next block when the peer began to have further blocks; None: it has none,
-        or is judged anew."""
+        """`_total_waited_seconds` and the next block when the peer began to have further blocks; None: it has
+        none, or is judged anew."""
         self._is_crawling: str | None = None
         """That it brings too few blocks while another peer has them, in words."""
         self._looked_at = asyncio.get_running_loop().time()

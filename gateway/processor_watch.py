@@ -1,4 +1,4 @@
-"""Whether a node gets the processor time that it asks for: how long its threads were ready and had no processor.
+"""Whether a node gets the processor time that it needs: how long its threads were ready and had no processor.
 
 A shell around `Shortage`, which is pure. Linux counts for each thread how long it ran, and how long it waited
 for a processor, also where a limit of its container made it wait:
@@ -45,8 +45,8 @@ WAITED_SECONDS_MIN: Final = 2.0
 """A task that waits less in that time holds up nobody much."""
 
 WAITED_TIMES_MIN: Final = 2.0
-"""So many times as long as it runs, a task waits that gets too little: its work takes three times as long. Where
-four busy processes share two cores fairly, it waits once as long."""
+"""So many times as long as it runs, a task waits that gets too little: its work takes three times as long.
+Where four busy processes share two cores fairly, it waits once as long."""
 
 SAID_SECONDS: Final = 60.0
 """Time between two log lines that say so."""

@@ -10,8 +10,8 @@ A shell around `gateway.verification`: `gateway.helper_process` with these frame
 Big integers and pairings hold Python's lock for milliseconds at a time. Requests follow one another without a
 pause: the next one is there before the last one is answered. Where several wait, since blocks come faster
 than they are checked, what is cheaper together is checked together.
-Where processors are short, it has the same share as the node and as other programs, since acknowledgements wait
-for it; but it takes the processor from nobody who is to run just for a moment (SCHED_BATCH), as event loops are.
+Where processors are short, it has the same share as the node and other programs, since acknowledgements wait
+for it; but it takes the processor from nobody who is to run just for a moment (SCHED_BATCH), as event loops.
 
     the process                          what it was asked
     dies, or takes too long              is asked again of another one, each block by itself

@@ -188,7 +188,9 @@ class StandbyGate:
     def unknown(self) -> int | None:
         """A block of this node whose root hash is to be read and given to `recalled`; None: none."""
         peers = self._peers.values()
-        return min((_number(peer.said.number) for peer in peers if peer.said and peer.is_unknown), default=None)
+        return min(
+            (_number(peer.said.number) for peer in peers if peer.said and peer.is_unknown), default=None
+        )
 
     def ahead(self) -> tuple[int, list[str]]:
         """This node's last block, and who is to be asked for it: they are ahead, and not known to have it."""

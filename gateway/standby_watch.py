@@ -10,8 +10,8 @@ where it stands when it becomes active.
             and the ledger, for roots of blocks that are no longer in memory
 
 A node that is silent or hangs holds up nothing but what waits for it. Nor does one that lies: its reports are
-taken at a bounded rate, and a stream in which the process changes, or its last block goes back, is ended, as no
-process does that.
+taken at a bounded rate, and a stream in which the process changes, or its last block goes back, is ended, as
+no process does that.
 """
 
 from __future__ import annotations
@@ -277,8 +277,8 @@ def _level_of(message: standby_pb2.Level | None) -> Level:
     if len(message.root_hash) != HASH_SIZE or not 0 < len(message.instance) <= INSTANCE_CHARACTERS_MAX:
         raise ValueError(
             f"level: got a root hash of {len(message.root_hash)} bytes and instance "
-            f"{message.instance[: INSTANCE_CHARACTERS_MAX + 1]!r}, expected {HASH_SIZE} bytes and a name of at most "
-            f"{INSTANCE_CHARACTERS_MAX} characters"
+            f"{message.instance[: INSTANCE_CHARACTERS_MAX + 1]!r}, expected {HASH_SIZE} bytes and a name of "
+            f"at most {INSTANCE_CHARACTERS_MAX} characters"
         )
     return Level(message.instance, message.block_number, message.root_hash)
 

@@ -130,7 +130,9 @@ def test_a_second_opener_in_another_process_is_refused(tmp_path: Path) -> None:
     index = BookmarkIndex(tmp_path / "s.bin")
     status, output = run(OPEN_WITH_US, tmp_path / "s.bin")
     assert status == 7
-    assert f"in use by another program or opener (lock {tmp_path}/s.db/LOCK, process {os.getpid()} (" in output
+    assert (
+        f"in use by another program or opener (lock {tmp_path}/s.db/LOCK, process {os.getpid()} (" in output
+    )
     index.close()
     assert run(OPEN_WITH_US, tmp_path / "s.bin")[0] == 0
 

@@ -65,11 +65,15 @@ def held(how: str, path: Path) -> Iterator[int]:
 
 
 def opened_elsewhere(path: Path | str, *how: str) -> str:
-    """Open a stream in another process and close it again; return why that was refused, empty if it was not."""
+    """Open a stream in another process and close it again; return why it was refused, empty if it was not."""
     words = [sys.executable, "-c", OPEN, str(path), *how]
     done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode in (0, 7), done.stderr
     return done.stdout
+
+
+def name_of(pid: int) -> str:
+    return Path(f"/proc/{pid}/comm").read_text("utf-8").strip()
 
 
 @pytest.fixture
@@ -142,7 +146,7 @@ def test_what_another_program_locks_or_writes_is_not_opened(path: Path, tmp_path
             DataStreamer.open(path)
         assert str(caught.value) == (
             f"{path}: the stream is in use by another program or opener "
-            f"(which has it open for writing, process {pid} ({Path(f'/proc/{pid}/comm').read_text().strip()}))"
+            f"(which has it open for writing, process {pid} ({name_of(pid)}))"
         )
         assert caught.value.path == path
         # Who only reads is kept out by who locks, as ever.
@@ -160,11 +164,10 @@ def test_where_nobody_may_ask_who_writes_locks_decide(path: Path, monkeypatch: p
         return call(fd, command, argument)
 
     monkeypatch.setattr(fcntl, "fcntl", without_leases)
-    with held("ofd", path) as pid, pytest.raises(StreamInUse) as caught:
-        DataStreamer.open(path)
-    assert str(caught.value).endswith(
-        f"opener (lock {path}, process {pid} ({os.path.basename(sys.executable)}))"
-    )
+    with held("ofd", path) as pid:
+        with pytest.raises(StreamInUse) as caught:
+            DataStreamer.open(path)
+        assert str(caught.value).endswith(f"opener (lock {path}, process {pid} ({name_of(pid)}))")
     with held("writer", path):
         DataStreamer.open(path).close()
 
@@ -195,7 +198,7 @@ def test_a_file_system_without_locks(path: Path, monkeypatch: pytest.MonkeyPatch
     lock = fcntl.flock
 
     def refuse(fd: int, kind: int) -> None:
-        if os.readlink(f"/proc/self/fd/{fd}") == str(path):
+        if Path(f"/proc/self/fd/{fd}").readlink() == path:
             raise OSError(errno.ENOLCK, "No locks available")
         lock(fd, kind)
 
@@ -204,8 +207,8 @@ def test_a_file_system_without_locks(path: Path, monkeypatch: pytest.MonkeyPatch
     with pytest.raises(StreamFileUnavailable) as caught:
         DataStreamer.open(path)
     assert str(caught.value) == (
-        f"{path}: cannot open the stream file: its file system has no locks (No locks available), expected one "
-        "where two writers are kept apart"
+        f"{path}: cannot open the stream file: its file system has no locks (No locks available), "
+        "expected one where two writers are kept apart"
     )
     assert path.read_bytes() == before
     with DataStreamer.open(path, read_only=True) as streamer:
@@ -242,7 +245,9 @@ def test_the_folders_of_go_programs(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.parametrize("how", ["flock", "leveldb"])
 @pytest.mark.parametrize("folder", ["v1.db", "v1.2/s.a.db"])
-def test_a_go_program_and_ours_exclude_each_other(dotted: Path, tmp_path: Path, how: str, folder: str) -> None:
+def test_a_go_program_and_ours_exclude_each_other(
+    dotted: Path, tmp_path: Path, how: str, folder: str
+) -> None:
     other = tmp_path / folder
     lock = other / "LOCK"
     other.mkdir()
@@ -301,7 +306,9 @@ def test_a_folder_that_may_not_be_made_is_not_locked(
     DataStreamer.open(dotted).close()
 
 
-def test_a_go_program_that_was_given_a_path_with_two_dots(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_go_program_that_was_given_a_path_with_two_dots(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its folder is .db where it runs, for all its files; it is kept out where it has been there before."""
     monkeypatch.chdir(path.parent.parent)
     folder = path.parent.parent / ".db"
@@ -319,7 +326,7 @@ def test_a_go_program_that_was_given_a_path_with_two_dots(path: Path, monkeypatc
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
-# --- forked and executed processes ---------------------------------------------------------------------------
+# --- forked and executed processes ------------------------------------------------------------------------
 
 FORK = """
 import os, sys, time

@@ -1,11 +1,10 @@
-"""Rogues among the peers of a node, over real gRPC: the node comes to the end of the chain by an honest one."""
+"""Rogues among the peers of a node, over real gRPC: it comes to the end of the chain by an honest one."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import resource
-import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -16,7 +15,17 @@ import pytest
 from gateway import following, peer_stream
 from gateway.items import field_item
 from gateway.peer_stream import PeerStream
-from tests.gateway.fake_peer import Code, FakePeer, Response, Script, end_of, fake_peer, items_of, silent, whole
+from tests.gateway.fake_peer import (
+    Code,
+    FakePeer,
+    Response,
+    Script,
+    end_of,
+    fake_peer,
+    items_of,
+    silent,
+    whole,
+)
 from tests.gateway.test_following import peers, until, until_block
 from tests.gateway.test_following_slow import drips
 from tests.gateway.test_ledger import logged
@@ -40,7 +49,7 @@ async def crawls(peer: FakePeer, start: int, end: int) -> AsyncIterator[Response
 def test_a_peer_that_brings_fewer_blocks_than_the_network_makes_is_left_for_one_that_has_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, live: bool
 ) -> None:
-    """No block of its is late, and the node would never be level; a standby's lag is that of acknowledgements."""
+    """No block of its is late, and the node would never be level; acknowledgements may wait for a standby."""
     monkeypatch.setattr(following, "PEER_BLOCK_STALLS", 0.1)
     monkeypatch.setattr(following, "PEER_PACE_SHARE_MIN", 20.0)  # of half a block a second
 
@@ -101,7 +110,9 @@ def test_a_peer_that_crawls_and_says_that_it_has_no_more_is_found_out_by_what_ot
             honest = await stack.enter_async_context(fake_peer(BLOCKS))
             settings = SETTINGS | {"catchup_stall_seconds": 1.0}
             both = peers(liar.address, honest.address)
-            node = await stack.enter_async_context(running_node(tmp_path, **settings, peers=both, role="standby"))
+            node = await stack.enter_async_context(
+                running_node(tmp_path, **settings, peers=both, role="standby")
+            )
             await until_block(node, 39)
             assert liar.asked
             assert honest.asked[0][0] < 35
@@ -112,7 +123,7 @@ def test_a_peer_that_crawls_and_says_that_it_has_no_more_is_found_out_by_what_ot
 def test_many_peers_that_drip_cost_as_much_time_as_each_of_them_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The patience with one grew with what others had cost: thirty seconds, a minute, two..., hours for eight."""
+    """The patience with one grew with what others had cost: 30 s, a minute, two..., an hour for eight."""
     monkeypatch.setattr(following, "PEER_BLOCK_STALLS", 0.05)
     patience: list[float] = []
 
@@ -152,7 +163,9 @@ def test_a_peer_that_says_it_has_more_and_does_not_bring_it_is_not_gone_to_again
             liar = await stack.enter_async_context(fake_peer(BLOCKS, silent))
             liar.last = (1 << 63) - 1
             both = peers(honest.address, liar.address)
-            node = await stack.enter_async_context(running_node(tmp_path, **settings, peers=both, role="standby"))
+            node = await stack.enter_async_context(
+                running_node(tmp_path, **settings, peers=both, role="standby")
+            )
             await until_block(node, 39)
             await until(lambda: bool(liar.asked))
             begun_at = asyncio.get_running_loop().time()
@@ -164,7 +177,7 @@ def test_a_peer_that_says_it_has_more_and_does_not_bring_it_is_not_gone_to_again
     asyncio.run(scenario())
 
 
-# --- many at once --------------------------------------------------------------------------------------------
+# --- many at once -----------------------------------------------------------------------------------------
 
 
 async def beyond(peer: FakePeer, start: int, end: int) -> AsyncIterator[Response]:
@@ -221,8 +234,6 @@ async def ends_at_once(peer: FakePeer, start: int, end: int) -> AsyncIterator[Re
     yield Response(status=Code.SUCCESS)
 
 
-
-
 ROGUES: tuple[Script, ...] = (
     beyond,
     again,
@@ -256,11 +267,9 @@ def test_all_rogues_at_once_beside_one_honest_peer(
             honest = await stack.enter_async_context(fake_peer(BLOCKS))
             every = peers(*(peer.address for peer in (*rogues, mute, honest)))
             node = await stack.enter_async_context(running_node(tmp_path, **settings, peers=every, role=role))
-            begun_at = time.monotonic()
             async with asyncio.timeout(60):
-                while (node.ledger.last_number or 0) < 39:
+                while (node.ledger.last_number or 0) < 39:  # noqa: ASYNC110
                     await asyncio.sleep(0.01)
-            print(f"{role}: {time.monotonic() - begun_at:.1f} s")
 
     before_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     asyncio.run(scenario())

@@ -19,7 +19,9 @@ from gateway.processor_watch import ProcessorWatch, Shortage, Spent
 from tests.gateway.test_ledger import logged
 from tests.nodes import make_blocks, running_node, wire_to
 
-BUSY = "import os, sys; os.sched_setaffinity(0, {int(sys.argv[1])}); os.nice(int(sys.argv[2]))\nwhile True: pass"
+BUSY = (
+    "import os, sys; os.sched_setaffinity(0, {int(sys.argv[1])}); os.nice(int(sys.argv[2]))\nwhile True: pass"
+)
 
 
 def words_after(*looks: Spent) -> str | None:
@@ -77,12 +79,14 @@ def test_a_process_that_others_keep_from_running_is_found_and_that_is_over_with_
 
     async def until(watch: ProcessorWatch, is_short: bool) -> None:
         async with asyncio.timeout(30):
-            while (watch.words is not None) is not is_short:
+            while (watch.words is not None) is not is_short:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
 
     async def run() -> None:
         with busy(10) as [pid]:
-            watch = ProcessorWatch(metrics, lambda: [("proofs", pid), ("hashing", None), ("hashing", 1 << 30)])
+            watch = ProcessorWatch(
+                metrics, lambda: [("proofs", pid), ("hashing", None), ("hashing", 1 << 30)]
+            )
             with busy(0, 3):
                 await until(watch, is_short=True)
                 assert "; proofs ran " in str(watch.words).replace("in 1 s, ", "; ")
@@ -95,7 +99,9 @@ def test_a_process_that_others_keep_from_running_is_found_and_that_is_over_with_
     [line] = logged(caplog, "the node gets too little processor")
     assert str(line["reason"]).startswith("the node gets too little processor: in 1 s, ")
     assert len(logged(caplog, "the node gets the processor that it needs again")) == 1
-    assert (metrics.registry.get_sample_value("sluice_processor_wait_seconds_total", {"task": "proofs"}) or 0) > 0.5
+    assert (
+        metrics.registry.get_sample_value("sluice_processor_wait_seconds_total", {"task": "proofs"}) or 0
+    ) > 0.5
 
 
 def test_a_node_watches_its_loop_and_what_blocks_wait_for(
@@ -117,7 +123,7 @@ def test_a_node_watches_its_loop_and_what_blocks_wait_for(
                 return node.metrics.registry.get_sample_value(name, {"task": task}) is not None
 
             async with asyncio.timeout(20):
-                while not all(map(seen, tasks)):
+                while not all(map(seen, tasks)):  # noqa: ASYNC110
                     await asyncio.sleep(0.01)
 
     asyncio.run(run())

@@ -1,4 +1,4 @@
-"""Rogues among the standbys of an active node, over real gRPC: an honest one beside them has blocks acknowledged."""
+"""Rogues among the standbys of an active node, over real gRPC: blocks are acknowledged by an honest one."""
 
 from __future__ import annotations
 
@@ -49,7 +49,9 @@ async def rogue(reports: Callable[[], Iterator[Level]], *, hangs: bool = False) 
     answer: grpc.RpcMethodHandler[Any, Any] = grpc.unary_unary_rpc_method_handler(level_at)
     handlers = {"watch": stream, "levelAt": answer}
     server = aio.server()
-    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(level_service.SERVICE_NAME, handlers),))
+    server.add_generic_rpc_handlers(
+        (grpc.method_handlers_generic_handler(level_service.SERVICE_NAME, handlers),)
+    )
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     try:
@@ -144,7 +146,7 @@ def test_the_questions_to_standbys_that_are_ahead_do_not_wait_for_one_that_does_
             honest.store(*range(10))
             async with active(tmp_path, address, honest.address) as node, wire_to(node) as wire:
                 async with asyncio.timeout(4):  # it would have five seconds, for each question
-                    while node.account.readiness():
+                    while node.account.readiness():  # noqa: ASYNC110
                         await asyncio.sleep(0.002)
                     alice = await wire.publisher("alice")
                     await alice.block(*BLOCKS[3:6])
@@ -165,9 +167,12 @@ def test_old_blocks_that_a_rogue_reports_are_looked_up_one_at_a_time_and_not_kep
             yield level(number, ROOTS[number])
 
     async def main() -> None:
-        async with told(tmp_path / "b", instance="honest") as honest:
-            async with active(tmp_path, honest.address) as node, wire_to(node) as wire:
-                await publisher_that_stored(node, wire, *BLOCKS)
+        async with (
+            told(tmp_path / "b", instance="honest") as honest,
+            active(tmp_path, honest.address) as node,
+            wire_to(node) as wire,
+        ):
+            await publisher_that_stored(node, wire, *BLOCKS)
         async with rogue(old_ones) as address, active(tmp_path, address) as node:
             own_root = standby_watch.StandbyWatch._own_root
 

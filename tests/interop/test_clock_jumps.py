@@ -90,7 +90,9 @@ async def status_of(node: ClusterNode) -> dict[str, Any]:
     return await asyncio.to_thread(ask)
 
 
-def test_a_clock_that_is_set_by_hours_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_clock_that_is_set_by_hours_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     clock = Clock(tmp_path, monkeypatch)
 
     async def main() -> None:
@@ -106,7 +108,9 @@ def test_a_clock_that_is_set_by_hours_changes_nothing(tmp_path: Path, monkeypatc
                 status = await status_of(a)
                 # Its own clock is shifted, and says so; how long something lasts is as it is.
                 assert abs(status["now_unix_seconds"] - time.time() - hours * HOUR) < 60
-                finding = next(one for one in status["findings"] if one["text"].startswith("only one publisher"))
+                finding = next(
+                    one for one in status["findings"] if one["text"].startswith("only one publisher")
+                )
                 lasts = status["now_unix_seconds"] - finding["since_unix_seconds"]
                 assert 0 <= lasts < time.monotonic() - begun_at + 60
                 assert await a.reasons() == await b.reasons() == []
