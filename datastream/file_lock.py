@@ -41,7 +41,14 @@ class _Forked(Protocol):
 
 after_fork: weakref.WeakSet[_Forked] = weakref.WeakSet()
 """What has locks, and lets go of them in a forked process."""
-os.register_at_fork(after_in_child=lambda: [holder.after_fork() for holder in list(after_fork)])
+
+
+def _begin_fork() -> None:
+    for holder in list(after_fork):
+        holder.after_fork()
+
+
+os.register_at_fork(after_in_child=_begin_fork)
 
 
 def lock_file(fd: int, *, shared: bool) -> None:

@@ -146,6 +146,18 @@ class Metrics:
         )
         self.last_block.set(-1)
         self.publishers = Gauge("sluice_publishers", "Publishers connected.", registry=registry)
+        self._make_processor_metrics()
+        self._make_standby_metrics()
+        self._make_reading_metrics()
+        self._make_door_metrics()
+        self.ready = Gauge("sluice_ready", "1 when the node is ready.", registry=registry)
+        Info("sluice_verification_mode", "What is checked of a block.", registry=registry).info(
+            {"mode": verification_mode}
+        )
+
+    def _make_processor_metrics(self) -> None:
+        """Make those of the event loop, and of the time that the node waits for a processor."""
+        registry = self.registry
         self.asyncio_tasks = Gauge("sluice_asyncio_tasks", "Tasks of the event loop.", registry=registry)
         self.event_loop_lag_seconds = Histogram(
             "sluice_event_loop_lag_seconds",
@@ -158,13 +170,6 @@ class Metrics:
             "How long the tasks of the node were ready and had no processor.",
             ["task"],
             registry=registry,
-        )
-        self._make_standby_metrics()
-        self._make_reading_metrics()
-        self._make_door_metrics()
-        self.ready = Gauge("sluice_ready", "1 when the node is ready.", registry=registry)
-        Info("sluice_verification_mode", "What is checked of a block.", registry=registry).info(
-            {"mode": verification_mode}
         )
 
     def _make_standby_metrics(self) -> None:
