@@ -270,6 +270,14 @@ def test_a_go_program_and_ours_exclude_each_other(
         assert "LOCK: Resource temporarily unavailable" in done.stderr
 
 
+def test_a_folder_that_is_found_in_two_ways_is_taken_away_too(tmp_path: Path) -> None:
+    path = tmp_path / ".part" / "s.bin"
+    path.parent.mkdir()
+    with DataStreamer.open(path):
+        assert names(tmp_path) == [".db", ".part"]
+    assert names(tmp_path) == [".part"]
+
+
 def test_a_folder_that_somebody_uses_stays(dotted: Path, tmp_path: Path) -> None:
     with held("leveldb", tmp_path / "v1.db"):
         pass
