@@ -267,7 +267,7 @@ def test_all_rogues_at_once_beside_one_honest_peer(
             honest = await stack.enter_async_context(fake_peer(BLOCKS))
             every = peers(*(peer.address for peer in (*rogues, mute, honest)))
             node = await stack.enter_async_context(running_node(tmp_path, **settings, peers=every, role=role))
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(150):
                 while (node.ledger.last_number or 0) < 39:  # noqa: ASYNC110
                     await asyncio.sleep(0.01)
 
