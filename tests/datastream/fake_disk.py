@@ -126,6 +126,20 @@ class MemoryDisk:
                     yield offset + position, data[position:end]
                 position = end
 
+    def evict(self, rng: random.Random) -> None:
+        """Drop some pages that were taken for written, as a kernel does that needs memory: they are read anew."""
+        dirty = {
+            block
+            for offset, data in self._unflushed
+            for block in range(offset // BLOCK_SIZE, (offset + len(data or b"") - 1) // BLOCK_SIZE + 1)
+        }
+        for block in sorted(self.lost - dirty):
+            if rng.random() < 0.3:
+                start, size = block * BLOCK_SIZE, len(self.cache)
+                on_disk = self._durable[start : start + BLOCK_SIZE]
+                self.cache[start : start + BLOCK_SIZE] = on_disk.ljust(min(BLOCK_SIZE, size - start), b"\0")
+                self.lost.discard(block)
+
     def _find_again(self, size: int, offset: int) -> None:
         """The cache holds no page of a range any more: the next one tells no lie."""
         self.lost -= set(range(offset // BLOCK_SIZE, -(-(offset + size) // BLOCK_SIZE)))

@@ -122,6 +122,11 @@ class Device:
         """
         command("umount", self.disk)
 
+    @property
+    def is_read_only(self) -> bool:
+        """Whether the file system has stopped itself: it could not write what it writes for itself."""
+        return bool(os.statvfs(self.disk).f_flag & os.ST_RDONLY)
+
     def refuse(self) -> None:
         """From now on refuse what needs a new place on the device."""
         os.sync()

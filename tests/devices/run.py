@@ -169,6 +169,11 @@ def run_stream(folder: Path, kind: str, seed: int) -> Outcome:
             writers.listen(rng.uniform(0.3, 0.3 + REFUSED_SECONDS_MAX))
             writers.kill()
         device.take()
+        if device.is_read_only:
+            outcome.story += ", read-only"
+            writers.kill()
+            device.unmount()
+            device.mount()
         if outcome.story != "goes on":
             writers.start()
             outcome.expect(writers.listen(WAIT_SECONDS, "found"), f"no second start: {writers.last_words}")
@@ -271,6 +276,13 @@ async def _tell_story(
     if is_killed:
         await node.kill()
     device.take()
+    if device.is_read_only:
+        outcome.story += ", read-only"
+        if not is_killed:
+            await node.kill()
+        device.unmount()
+        device.mount()
+        is_killed = True
     if is_killed:
         await node.start()
     before = len(publisher.acknowledged)
