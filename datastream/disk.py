@@ -30,6 +30,8 @@ __all__ = ["Disk", "RealDisk", "create_file"]
 
 _pwrite = os.pwrite
 _BLOCK_SIZE = 4096
+_FOLIO_SIZE_MAX = 1 << 21
+"""Pages are kept and dropped together, in folios of up to so many bytes that begin at a multiple of their size."""
 _REFRESH_TRIES = 4
 """Another program may write between two looks; two of its commits are some 0.2 ms apart at least."""
 _NO_WAY_PAST_CACHE = (
@@ -148,6 +150,7 @@ class RealDisk:
         # To open a pipe for reading would wait for somebody who writes to it.
         self._fd = os.open(path, (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC | os.O_NONBLOCK)
         os.set_blocking(self._fd, True)
+        self._is_writable = writable
         self._window = AppendWindow(self._fd, self.pwrite)
         self._keeps_places: bool | None = None
         """Whether bytes that are written again stay where they are on the disk; None: not looked yet."""
@@ -250,22 +253,37 @@ class RealDisk:
         if has_no_disk(self._fd):
             self.pwrite(data, offset)
             return
-        if takes_direct_writes(self._fd):
-            if not self._write_directly(data, offset):
-                # It may have emptied the cache, which may have been the only place that held these bytes.
-                with contextlib.suppress(OSError):
-                    self.pwrite(data, offset)
-                raise OSError(errno.EIO, f"the disk refuses a direct write at offset {offset}")
-        else:
-            if not self._drop_cached(len(data), offset):
-                raise OSError(errno.EBUSY, _NO_WAY_PAST_CACHE)
-            self.pwrite(data, offset)
+        start, end = offset - offset % _FOLIO_SIZE_MAX, offset + len(data)
+        around = bytearray(self.pread(end + -end % _FOLIO_SIZE_MAX - start, start))
+        around[offset - start : end - start] = data
+        try:
+            if takes_direct_writes(self._fd):
+                if not self._write_directly(data, offset):
+                    raise OSError(errno.EIO, f"the disk refuses a direct write at offset {offset}")
+            else:
+                if not self._drop_cached(len(around), start):
+                    raise OSError(errno.EBUSY, _NO_WAY_PAST_CACHE)
+                self.pwrite(data, offset)
+        finally:
+            self._keep_cached(around, start)
         os.fdatasync(self._fd)
         found = self.read_past_cache(len(data), offset)
         if found is None:
             raise OSError(errno.EBUSY, _NO_WAY_PAST_CACHE)
         if found != data:
             raise OSError(errno.EIO, f"the disk holds other bytes than it took at offset {offset}")
+
+    def _keep_cached(self, data: bytes | bytearray, offset: int) -> None:
+        """Have reads of a range return these bytes, which may have been in the page cache alone.
+
+        With a page that was dropped went the whole folio, with pages around it that perhaps never reached the
+        disk. They are new ones then, and are flushed as such.
+        """
+        found = self.pread(len(data), offset)
+        for at in range(0, len(data), _BLOCK_SIZE) if found != data else ():
+            if found[at : at + _BLOCK_SIZE] != data[at : at + _BLOCK_SIZE]:
+                with contextlib.suppress(OSError):
+                    self.pwrite(data[at : at + _BLOCK_SIZE], offset + at)
 
     def discard(self, offset: int) -> None:
         """See `Disk.discard`; where there are no holes it writes zeros, and cuts whole pages off."""
@@ -285,8 +303,16 @@ class RealDisk:
             return None
         if takes_direct_writes(self._fd):
             return self._read_directly(size, offset)
-        os.fdatasync(self._fd)
-        return self.pread(size, offset) if self._drop_cached(size, offset) else None
+        if not self._is_writable:
+            return None  # what is dropped, and was nowhere else, could not be put back
+        start, end = offset - offset % _FOLIO_SIZE_MAX, offset + size
+        around = self.pread(end + -end % _FOLIO_SIZE_MAX - start, start)
+        if not self._drop_cached(len(around), start):
+            return None
+        try:
+            return self.pread(size, offset)
+        finally:
+            self._keep_cached(around, start)
 
     def refresh(self, size: int, offset: int) -> None:
         """See `Disk.refresh`."""
@@ -296,12 +322,20 @@ class RealDisk:
             on_disk = self.read_past_cache(size, offset)
             if on_disk is None or on_disk == self.pread(size, offset):
                 return
-            self._drop_cached(size, offset)
+            start, end = offset - offset % _FOLIO_SIZE_MAX, offset + size
+            self._drop_cached(end + -end % _FOLIO_SIZE_MAX - start, start)
         what = f"the page cache holds other bytes than the disk at offset {offset}, and keeps them"
         raise OSError(errno.EIO, what)
 
     def _drop_cached(self, size: int, offset: int) -> bool:
-        """Have nothing of a range in the page cache; return whether that is so. Dirty pages stay."""
+        """Flush, and have nothing of a range in the page cache; return whether that is so.
+
+        Only folios that are within the range are dropped.
+
+        Raises:
+            OSError: the disk refuses.
+        """
+        os.fdatasync(self._fd)
         os.posix_fadvise(self._fd, offset, size, os.POSIX_FADV_DONTNEED)
         size = min(size, self.size() - offset)
         return size <= 0 or not is_cached(self._fd, size, offset)

@@ -44,7 +44,7 @@ REFUSED_SECONDS_MAX = 0.3
 RUN_SECONDS_MAX = 0.25
 STORIES = ("goes on", "goes on", "killed", "killed when refused", "killed twice")
 BLOCKS = MakerOptions(rounds_per_block=1, events_per_round=2, transactions_per_block=4, item_bytes=6_000)
-BLOCK_COUNT = 4_000
+BLOCK_COUNT = 600
 OPTIONS = ClientOptions(
     machine=MachineLimits(deadline_ns=60 * SECOND_NS), wait=wait_fixed(0.02), connect_timeout_seconds=1.0
 )
@@ -300,5 +300,5 @@ async def _until(is_so: Callable[[], bool], seconds: float = WAIT_SECONDS) -> bo
 
 async def _source(blocks: list[Block]) -> AsyncIterator[Block]:
     for block in blocks:
-        await asyncio.sleep(0.002)
+        await asyncio.sleep(0.005)
         yield block

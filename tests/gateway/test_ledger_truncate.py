@@ -81,7 +81,7 @@ def test_no_snapshot_is_ever_ahead_of_the_stream(tmp_path: Path, monkeypatch: py
         raise OSError(errno.EIO, "refused", str(folder))
 
     with monkeypatch.context() as patched:
-        patched.setattr(ledger_module, "flush_folder", refuse)
+        patched.setattr("gateway.regular_files.flush_folder", refuse)
         with pytest.raises(OSError, match="refused"):
             ledger.truncate(4)
     assert ledger.last_number == 7
