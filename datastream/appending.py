@@ -32,8 +32,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NoReturn
 
-from datastream.errors import CommitFailed
 from datastream.disk import Disk
+from datastream.errors import CommitFailed
 from datastream.layout import (
     HEADER_OFFSET,
     HEADER_PAGE_SIZE,

@@ -129,7 +129,9 @@ def refuse_direct(path: str, flags: int, *rest: int) -> int:
 
 
 @pytest.fixture(params=["directly", "dropped first"])
-def disk(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RealDisk]:
+def disk(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[RealDisk]:
     """A file of 4 MiB, on a file system where direct writes go past the cache, and as if they did not."""
     path = tmp_path / "file"
     create_file(path, b"h" * 4_096, 4 << 20)
@@ -151,7 +153,12 @@ def test_what_is_rewritten_is_on_the_disk_and_is_read(disk: RealDisk, size: int)
     disk.pwrite(b"o" * (3 << 20), 0)
     data = os.urandom(size)
     disk.rewrite(data, 8_192)
-    assert directly_read(disk, size, 8_192) == disk.read_past_cache(size, 8_192) == disk.pread(size, 8_192) == data
+    assert (
+        directly_read(disk, size, 8_192)
+        == disk.read_past_cache(size, 8_192)
+        == disk.pread(size, 8_192)
+        == data
+    )
     assert disk.pread(8_192, 0) == b"o" * 8_192
     assert disk.pread(4_096, 8_192 + size) == b"o" * 4_096
 
@@ -236,7 +243,9 @@ def test_reads_are_refreshed_from_the_disk(disk: RealDisk, monkeypatch: pytest.M
     disk.refresh(4_096, 0)
     assert directly_read(disk, 4_096, 0) == disk.pread(4_096, 0) == b"n" * 4_096
     monkeypatch.setattr(disk, "read_past_cache", lambda size, offset: b"x" * size)
-    with pytest.raises(OSError, match="the page cache holds other bytes than the disk at offset 0, and keeps"):
+    with pytest.raises(
+        OSError, match="the page cache holds other bytes than the disk at offset 0, and keeps"
+    ):
         disk.refresh(4_096, 0)
 
 

@@ -165,12 +165,19 @@ class Device:
         """Yield where it lies, from and to."""
         if self.kind == "ext4":
             text, start = command("dumpe2fs", self._image), 0
-            free = (found for line in re.findall(r"^  Free blocks: (.*)$", text, re.MULTILINE) for found in line.split(", "))
+            free = (
+                found
+                for line in re.findall(r"^  Free blocks: (.*)$", text, re.MULTILINE)
+                for found in line.split(", ")
+            )
             for first, last in ((one.partition("-")[0], one.rpartition("-")[2]) for one in free if one):
                 yield start, int(first) * _BLOCK_SIZE
                 start = (int(last) + 1) * _BLOCK_SIZE
         elif self.kind == "xfs":
-            block_size, log_start = struct.unpack_from(">I40xQ", first_block, 4)[0], struct.unpack_from(">Q", first_block, 48)[0]
+            block_size, log_start = (
+                struct.unpack_from(">I40xQ", first_block, 4)[0],
+                struct.unpack_from(">Q", first_block, 48)[0],
+            )
             group_blocks, group_count, _, log_blocks = struct.unpack_from(">4I", first_block, 84)
             shift = first_block[124]
             start = (log_start >> shift) * group_blocks + (log_start & ((1 << shift) - 1))

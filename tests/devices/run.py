@@ -1,10 +1,10 @@
 """A round: somebody writes, the device refuses, perhaps the writer is killed, the device takes again; mount anew.
 
-    start    operations are appended to a stream, or blocks published to a node
-    refuse   what needs a new place on the device fails; the writer goes on trying, or is killed
-    take     it goes on by itself, or is started again
-    end      it ends in order, or is killed; unmounted and mounted, the file has what was acknowledged, byte for
-             byte, and nothing that was not offered
+start    operations are appended to a stream, or blocks published to a node
+refuse   what needs a new place on the device fails; the writer goes on trying, or is killed
+take     it goes on by itself, or is started again
+end      it ends in order, or is killed; unmounted and mounted, the file has what was acknowledged, byte for
+         byte, and nothing that was not offered
 """
 
 from __future__ import annotations
@@ -209,7 +209,9 @@ def check_operations(path: Path, outcome: Outcome) -> None:
                 items = operation(number)
                 expected = [Entry(kind, first + at, data) for at, (kind, data) in enumerate(items)]
                 for entry, other in zip(found[first : first + ITEMS_PER_OPERATION], expected, strict=False):
-                    outcome.expect(entry == other, f"operation {number} has other bytes: {_unlike(entry, other)}")
+                    outcome.expect(
+                        entry == other, f"operation {number} has other bytes: {_unlike(entry, other)}"
+                    )
                 outcome.expect(streamer.get_bookmark(items[0][1]) == first, f"bookmark {number} is wrong")
     except DatastreamError as error:
         outcome.wrong.append(f"after mounting: {error}")
@@ -221,7 +223,9 @@ def _unlike(got: Entry, expected: Entry) -> str:
     places = [at for at, (one, other) in enumerate(pairs) if one != other]
     if not places:
         return f"{got.number}, {len(got.data)} bytes, expected {expected.number}, {len(expected.data)}"
-    return f"{len(places)} of {len(got.data)} between {places[0]} and {places[-1]}, zeros: {got.data.count(0)}"
+    return (
+        f"{len(places)} of {len(got.data)} between {places[0]} and {places[-1]}, zeros: {got.data.count(0)}"
+    )
 
 
 def run_node(folder: Path, kind: str, seed: int) -> Outcome:
@@ -255,7 +259,9 @@ async def _run_node(folder: Path, kind: str, seed: int) -> Outcome:
         device.mount()
         ledger = Ledger.open(data_dir)
         last = -1 if ledger.last_number is None else ledger.last_number
-        outcome.expect(last + 1 >= outcome.acknowledged, f"{outcome.acknowledged} acknowledged, {last + 1} there")
+        outcome.expect(
+            last + 1 >= outcome.acknowledged, f"{outcome.acknowledged} acknowledged, {last + 1} there"
+        )
         for number in range(last + 1):
             stored = ledger.read_block(number)
             is_same = stored is not None and Block(number, stored.items) == blocks[number]

@@ -10,7 +10,6 @@ import pytest
 
 from datastream.disk import RealDisk
 from datastream.errors import CommitFailed
-from gateway import ledger as ledger_module
 from gateway.errors import Fatal
 from gateway.ledger import Ledger
 from tests.datastream.fake_disk import FailingDisk

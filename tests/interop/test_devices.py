@@ -65,7 +65,13 @@ class TrustingDisk(RealDisk):
         """Keep what the page cache holds behind the end, which is zeros, or written again."""
 
 
-ITEMS: tuple[Item, ...] = (bookmark(1), (1, b"first" * 900), bookmark(2), (1, b"second" * 40_000), (1, b"third"))
+ITEMS: tuple[Item, ...] = (
+    bookmark(1),
+    (1, b"first" * 900),
+    bookmark(2),
+    (1, b"second" * 40_000),
+    (1, b"third"),
+)
 
 
 def lose(device: Device, path: Path) -> None:
