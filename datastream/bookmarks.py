@@ -35,6 +35,7 @@ import plyvel
 
 from datastream.errors import BookmarksUnavailable, DatastreamError
 from datastream.folder_lock import FolderLock, OtherFolderLocks, SharedFolderLock, bookmarks_folder
+from datastream.leveldb_log import open_leveldb
 from datastream.limits import BOOKMARK_SIZE_MAX, REBUILD_BATCH_BOOKMARKS, REOPEN_ROOM_BYTES
 from datastream.page_tables import PageTable, decode_table, encode_table
 
@@ -68,13 +69,6 @@ OpenDatabase = Callable[[str], Any]
 """Opens the LevelDB in a folder; a test gives one that fails."""
 
 
-def _open_leveldb(folder: str) -> Any:
-    # Batches are not flushed: a power failure may leave a hole in the log, with later ones behind it. LevelDB
-    # would pass over the hole, and the later ones say that all entries are covered.
-    # Its name as bytes: a file name need not be UTF-8, and plyvel refuses a text that is none.
-    return plyvel.DB(os.fsencode(folder), create_if_missing=True, paranoid_checks=True)
-
-
 class BookmarkIndex:
     """The bookmarks of one stream, locked for this opener.
 
@@ -91,7 +85,7 @@ class BookmarkIndex:
     """
 
     def __init__(
-        self, stream_path: Path, open_database: OpenDatabase = _open_leveldb, *, read_only: bool = False
+        self, stream_path: Path, open_database: OpenDatabase = open_leveldb, *, read_only: bool = False
     ) -> None:
         self.folder = bookmarks_folder(stream_path)
         self._open_database = open_database
@@ -113,7 +107,7 @@ class BookmarkIndex:
         self._sync_next = False
         """The next batch has to be on disk: older contents of the DB would contradict the stream."""
         self.failed = False
-        """A write failed: the DB has to be opened again before the next."""
+        """A write failed, or may have: the DB has to be opened again before the next."""
         self.fingerprint_at: Callable[[int], bytes] | None = None
         """Returns the fingerprint of so many entries of the stream; once there is one."""
         self.damage: str | None = None
@@ -263,8 +257,7 @@ class BookmarkIndex:
             with self._guard, self._database.iterator() as pairs:
                 for _, (key, value) in zip(range(count_max + 1), pairs, strict=False):
                     if len(key) <= BOOKMARK_SIZE_MAX and len(value) == _U64.size:
-                        number = _U64.unpack(value)[0]
-                        highest = number if highest is None else max(highest, number)
+                        highest = max(_U64.unpack(value)[0], -1 if highest is None else highest)
         except (plyvel.Error, RuntimeError) as error:
             raise BookmarksUnavailable(self.folder, error) from error
         return highest
@@ -535,12 +528,20 @@ class BookmarkIndex:
             )
             raise BookmarksUnavailable(self.folder, what)
 
+    def doubt(self) -> None:
+        """Take note that a flush failed on this disk: LevelDB does not hear that its log was not written.
+
+        Opened again, it puts what its log says into new files, and flushes them.
+        """
+        self.failed = True
+
     def _look_for_room(self) -> None:
         """Refuse to close the DB where opening it again would fail: one that refuses writes can be read."""
         try:
             with tempfile.TemporaryFile(dir=self.folder.parent) as file:
                 file.write(bytes(REOPEN_ROOM_BYTES))
                 file.flush()
+                os.fdatasync(file.fileno())
         except OSError as error:
             raise BookmarksUnavailable(self.folder, error.strerror or str(error)) from error
 

@@ -6,7 +6,8 @@
     3  locks on the bookmark folders              a Go program would lock one of them
        the header again                           one may have been at work until now
     4  update, tail and index, by the table       `recovery.py`; pages are walked before they are indexed
-    5  one flush of what was found                a process killed in a commit leaves the new stream unflushed
+    5  what was found, past the page cache        a process killed in a commit leaves the new stream unflushed;
+                                                  where a flush had failed, in doubt
 
 A new stream: the locks first, then the file, which appears whole. For reading only: the file is opened so
 that it cannot be written, the locks are shared, and the index is a copy in a temporary folder.
@@ -35,9 +36,10 @@ from datastream.errors import (
     UpdateUnfinished,
 )
 from datastream.file_lock import lock_stream_file, refuse_other_writers
+from datastream.file_system import flush_folder
 from datastream.fingerprint import is_of_stream
 from datastream.header_check import inspect_header
-from datastream.layout import StreamHeader, encode_header_page, file_size_of
+from datastream.layout import HEADER_PAGE_SIZE, StreamHeader, encode_header_page, file_size_of
 from datastream.limits import BOOKMARKS_CHECKED_AT_OPEN_MAX, BOOKMARKS_KEPT_AT_OPEN_MAX
 from datastream.recovery import (
     Access,
@@ -107,6 +109,8 @@ def open_parts(path: Path, options: OpeningOptions) -> tuple[StreamFile, Bookmar
             elif inspect_header(path, file.disk, file.stream_type) != file.header(file.committed):
                 file = _load_or_doubt(path, file.disk, options)
             appender = _recover(file, bookmarks, options)
+            if options.disk is None and not read_only:
+                flush_folder(path.parent)  # the names of file and index: whoever made them may not have
         except OSError as error:
             raise StreamFileUnavailable(path, error) from error
         undo.pop_all()
@@ -151,6 +155,9 @@ def _load_or_doubt(path: Path, disk: Disk, options: OpeningOptions) -> StreamFil
 
     That the entries disagree is then found again by `_recover`.
     """
+    if options.access is Access.WRITE:
+        # A header that the disk does not have is one whose flush failed: nobody was told of what it counts.
+        disk.refresh(HEADER_PAGE_SIZE, 0)
     file = StreamFile(path, disk, inspect_header(path, disk, options.new_header.stream_type))
     has_folder = bookmarks_folder(path).is_dir()
     try:
