@@ -14,7 +14,18 @@ from dataclasses import dataclass
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-__all__ = ["Block", "Chain", "Tcp", "bytes_field", "entries_of", "number_field", "pages_of", "split_fields"]
+__all__ = [
+    "Block",
+    "Chain",
+    "Tcp",
+    "bytes_field",
+    "digest",
+    "entries_of",
+    "number_field",
+    "pages_of",
+    "split_fields",
+    "tree_root",
+]
 
 EMPTY_TREE = hashlib.sha384(b"\0").digest()
 PAGE_BYTES = 1 << 20
@@ -76,7 +87,8 @@ def split_fields(message: bytes) -> list[tuple[int, int | bytes]]:
 # --- blocks (section 7) -------------------------------------------------------------------------------------
 
 
-def _hash(*parts: bytes) -> bytes:
+def digest(*parts: bytes) -> bytes:
+    """SHA-384 of the parts, joined."""
     return hashlib.sha384(b"".join(parts)).digest()
 
 
@@ -85,7 +97,7 @@ def tree_root(hashes: Sequence[bytes]) -> bytes:
     if len(hashes) <= 1:
         return hashes[0] if hashes else EMPTY_TREE
     left = 1 << (len(hashes) - 1).bit_length() - 1
-    return _hash(b"\2", tree_root(hashes[:left]), tree_root(hashes[left:]))
+    return digest(b"\2", tree_root(hashes[:left]), tree_root(hashes[left:]))
 
 
 @dataclass(frozen=True)
@@ -114,9 +126,9 @@ class Chain:
         links = [previous, tree_root(self._roots), b"\x11" * 48]
         subtrees: list[list[bytes]] = [[] for _ in range(13)]
         for item in (header, *middle):
-            subtrees[_SUBTREES[split_fields(item)[0][0]]].append(_hash(b"\0", item))
+            subtrees[_SUBTREES[split_fields(item)[0][0]]].append(digest(b"\0", item))
         top = tree_root([*links, *map(tree_root, subtrees)])
-        root_hash = _hash(b"\2", _hash(b"\0", timestamp), top)
+        root_hash = digest(b"\2", digest(b"\0", timestamp), top)
         footer = bytes_field(12, b"".join(bytes_field(at, link) for at, link in enumerate(links, 1)))
         proofs = [
             bytes_field(9, number_field(1, number) + bytes_field(2, bytes_field(1, key.sign(root_hash))))
