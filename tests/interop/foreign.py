@@ -1,7 +1,6 @@
-"""What somebody else would write from wire.md alone: protobuf, hashes, blocks, pages and entries by hand.
+"""What somebody else would write from docs/spec alone: protobuf, hashes, blocks, pages and entries by hand.
 
 Nothing here comes from our own packages, so that a mistake which our encoders and decoders share shows.
-Section numbers are those of wire.md.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ __all__ = [
 EMPTY_TREE = hashlib.sha384(b"\0").digest()
 PAGE_BYTES = 1 << 20
 _SUBTREES = {2: 0, 3: 0, 4: 1, 1: 2, 5: 2, 6: 2, 10: 2, 7: 3, 11: 4, 25: 2, 28: 5}
-"""Section 7: which subtree a field number belongs to; 25 is 5 modulo 20, 28 is extension subtree 0."""
+"""Which subtree a field number belongs to; 25 is 5 modulo 20, 28 is extension subtree 0."""
 
 
 # --- protobuf -----------------------------------------------------------------------------------------------
@@ -84,7 +83,7 @@ def split_fields(message: bytes) -> list[tuple[int, int | bytes]]:
     return fields
 
 
-# --- blocks (section 7) -------------------------------------------------------------------------------------
+# --- blocks (docs/spec/block-hash.md) ----------------------------------------------------------------------
 
 
 def digest(*parts: bytes) -> bytes:
@@ -138,7 +137,7 @@ class Chain:
         return Block(number, [header, *middle, footer, *proofs], root_hash)
 
 
-# --- the stream (sections 1 and 3, design.md "From block to stream") ----------------------------------------
+# --- the stream (docs/spec/stream-file.md, docs/spec/block-layout.md) ---------------------------------------
 
 
 def entries_of(block: Block) -> list[tuple[int, bytes]]:
