@@ -5,8 +5,8 @@
     2  both locks on the bookmark folder          from here on nobody else writes
     3  the header again                           another writer may have been at work until step 2
     4  update, tail and index, by the table       `recovery.py`; pages are walked before they are indexed
-    5  what was found, past the page cache        a process killed in a commit leaves the new stream unflushed;
-                                                  where a flush had failed, in doubt
+    5  what was found, past the page cache        a process killed in a commit leaves the new stream unflushed
+                                                  or, where a flush had failed, in doubt
 
 A new stream: the locks first, then the file, which appears whole. For reading only: the file is opened so
 that it cannot be written, the locks are shared, and the index is a copy in a temporary folder.

@@ -252,7 +252,7 @@ class Arbiter(RaceSteps):
         return self._settle()
 
     def disk_refuses(self, reason: str) -> None:
-        """The disk still does not take writes, perhaps for another reason: nobody hears of it, status shows it."""
+        """The disk still does not take writes, perhaps for another reason, which status shows."""
         self.persistence_failed = reason
 
     def disk_recovered(self) -> None:
