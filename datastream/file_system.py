@@ -58,7 +58,7 @@ def takes_direct_writes(fd: int) -> bool:
     if _statx is not None and not _statx(fd, b"", _AT_EMPTY_PATH, _STATX_DIOALIGN, answer):
         memory_align, offset_align = _DIO_ALIGN.unpack_from(answer)
         if _MASK.unpack_from(answer)[0] & _STATX_DIOALIGN:
-            return memory_align != 0 and offset_align <= _OFFSET_ALIGN_MAX
+            return bool(memory_align != 0 and offset_align <= _OFFSET_ALIGN_MAX)
     return file_system_of(fd) == XFS  # older kernels do not say so
 
 
