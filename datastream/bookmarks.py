@@ -34,7 +34,7 @@ from typing import Any
 import plyvel
 
 from datastream.errors import BookmarksUnavailable, DatastreamError
-from datastream.folder_lock import FolderLock, SharedFolderLock
+from datastream.folder_lock import FolderLock, OtherFolderLocks, SharedFolderLock, bookmarks_folder
 from datastream.leveldb_log import open_leveldb
 from datastream.limits import BOOKMARK_SIZE_MAX, REBUILD_BATCH_BOOKMARKS, REOPEN_ROOM_BYTES
 from datastream.page_tables import PageTable, decode_table, encode_table
@@ -67,11 +67,6 @@ Undo = tuple[dict[bytes, int], dict[bytes, int], int | None]
 
 OpenDatabase = Callable[[str], Any]
 """Opens the LevelDB in a folder; a test gives one that fails."""
-
-
-def bookmarks_folder(stream_path: Path) -> Path:
-    """Return the folder of a stream's bookmarks: the path up to the first `.` in the name, plus `.db`."""
-    return stream_path.with_name(stream_path.name.split(".", 1)[0] + ".db")
 
 
 class BookmarkIndex:
@@ -118,6 +113,7 @@ class BookmarkIndex:
         self.damage: str | None = None
         """What was wrong with a DB that was replaced by an empty one."""
         self._shared_lock: SharedFolderLock | None = None
+        self._other_locks: OtherFolderLocks | None = None
         self._copy: tempfile.TemporaryDirectory[str] | None = None
         if read_only:
             self._shared_lock = SharedFolderLock(stream_path, self.folder)
@@ -125,6 +121,7 @@ class BookmarkIndex:
         try:
             self._lock = FolderLock(stream_path, self.folder)
             try:
+                self._other_locks = OtherFolderLocks(stream_path, None if read_only else self._lock)
                 self._open()
                 with contextlib.suppress(BookmarksUnavailable):  # opening the stream finds that again
                     self._written_covered = self.covered
@@ -132,7 +129,7 @@ class BookmarkIndex:
                 self._lock.release()
                 raise
         except BaseException:
-            self._release_copy()
+            self._release_others()
             raise
 
     def _copy_folder(self) -> None:
@@ -145,11 +142,14 @@ class BookmarkIndex:
                 for path in self.folder.glob(pattern):
                     shutil.copyfile(path, copy / path.name)
         except OSError as error:
-            self._release_copy()
+            self._release_others()
             raise BookmarksUnavailable(self.folder, error.strerror or str(error)) from error
         self.folder = copy
 
-    def _release_copy(self) -> None:
+    def _release_others(self) -> None:
+        """Let go of all but the lock on the folder that is written, and of the copy."""
+        if self._other_locks is not None:
+            self._other_locks.release()
         if self._copy is not None:
             self._copy.cleanup()
             self._copy = None
@@ -578,7 +578,7 @@ class BookmarkIndex:
                 self._close_database()
         finally:
             self._lock.release()
-            self._release_copy()
+            self._release_others()
 
 
 class _Closed:

@@ -31,6 +31,7 @@ from datastream.appending import rewrite_lost
 from datastream.bookmarks import BookmarkIndex, bookmarks_folder
 from datastream.disk import Disk, RealDisk
 from datastream.errors import BookmarksUnavailable, StreamFileUnavailable
+from datastream.file_lock import lock_stream_file
 from datastream.file_system import has_no_disk
 from datastream.fingerprint import is_of_stream
 from datastream.layout import (
@@ -157,6 +158,7 @@ def check_stream(
         try:
             disk = RealDisk(path, writable=False)
             stack.callback(disk.close)
+            lock_stream_file(path, disk.fileno(), shared=True)
             index = _open_index(path, result)
             if index is not None:
                 stack.callback(index.close)

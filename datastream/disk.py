@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Protocol
 
 from datastream.append_window import AppendWindow
+from datastream.file_lock import after_fork, unlock_file
 from datastream.file_system import (
     EXT,
     XFS,
@@ -156,6 +157,8 @@ class RealDisk:
         """Whether bytes that are written again stay where they are on the disk; None: not looked yet."""
         # Called for every small commit: without the step through the method below, which documents it.
         self.append = self._window.write  # type: ignore[method-assign]
+        if writable:
+            after_fork.add(self)
 
     def pread(self, size: int, offset: int) -> bytes:
         """See `Disk.pread`."""
@@ -390,6 +393,15 @@ class RealDisk:
         self._window.forget()
         if self._fd >= 0:
             fd, self._fd = self._fd, -1
+            unlock_file(fd)
+            os.close(fd)
+
+    def after_fork(self) -> None:
+        """In a forked process: have the file open by itself, and only to read; the parent writes."""
+        self._window.forget()
+        if self._fd >= 0:
+            fd = os.open(f"/proc/self/fd/{self._fd}", os.O_RDONLY | os.O_CLOEXEC)
+            os.dup2(fd, self._fd, inheritable=False)
             os.close(fd)
 
 
