@@ -270,9 +270,9 @@ class Conductor:
 
     @property
     def disk_failure(self) -> str | None:
-        """Why blocks cannot be written: what the disk said last; None where they can."""
-        failed = self.arbiter.persistence_failed
-        return failed and (self._group_commit.refusal or failed)
+        """Why blocks cannot be written, and what the disk said when tried last; None where they can."""
+        failed, refusal = self.arbiter.persistence_failed, self._group_commit.refusal
+        return failed if failed is None or refusal is None else f"{failed}; tried again: {refusal}"
 
     # --- roles ---------------------------------------------------------------------------------------------
 

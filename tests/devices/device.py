@@ -162,9 +162,9 @@ class Device:
                     file.write(data)
 
     def _metadata(self, first_block: bytes) -> Iterator[tuple[int, int]]:
-        """Yield where it lies, from and to: what is not free; the log, and where allocation groups begin.
+        """Yield where it lies, from and to: what is not free; of XFS the log, and where its groups begin.
 
-        Source: XFS Algorithms & Data Structures, "Superblocks".
+        Offsets in its superblock are those of Linux, fs/xfs/libxfs/xfs_format.h, `struct xfs_dsb`.
         """
         if self.kind == "ext4":
             text, start = command("dumpe2fs", self._image), 0
