@@ -192,8 +192,8 @@ def _open_index(path: Path, result: CheckResult) -> BookmarkIndex | None:
 # --- memory and disk -------------------------------------------------------------------------------------
 
 
-def _compare_with_disk(disk: RealDisk, size: int, offset: int, result: CheckResult) -> None:
-    """Report what the page cache holds and the disk does not: all else that is looked at comes from the cache.
+def _compare_with_disk(disk: Disk, size: int, offset: int, result: CheckResult) -> None:
+    """Report what the page cache holds and the disk does not: all else that is looked at comes from there.
 
     A flush that failed leaves such bytes; they are lost with the next start of the machine.
     """

@@ -6,8 +6,8 @@
     3  locks on the bookmark folders              a Go program would lock one of them
        the header again                           one may have been at work until now
     4  update, tail and index, by the table       `recovery.py`; pages are walked before they are indexed
-    5  what was found, past the page cache        a process killed in a commit leaves the new stream unflushed;
-                                                  where a flush had failed, in doubt
+    5  what was found, past the page cache        a process killed in a commit leaves the new stream unflushed
+                                                  or, where a flush had failed, in doubt
 
 A new stream: the locks first, then the file, which appears whole. For reading only: the file is opened so
 that it cannot be written, the locks are shared, and the index is a copy in a temporary folder.

@@ -114,7 +114,6 @@ class Conductor:
             first_stored=self._first_stored,
             stored=self._stored,
             failed=self._commit_failed,
-            still_failing=arbiter.disk_refuses,
             recovered=arbiter.disk_recovered,
         )
         self._commit_queue = self._group_commit.queue  # looked at with each message
@@ -268,6 +267,12 @@ class Conductor:
     def on_commit_failed(self, listener: Callable[[], None]) -> None:
         """Call `listener` in the event loop when the disk has refused a commit, each time."""
         self._commit_failed_listeners.append(listener)
+
+    @property
+    def disk_failure(self) -> str | None:
+        """Why blocks cannot be written, and what the disk said when tried last; None where they can."""
+        failed, refusal = self.arbiter.persistence_failed, self._group_commit.refusal
+        return failed if failed is None or refusal is None else f"{failed}; tried again: {refusal}"
 
     # --- roles ---------------------------------------------------------------------------------------------
 

@@ -176,7 +176,7 @@ class NodeAccount:
         quiet_since = self._made_at if acknowledged_at is None else acknowledged_at
         return Facts(
             is_stopping=self.is_stopping,
-            disk_failure=arbiter.persistence_failed,
+            disk_failure=self._conductor.disk_failure,
             is_broken=self._conductor.broken.done(),
             catch_up_problem=self._following.problem,
             given_up_target=self._following.given_up_target,
