@@ -4,8 +4,9 @@
                                                   and every page where there is no folder
     2  both locks on the bookmark folder          from here on nobody else writes
     3  the header again                           another writer may have been at work until step 2
-    4  update, tail and index, by the table       `recovery.py`; pages are walked before they are indexed
-    5  one flush of what was found                a process killed in a commit leaves the new stream unflushed
+    4  does anything know of more than it says    `evidence.py`; then nothing is changed, either
+    5  update, tail and index, by the table       `recovery.py`; pages are walked before they are indexed
+    6  one flush of what was found                a process killed in a commit leaves the new stream unflushed
 
 A new stream: the locks first, then the file, which appears whole. For reading only: the file is opened so
 that it cannot be written, the locks are shared, and the index is a copy in a temporary folder.
@@ -29,12 +30,15 @@ from datastream.disk import Disk, RealDisk, create_file
 from datastream.errors import (
     BookmarksUnavailable,
     EntriesDisagree,
+    HeaderBehind,
+    StreamFileRefused,
     StreamFileUnavailable,
     UpdateUnfinished,
 )
+from datastream.evidence import Evidence, evidence_of
 from datastream.fingerprint import is_of_stream
 from datastream.header_check import inspect_header
-from datastream.layout import StreamHeader, encode_header_page, file_size_of
+from datastream.layout import HEADER_OFFSET, Committed, StreamHeader, encode_header_page, file_size_of
 from datastream.limits import BOOKMARKS_CHECKED_AT_OPEN_MAX, BOOKMARKS_KEPT_AT_OPEN_MAX
 from datastream.recovery import (
     Access,
@@ -49,12 +53,15 @@ from datastream.recovery import (
 from datastream.streamfile import StreamFile
 from datastream.updating import is_kept_for_another, record_for, write_recorded
 
-__all__ = ["OpeningOptions", "open_parts"]
+__all__ = ["Judge", "OpeningOptions", "open_parts"]
 
 _logger = logging.getLogger(__name__)
 _FOREIGN = "%s: the bookmark folder %s is of another stream, or of other entries; the index is made anew"
 _PageBookmarks = tuple[list[tuple[bytes, int]], int]
 """The bookmarks of a page, and how many entries are covered with them."""
+Judge = Callable[[Evidence], Committed | None]
+"""Told what there is to know, before anything is changed. It raises to refuse the stream; or returns the
+totals that the header is to have, whatever the index says; or None, to have header and table decide."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +76,7 @@ class OpeningOptions:
     disk: Disk | None = None
     open_database: OpenDatabase | None = None
     go_on: Callable[[], None] | None = None
+    judge: Judge | None = None
 
     def __post_init__(self) -> None:
         """Refuse sizes that cannot be."""
@@ -144,7 +152,7 @@ def _load_or_doubt(path: Path, disk: Disk, options: OpeningOptions) -> StreamFil
         # Without a folder the index will be made from all pages, and a file that is refused gets none.
         file.load(whole=not has_folder and options.access is Access.WRITE, go_on=options.go_on)
     except EntriesDisagree as refusal:
-        if not has_folder:
+        if not has_folder and (options.judge is None or options.access is Access.WRITE):
             raise
         file.refusal = refusal
     return file
@@ -182,14 +190,19 @@ def _recover(file: StreamFile, bookmarks: BookmarkIndex, options: OpeningOptions
     Raises:
         EntriesDisagree: they do, and no unfinished update is the reason.
         UpdateUnfinished: one is, and this opener may not finish it.
+        HeaderBehind: the index knows of more than the header counts.
     """
     bookmarks.fingerprint_at = file.fingerprint_at
+    evidence = evidence_of(file, bookmarks)
+    taken = None if options.judge is None else options.judge(evidence)
+    if taken is not None:
+        _take(file, taken, options)
     record = _update_record(bookmarks)
     patch = record_for(record, file.header(file.committed), file.disk)
     update_state = UpdateState.NONE if patch is None else UpdateState.UNFINISHED
     file_state = FileState.CONSISTENT if file.refusal is None else FileState.ENTRIES_DISAGREE
     tail_state = TailState.NOT_ZERO if file.refusal is not None else file.tail_state()
-    index_state = _index_state(bookmarks, file)
+    index_state = IndexState.AHEAD if taken is not None else _index_state(bookmarks, file, evidence)
     appender = Appender(file, options.growth_pages)
     actions = decide(file_state, tail_state, index_state, update_state, options.access)
     covered = bookmarks.covered or 0 if Action.INDEX_MISSING in actions else 0
@@ -201,13 +214,7 @@ def _recover(file: StreamFile, bookmarks: BookmarkIndex, options: OpeningOptions
         )
         _logger.log(logging.INFO if is_news else logging.DEBUG, "%s: opening: %s", file.path, action.name)
         if action is Action.REFUSE:
-            raise (
-                file.refusal
-                if patch is None and file.refusal is not None
-                else UpdateUnfinished(
-                    file.path, "one that a crash interrupted", "none, as this opening may not write"
-                )
-            )
+            raise _refusal(file, evidence, index_state, has_patch=patch is not None)
         if action is Action.FINISH_UPDATE:
             assert patch is not None  # else it would not be unfinished
             write_recorded(file.disk, patch)
@@ -233,6 +240,31 @@ def _recover(file: StreamFile, bookmarks: BookmarkIndex, options: OpeningOptions
     return appender
 
 
+def _take(file: StreamFile, totals: Committed, options: OpeningOptions) -> None:
+    """Have the header say what somebody has chosen, where the entries lead to it.
+
+    Raises:
+        EntriesDisagree: they do not; nothing was changed.
+    """
+    file.totals = totals
+    file.load(whole=True, go_on=options.go_on)
+    if options.access is Access.WRITE:
+        file.disk.pwrite(file.header_bytes(totals), HEADER_OFFSET)
+        file.disk.fdatasync()
+
+
+def _refusal(
+    file: StreamFile, evidence: Evidence, index_state: IndexState, *, has_patch: bool
+) -> StreamFileRefused:
+    """Return why the stream is refused."""
+    if not has_patch and file.refusal is not None:
+        return file.refusal
+    if index_state is IndexState.KNOWS_MORE:
+        expected = "a header that counts all that was committed; nothing was changed (see: sluice repair)"
+        return HeaderBehind(file.path, evidence.words(), expected)
+    return UpdateUnfinished(file.path, "one that a crash interrupted", "none, as this opening may not write")
+
+
 def _update_record(bookmarks: BookmarkIndex) -> bytes | None:
     try:
         return bookmarks.update_record
@@ -240,7 +272,7 @@ def _update_record(bookmarks: BookmarkIndex) -> bytes | None:
         return None
 
 
-def _index_state(bookmarks: BookmarkIndex, file: StreamFile) -> IndexState:
+def _index_state(bookmarks: BookmarkIndex, file: StreamFile, evidence: Evidence) -> IndexState:
     header = file.header(file.committed)
     try:
         highest_number = bookmarks.highest_number(BOOKMARKS_CHECKED_AT_OPEN_MAX)
@@ -249,7 +281,10 @@ def _index_state(bookmarks: BookmarkIndex, file: StreamFile) -> IndexState:
         _logger.warning("%s; the index is made anew", error)
         return IndexState.MISSING
     is_foreign = fingerprint is not None and not is_of_stream(fingerprint, header, file.disk.pread)
-    return index_state_of(covered, highest_number, header.total_entries, is_foreign=is_foreign)
+    knows_more = evidence.index_is_ahead and evidence.index_is_of_file
+    return index_state_of(
+        covered, highest_number, header.total_entries, is_foreign=is_foreign, knows_more=knows_more
+    )
 
 
 def _check_pages(

@@ -195,6 +195,7 @@ class Node:
             version=settings.stream_version,
             disk=self._disk,
             go_on=self._go_on,
+            group_blocks_max=settings.commit_max_blocks_per_group,
         )
         self._cleanup.callback(self.ledger.close)
         await self._find_peers()

@@ -19,7 +19,7 @@ import plyvel
 import pytest
 
 from datastream.bookmarks import COVERED_KEY, STREAM_KEY, TABLE_KEY
-from datastream.errors import CommitFailed
+from datastream.errors import CommitFailed, HeaderBehind
 from datastream.layout import DATA_SIZE_MAX, HEADER_PAGE_SIZE, PAGE_SIZE, Entry
 from datastream.streamer import DataStreamer
 from tests.datastream.fake_disk import MemoryDisk, PowerLost
@@ -327,12 +327,17 @@ def step_count_until_last_header(path: Path) -> int:
 
 
 def test_unflushed_commits_that_a_power_failure_lost(tmp_path: Path) -> None:
-    """Their bookmarks may have reached the index: it is ahead of the stream, and is rebuilt."""
+    """Their bookmarks may have reached the index, and readers may have had them: somebody has to say so."""
     path = tmp_path / "s.bin"
     disk = MemoryDisk()
     with opened(path, disk) as streamer:
         commit(streamer, bookmark(1), (1, b"flushed"), flush=True)
         commit(streamer, bookmark(2), (1, b"lost"), flush=False)
         streamer._bookmarks.write_pending()
+    disk = MemoryDisk.of(disk.image_after_crash("none", random.Random(1)))
+    with pytest.raises(HeaderBehind, match=r"counts 2 entries .* covers 4 entries"), opened(path, disk):
+        pass
+    with DataStreamer.open(path, disk=disk, judge=lambda evidence: evidence.file.committed) as streamer:
+        assert list(streamer.read_entries(0)) == entries(bookmark(1), (1, b"flushed"))
     run = Run([bookmark(1), (1, b"flushed")], [bookmark(1), (1, b"flushed")])
-    check(path, MemoryDisk.of(disk.image_after_crash("none", random.Random(1))), run, "unflushed")
+    check(path, disk, run, "unflushed")
