@@ -38,7 +38,16 @@ from gateway.items import header_of
 from gateway.merkle import HASH_SIZE
 from gateway.regular_files import flush_folder
 
-__all__ = ["Looked", "block_time", "check_place", "look_at", "stream_type_of", "write_cut", "write_entries"]
+__all__ = [
+    "Looked",
+    "block_time",
+    "check_place",
+    "look_at",
+    "stream_type_of",
+    "taken",
+    "write_cut",
+    "write_entries",
+]
 
 _COMMIT_BYTES: Final = 8 << 20
 """Data of one commit of the file of what is cut: enough to keep a disk busy, little to hold."""
@@ -114,7 +123,7 @@ def check_place(place: Path, entry_count: int) -> None:
                 return
         except (OSError, StreamFileRefused):
             pass
-        raise _taken(place)
+        raise taken(place)
 
 
 def write_cut(
@@ -154,7 +163,7 @@ def write_entries(
         _copy(header, entries, written, go_on)
         if os.path.lexists(place):
             if not filecmp.cmp(written, place, shallow=False):
-                raise _taken(place)
+                raise taken(place)
         else:
             written.rename(place)
         _flush(place)
@@ -196,7 +205,8 @@ def _flush(path: Path) -> None:
         os.fsync(file.fileno())
 
 
-def _taken(place: Path) -> Fatal:
+def taken(place: Path) -> Fatal:
+    """Return the error of a place where something else is."""
     return Fatal(
         str(place),
         got="a file or folder of that name",

@@ -17,6 +17,7 @@ before it, and its root hash is the one that chain.json knows of it.
 
 from __future__ import annotations
 
+import filecmp
 import os
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -40,7 +41,7 @@ from datastream.layout import (
 from gateway.block_layout import BLOCK_END_TYPE, BlockDecoder, StoredBlock
 from gateway.chain import Chain
 from gateway.chain_file import SNAPSHOT_NAME, read_snapshot
-from gateway.cutting import write_entries
+from gateway.cutting import taken, write_entries
 from gateway.errors import ChainStateError, Fatal, LayoutError
 from gateway.evidence import GROUP_BLOCKS_DEFAULT, STREAM_FILE_NAME, Standing, look, refusal_of
 from gateway.merkle import HASH_SIZE
@@ -343,8 +344,6 @@ def _write_what_goes(evidence: Evidence, offer: Offer, place: Path) -> None:
 def _write_bytes(disk: Disk, start: int, size: int, place: Path) -> None:
     """Write bytes of the stream file as they are; pages of zeros become holes."""
     part = place.with_name(f".{place.name}.part")
-    if os.path.lexists(place):
-        raise Fatal(str(place), got="a file or folder of that name", expected="none (--cut-to)")
     try:
         with part.open("wb") as file:
             for at in range(0, size, _COPY_BYTES):
@@ -355,12 +354,16 @@ def _write_bytes(disk: Disk, start: int, size: int, place: Path) -> None:
             file.truncate(size)
             file.flush()
             os.fsync(file.fileno())
-        part.rename(place)
+        if not os.path.lexists(place):
+            part.rename(place)
+        elif not filecmp.cmp(part, place, shallow=False):
+            raise taken(place)
         flush_folder(place.parent)
     except OSError as error:
-        part.unlink(missing_ok=True)
         got = error.strerror or str(error)
         raise Fatal(str(place), got=got, expected="a file that can be written (--cut-to)") from error
+    finally:
+        part.unlink(missing_ok=True)
 
 
 def _data_end(disk: Disk, start: int) -> int:
