@@ -26,6 +26,7 @@ __all__ = [
     "CLIENT_READ_BYTES",
     "COMMANDS_PER_TURN",
     "COMPARED_ENTRIES_COUNT",
+    "DAMAGED_PAGES_PASSED_MAX",
     "DATA_BETWEEN_BOOKMARKS_BYTES_MAX",
     "FULL_CHECK_PAGES_MAX",
     "GROWTH_PAGES",
@@ -127,6 +128,10 @@ that differs shows it to be of another stream. Each may need the walk of a page.
 TAIL_LOOKED_AT_BYTES_MAX = 256 << 20
 """Bytes behind the header that opening walks to say what is there: some twenty pages a second of a cold disk.
 What one crash leaves is less (`gateway`: COMMIT_GROUP_BYTES_MAX)."""
+
+DAMAGED_PAGES_PASSED_MAX = 64
+"""Damaged pages that an opening passes over where it is told to; for each the heads of all pages are read
+again. A disk that has more of them is not to be served from."""
 
 BOOKMARKS_KEPT_AT_OPEN_MAX = 262_144
 """Bookmarks that opening keeps from the walk which comes before anything is changed (about 40 MB), so that

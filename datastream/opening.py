@@ -38,8 +38,19 @@ from datastream.errors import (
 from datastream.evidence import Evidence, evidence_of
 from datastream.fingerprint import is_of_stream
 from datastream.header_check import inspect_header
-from datastream.layout import HEADER_OFFSET, Committed, StreamHeader, encode_header_page, file_size_of
-from datastream.limits import BOOKMARKS_CHECKED_AT_OPEN_MAX, BOOKMARKS_KEPT_AT_OPEN_MAX
+from datastream.layout import (
+    HEADER_OFFSET,
+    Committed,
+    StreamHeader,
+    encode_header_page,
+    file_size_of,
+    page_number_of,
+)
+from datastream.limits import (
+    BOOKMARKS_CHECKED_AT_OPEN_MAX,
+    BOOKMARKS_KEPT_AT_OPEN_MAX,
+    DAMAGED_PAGES_PASSED_MAX,
+)
 from datastream.recovery import (
     Access,
     Action,
@@ -77,6 +88,7 @@ class OpeningOptions:
     open_database: OpenDatabase | None = None
     go_on: Callable[[], None] | None = None
     judge: Judge | None = None
+    past_damage: bool = False
 
     def __post_init__(self) -> None:
         """Refuse sizes that cannot be."""
@@ -193,6 +205,8 @@ def _recover(file: StreamFile, bookmarks: BookmarkIndex, options: OpeningOptions
         HeaderBehind: the index knows of more than the header counts.
     """
     bookmarks.fingerprint_at = file.fingerprint_at
+    if options.past_damage:
+        _load_past_damage(file, bookmarks, options)
     evidence = evidence_of(file, bookmarks)
     taken = None if options.judge is None else options.judge(evidence)
     if taken is not None:
@@ -240,6 +254,30 @@ def _recover(file: StreamFile, bookmarks: BookmarkIndex, options: OpeningOptions
     return appender
 
 
+def _load_past_damage(file: StreamFile, bookmarks: BookmarkIndex, options: OpeningOptions) -> None:
+    """Load a file past damaged full pages, of which the index tells what they held; else it stays refused."""
+    refusal = file.refusal
+    for _ in range(DAMAGED_PAGES_PASSED_MAX + 1):
+        try:
+            file.load(go_on=options.go_on)
+            if 0 not in file.passed_over and file.index.page_count > 1:
+                file.walk(0)  # or the index, which knows the stream by its beginning, seems another's
+        except EntriesDisagree as damage:
+            page_number = page_number_of(damage.offset)
+            table = bookmarks.get_table(page_number)
+            if table is None or page_number in file.passed_over:
+                break
+            _logger.error("%s: data page %d is damaged and not served: %s", file.path, page_number, damage)
+            file.passed_over[page_number] = table
+            continue
+        firsts = file.index.first_numbers
+        if all(table.fits(*firsts[number : number + 2]) for number, table in file.passed_over.items()):
+            return
+        break
+    file.passed_over = {}
+    file.refusal = refusal
+
+
 def _take(file: StreamFile, totals: Committed, options: OpeningOptions) -> None:
     """Have the header say what somebody has chosen, where the entries lead to it.
 
@@ -280,7 +318,12 @@ def _index_state(bookmarks: BookmarkIndex, file: StreamFile, evidence: Evidence)
     except BookmarksUnavailable as error:
         _logger.warning("%s; the index is made anew", error)
         return IndexState.MISSING
-    is_foreign = fingerprint is not None and not is_of_stream(fingerprint, header, file.disk.pread)
+    # The bytes of damaged pages may be among those that the fingerprint is of; their tables have fitted.
+    is_foreign = (
+        fingerprint is not None
+        and not file.passed_over
+        and not is_of_stream(fingerprint, header, file.disk.pread)
+    )
     knows_more = evidence.index_is_ahead and evidence.index_is_of_file
     return index_state_of(
         covered, highest_number, header.total_entries, is_foreign=is_foreign, knows_more=knows_more

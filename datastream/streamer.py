@@ -96,6 +96,7 @@ class DataStreamer:
         open_database: OpenDatabase | None = None,
         go_on: Callable[[], None] | None = None,
         judge: Judge | None = None,
+        past_damage: bool = False,
     ) -> DataStreamer:
         """Open a stream, or create it when there is no file; `RECOVERY` says what is put right.
 
@@ -113,6 +114,8 @@ class DataStreamer:
             go_on: called before each page while the index is made. What it raises ends the opening, and is no
                 worse than a crash there: the next one goes on behind the last batch.
             judge: told what header, index and file say, before anything is changed; see `opening.Judge`.
+            past_damage: open a stream also where full pages are damaged, if the index tells which entries
+                they held. Whoever asks for one of these meets `EntriesDisagree`.
 
         Raises:
             StreamFileRefused: not a stream file, damaged, of another type, or with a header behind what was
@@ -124,7 +127,7 @@ class DataStreamer:
         new_header = StreamHeader(version, system_id, stream_type, HEADER_PAGE_SIZE, 0)
         access = Access.READ if read_only else Access.WRITE
         options = OpeningOptions(
-            *(new_header, initial_pages, growth_pages, access, disk, open_database, go_on, judge)
+            *(new_header, initial_pages, growth_pages, access, disk, open_database, go_on, judge, past_damage)
         )
         file, bookmarks, appender = open_parts(Path(path), options)
         return cls(file, bookmarks, appender, access)

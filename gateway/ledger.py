@@ -111,6 +111,7 @@ class Ledger:
         go_on: Callable[[], None] = lambda: None,
         group_blocks_max: int = GROUP_BLOCKS_DEFAULT,
         judge: Judge | None = None,
+        past_damage: bool = False,
     ) -> Ledger:
         """Open the ledger in `data_dir`, or make an empty one there.
 
@@ -124,6 +125,7 @@ class Ledger:
             go_on: called again and again in what takes long; what it raises ends the opening, without harm.
             group_blocks_max: most blocks that a commit had.
             judge: weighs the evidence, in place of `gateway.evidence` (`sluice repair`).
+            past_damage: as `DataStreamer.open`.
 
         Raises:
             Fatal: the folder cannot be used, its stream does not hold blocks, or something knows of more than
@@ -147,6 +149,7 @@ class Ledger:
                 open_database=open_database,
                 go_on=go_on,
                 judge=judge,
+                past_damage=past_damage,
             )
         except OSError as error:
             got = error.strerror or str(error)
