@@ -214,6 +214,11 @@ class DataStreamer:
         return len(self._group.buffer)
 
     @property
+    def first_on_last_page(self) -> int:
+        """Number of the entry with which the last data page begins; 0 of an empty stream."""
+        return self._file.index.first_numbers[-1] if self._file.index.page_count else 0
+
+    @property
     def allocated_bytes(self) -> int:
         """Bytes that the file takes on the disk now, as far as the file system says so."""
         return os.fstat(self._file.disk.fileno()).st_blocks * 512

@@ -3,6 +3,7 @@
 A shell that reads one block. What it finds:
 
     its items do not come to the root hash in its end       the stream is damaged: the node does not start
+    so of another block on the last data page               so; that page is not full, and has no sum
     its links are not those of the blocks before it here    so: a root hash of theirs has changed; where it is
                                                             that which chain.json knows, it is named
     a signature that the keys were to verify, and do not    the keys are of another network: it does not start
@@ -68,6 +69,7 @@ def look_at_last_block(ledger: Ledger, verifier: BlockVerifier) -> LastBlock | N
     except ItemError as error:
         raise Fatal(f"{where}: {error.what}", got=error.got, expected=error.expected) from None
     summary = _as_stored(summary, stored.root_hash, where)
+    _check_last_page(ledger, number)
     _check_doubted(ledger)
     _check_links(ledger, summary, where)
     try:
@@ -94,22 +96,32 @@ def _as_stored(summary: BlockSummary, root_hash: bytes, where: str) -> BlockSumm
     )
 
 
+def _check_last_page(ledger: Ledger, last_number: int) -> None:
+    """Compare the root hashes of the blocks that end on the last data page with their items, but the last."""
+    first = ledger.first_on_last_page()
+    for number in range(last_number if first is None else first, last_number):
+        _check_root(ledger, number)
+
+
+def _check_root(ledger: Ledger, number: int) -> None:
+    """Compare a block's root hash with its items. Raises Fatal if they differ."""
+    stored = ledger.read_block(number)
+    summary, problem = (None, "no block") if stored is None else summary_of(stored)
+    if summary is None:
+        raise Fatal(
+            f"block {number} in {ledger.data_dir}",
+            got=problem,
+            expected="the root hash of its items; the stream is damaged (sluice check)",
+        )
+
+
 def _check_doubted(ledger: Ledger) -> None:
     """Look at the block of which chain.json knows another root hash. Raises Fatal if that is right.
 
     chain.json may be of another chain, or of before `Ledger.settle`; then the stream is right.
     """
-    number = ledger.doubted_number
-    stored = None if number is None else ledger.read_block(number)
-    if stored is None:
-        return
-    summary, problem = summary_of(stored)
-    if summary is None:
-        raise Fatal(
-            f"block {number} in {ledger.data_dir}",
-            got=problem,
-            expected="the root hash of its items, as chain.json has it; the stream is damaged (sluice check)",
-        )
+    if ledger.doubted_number is not None:
+        _check_root(ledger, ledger.doubted_number)
 
 
 def _check_links(ledger: Ledger, summary: BlockSummary, where: str) -> None:

@@ -345,6 +345,15 @@ class Ledger:
             return None
         return self._root_hash_of(number, last)
 
+    def first_on_last_page(self) -> int | None:
+        """Return the first block that ends on the last data page; None where the ledger is empty."""
+        if self.last_number is None:
+            return None
+        for entry in self.streamer.read_entries(self.streamer.first_on_last_page):
+            if entry.type == BLOCK_END_TYPE:
+                return _block_end(self.streamer.path, entry)[0]
+        return None
+
     def probe(self) -> None:
         """Find out whether the disk takes writes again: a file, what a failed commit left, the bookmarks.
 
