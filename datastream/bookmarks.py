@@ -58,8 +58,6 @@ UPDATE_KEY = b"sluice/update-under-way!"
 assert min(map(len, (COVERED_KEY, STREAM_KEY, TABLE_KEY, UPDATE_KEY))) > BOOKMARK_SIZE_MAX
 _U64 = struct.Struct(">Q")
 _DATABASE_FILES = ("CURRENT", "LOG", "LOG.old", "MANIFEST-*", "*.ldb", "*.sst", "*.log", "*.dbtmp")
-_OPENED_BY_GO = b" db@open "
-_LOG_LOOKED_AT_BYTES = 1 << 20
 _GONE = -1
 """Stands for the number of a bookmark that is to be deleted."""
 
@@ -127,15 +125,12 @@ class BookmarkIndex:
         """What was wrong with a DB that was replaced by an empty one."""
         self._shared_lock: SharedFolderLock | None = None
         self._copy: tempfile.TemporaryDirectory[str] | None = None
-        self.was_opened_by_another = False
-        """Another program had the DB open since we did, and may have changed the stream without our keys."""
         if read_only:
             self._shared_lock = SharedFolderLock(stream_path, self.folder)
             self._copy_folder()
         try:
             self._lock = FolderLock(stream_path, self.folder)
             try:
-                self.was_opened_by_another = self._is_opened_by_another()
                 self._open()
                 with contextlib.suppress(BookmarksUnavailable):  # opening the stream finds that again
                     self._written_covered = self.covered
@@ -166,18 +161,6 @@ class BookmarkIndex:
             self._copy = None
         if self._shared_lock is not None:
             self._shared_lock.release()
-
-    def _is_opened_by_another(self) -> bool:
-        """Look into the log for people whether goleveldb, which Go programs use, was the last to write it.
-
-        Our library begins a new log with each opening; that one goes on with the one that is there.
-        """
-        try:
-            with (self.folder / "LOG").open("rb") as file:
-                file.seek(max(0, file.seek(0, os.SEEK_END) - _LOG_LOOKED_AT_BYTES))
-                return _OPENED_BY_GO in file.read()
-        except OSError:
-            return False
 
     def _open(self) -> None:
         """Open the DB; a damaged one is replaced by an empty one, which opening the stream then fills."""
@@ -263,6 +246,11 @@ class BookmarkIndex:
     def fingerprint(self) -> bytes | None:
         """Of the stream that the DB was last written for; None when it does not say."""
         return self._get_value(STREAM_KEY)
+
+    @property
+    def was_opened_by_another(self) -> bool:
+        """Whether a Go program had the DB open since we did: what it covers need not be so any more."""
+        return self._lock.was_opened_by_go
 
     @property
     def update_record(self) -> bytes | None:

@@ -23,6 +23,8 @@ from datastream.errors import BookmarksUnavailable, StreamInUse
 
 __all__ = ["FolderLock", "SharedFolderLock"]
 
+_OPENED_BY_GO = b" db@open "
+_LOG_LOOKED_AT_BYTES = 1 << 20
 _held: dict[tuple[int, int], int] = {}
 """(device, inode) of the LOCK files that this process holds -> readers, or _WRITER."""
 _WRITER = -1
@@ -59,6 +61,8 @@ class FolderLock:
             status = os.fstat(self._fd)
             self._key = (status.st_dev, status.st_ino)
             _held[self._key] = _WRITER
+        self.was_opened_by_go = _was_opened_by_go(folder)
+        """Whether goleveldb was the last to open the folder, before this."""
 
     def check(self) -> None:
         """Refuse when others no longer meet this lock, because the folder was taken away or made anew.
@@ -129,6 +133,16 @@ class SharedFolderLock:
                     del _held[self._key]
                 os.close(self._fd)
                 self._fd = -1
+
+
+def _was_opened_by_go(folder: Path) -> bool:
+    """Look into LevelDB's log for people: our library begins a new one with each opening, Go's goes on."""
+    try:
+        with (folder / "LOG").open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - _LOG_LOOKED_AT_BYTES))
+            return _OPENED_BY_GO in file.read()
+    except OSError:
+        return False
 
 
 def _lock(fd: int, kind: int, stream_path: Path, lock_path: Path) -> None:

@@ -20,7 +20,7 @@ import contextlib
 import errno
 import logging
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 
@@ -207,6 +207,7 @@ def _recover(file: StreamFile, bookmarks: BookmarkIndex, options: OpeningOptions
     bookmarks.fingerprint_at = file.fingerprint_at
     if options.past_damage:
         _load_past_damage(file, bookmarks, options)
+    _put_back_identity(file, bookmarks, options.new_header)
     evidence = evidence_of(file, bookmarks)
     taken = None if options.judge is None else options.judge(evidence)
     if taken is not None:
@@ -252,6 +253,27 @@ def _recover(file: StreamFile, bookmarks: BookmarkIndex, options: OpeningOptions
     if options.access is Access.WRITE:
         appender.flush_found()
     return appender
+
+
+def _put_back_identity(file: StreamFile, bookmarks: BookmarkIndex, wanted: StreamHeader) -> None:
+    """Have the header tell version and system id as wanted, where the index knows its entries under these.
+
+    The header holds no sum of its own; nothing else would tell that a disk has changed these two.
+    """
+    try:
+        fingerprint = bookmarks.fingerprint
+    except BookmarksUnavailable:
+        return
+    header = file.header(file.committed)
+    before = replace(header, version=wanted.version, system_id=wanted.system_id)
+    read = file.disk.pread
+    if fingerprint is None or header == before or is_of_stream(fingerprint, header, read):
+        return
+    if is_of_stream(fingerprint, before, read):
+        text = "%s: the header says version %d and system id %d, the index of its entries %d and %d: put back"
+        ids = (header.version, header.system_id, before.version, before.system_id)
+        _logger.warning(text, file.path, *ids)
+        file.version, file.system_id = before.version, before.system_id
 
 
 def _load_past_damage(file: StreamFile, bookmarks: BookmarkIndex, options: OpeningOptions) -> None:

@@ -54,6 +54,13 @@ def look_at_last_block(ledger: Ledger, verifier: BlockVerifier) -> LastBlock | N
         LedgerKeyError: the keys contradict it.
         LayoutError, datastream.DatastreamError: it cannot be read.
     """
+    ledger.is_doubted = True
+    found = _look(ledger, verifier)
+    ledger.is_doubted = False
+    return found
+
+
+def _look(ledger: Ledger, verifier: BlockVerifier) -> LastBlock | None:
     number = ledger.last_number
     stored = None if number is None else ledger.read_block(number)
     if number is None or stored is None:

@@ -93,6 +93,8 @@ class Ledger:
         """The chain up to the last committed block."""
         self.doubted_number: int | None = None
         """A block of which chain.json knows another root hash than the stream; `look_at_last_block`."""
+        self.is_doubted = False
+        """The chain may be wrong: no snapshot is written of it when this is closed."""
         self._snapshot_number = -1
         self._room_bytes = 0
         """What the first block of the last group takes in the file."""
@@ -411,7 +413,7 @@ class Ledger:
 
     def close(self) -> None:
         """Write the snapshot and close the stream. Closing twice does nothing."""
-        if self.last_number is not None and self._snapshot_number != self.last_number:
+        if self.last_number not in (None, self._snapshot_number) and not self.is_doubted:
             self.write_snapshot()
         self.streamer.close()
 
@@ -463,7 +465,7 @@ class Ledger:
                     if root_hash == chain.last_root_hash:
                         self._snapshot_number = number
                         return chain
-                    self.doubted_number = number
+                    self.doubted_number, self.is_doubted = number, True
                 log.warning(
                     "chain snapshot does not fit the stream", extra=fields(path=str(path), block=number)
                 )

@@ -86,3 +86,29 @@ def test_damage_that_is_not_passed_over(path: Path, what: str, monkeypatch: pyte
     with pytest.raises(errors.EntriesDisagree, match="found packet type 0"):
         DataStreamer.open(path, past_damage=True)
     assert path.read_bytes() == before
+
+
+# --- the header's version and system id ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("at", "flip"), [(21, 1), (21, 0x80), (22, 1), (29, 0x10)])
+@pytest.mark.parametrize("read_only", [True, False])
+def test_a_header_that_was_changed_is_put_back(path: Path, at: int, flip: int, read_only: bool) -> None:
+    """Clients are told it, and compare it; the file has no sum of it, and the index has."""
+    paged(path, 2)
+    before = path.read_bytes()
+    with path.open("r+b") as file:
+        file.seek(at)
+        file.write(bytes([before[at] ^ flip]))
+    with DataStreamer.open(path, read_only=read_only) as streamer:
+        assert (streamer.header.version, streamer.header.system_id) == (1, 137)
+        assert streamer.get_bookmark(bookmark(1)[1]) == 3
+    assert (path.read_bytes() == before) is not read_only
+
+
+def test_a_stream_of_another_system_keeps_its_own(path: Path) -> None:
+    with DataStreamer.open(path, system_id=5, version=2) as streamer:
+        commit(streamer, bookmark(1), flush=True)
+    for _ in range(2):
+        with DataStreamer.open(path) as streamer:
+            assert (streamer.header.version, streamer.header.system_id) == (2, 5)

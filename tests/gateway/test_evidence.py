@@ -110,6 +110,16 @@ def test_a_file_that_is_older_than_its_folder_is_refused(tmp_path: Path, gone: t
     assert found.endswith("and no whole entry behind the header")
 
 
+def test_a_file_that_is_gone_is_missed_by_the_index_too(tmp_path: Path) -> None:
+    filled(tmp_path)
+    for name in ("datastream.bin", "chain.json"):
+        (tmp_path / name).unlink()
+    for _ in range(2):
+        with pytest.raises(Fatal, match="got no such file, expected 153 entries, as the index of bookmarks"):
+            Ledger.open(tmp_path)
+    assert not (tmp_path / "datastream.bin").exists()
+
+
 def test_a_folder_that_is_older_than_its_file_is_opened(tmp_path: Path) -> None:
     old, new = tmp_path / "old", tmp_path / "new"
     filled(old, BLOCKS[:3])
