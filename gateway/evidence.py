@@ -59,7 +59,7 @@ class BlocksBehind(NamedTuple):
 
     tail: Tail
     """The entries of which they are."""
-    count: int
+    block_count: int
     first: int | None
     """Number of the first; None without any."""
     last: int | None
@@ -70,7 +70,7 @@ class BlocksBehind(NamedTuple):
         """Return words for an error."""
         if self.first is None:
             return str(self.tail)
-        blocks = f"block {self.first}" if self.count == 1 else f"blocks {self.first} to {self.last}"
+        blocks = f"block {self.first}" if self.block_count == 1 else f"blocks {self.first} to {self.last}"
         return f"{self.tail}, with {blocks}{'' if self.tail.is_all else ' and more'}"
 
 
@@ -134,7 +134,7 @@ def refusal_of(data_dir: Path, standing: Standing, group_blocks_max: int) -> Fat
         standing.last_block is None or standing.chain_block > standing.last_block
     )
     # The setting may have been larger when they were written.
-    is_more = behind.count > max(group_blocks_max, GROUP_BLOCKS_DEFAULT) + 1
+    is_more = behind.block_count > max(group_blocks_max, GROUP_BLOCKS_DEFAULT) + 1
     is_more = is_more or behind.inner_bytes > COMMIT_GROUP_BYTES_MAX
     if is_more and not evidence.has_index and standing.chain_block is None:
         text = "blocks behind the header are cut off, as of a copy of a stream that was being written"

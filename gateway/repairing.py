@@ -178,8 +178,8 @@ def _find(path: Path, evidence: Evidence) -> Found:
     )
     if damage is not None:
         holds_blocks = _begins_with_block(evidence)
-        offers = (_sound(evidence, holds_blocks=holds_blocks),)
-        return Found(path, standing, evidence.header, holds_blocks, damage, str(damage), offers)
+        sound = _sound(evidence, holds_blocks=holds_blocks)
+        return Found(path, standing, evidence.header, holds_blocks, damage, str(damage), (sound,))
     refusal: str | None = None
     if holds_blocks and path.name == STREAM_FILE_NAME:
         fatal = refusal_of(path.parent, standing, GROUP_BLOCKS_DEFAULT)
@@ -189,9 +189,8 @@ def _find(path: Path, evidence: Evidence) -> Found:
     if refusal is None:
         return Found(path, standing, evidence.header, holds_blocks, None, None, ())
     forward = _forward_blocks(path, standing) if holds_blocks else _forward_entries(evidence)
-    offers = (_as_it_is(standing),)
-    if forward.totals != evidence.file.committed:
-        offers = (forward, *offers)
+    gains = forward.totals != evidence.file.committed
+    offers = (forward, _as_it_is(standing)) if gains else (_as_it_is(standing),)
     return Found(path, standing, evidence.header, holds_blocks, None, refusal, offers)
 
 

@@ -281,7 +281,8 @@ def _judge_start(folder: Folder, ledger: Ledger, what: Place, result: Result, rn
         wanted = folder.blocks[number].items
         if stored is not None and tuple(stored.items) == tuple(wanted):
             continue
-        outcome = _wrong(folder, what, stored and list(stored.items), list(wanted), number, result)
+        found = None if stored is None else list(stored.items)
+        outcome = _wrong(folder, what, found, list(wanted), number, result)
     result.counts[f"{what.kind}: started, {outcome}"] += 1
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import plyvel
 
 from datastream.layout import HEADER_PAGE_SIZE, StreamHeader, encode_header_page, file_size_of
-from gateway.ledger import SNAPSHOT_NAME
+from gateway.chain_file import SNAPSHOT_NAME
 from tests.datastream.fake_disk import MemoryDisk, PowerLost
 
 CRASH_KINDS = ("none", "all", "prefix", "sectors", "sectors")
