@@ -111,7 +111,7 @@ def test_the_last_blocks_of_a_node_are_cut_when_somebody_says_yes(data_dir: Path
     assert result.stdout.splitlines() == [
         f"{data_dir}/datastream.bin: data folder of a node, 153 entries",
         "stays  blocks 0 to 4, entries 0 to 95",
-        "goes   blocks 5 to 7 of 2026-01-01T00:00:10Z to 2026-01-01T00:00:14Z, entries 96 to 152, 6558 bytes",
+        "goes   blocks 5 to 7 of 2026-01-01T00:00:10Z to 2026-01-01T00:00:14Z, entries 96 to 152, 6540 bytes",
         f"       to {cut} first",
         f"{data_dir}/datastream.bin ends with block 4, 96 entries now",
         f"What was cut is in {cut}",
@@ -147,7 +147,7 @@ def test_json_and_the_same_again(data_dir: Path) -> None:
         "truncated": True,
         "kept_entries": 134,
         "cut_entries": 19,
-        "cut_bytes": 2188,
+        "cut_bytes": 2179,
         "cut_to": str(place),
         "last_block": 6,
         "cut_first_block": 7,
