@@ -5,8 +5,9 @@
     2  both locks on the bookmark folder          from here on nobody else writes
     3  the header again                           another writer may have been at work until step 2
     4  does anything know of more than it says    `evidence.py`; then nothing is changed, either
-    5  update, tail and index, by the table       `recovery.py`; pages are walked before they are indexed
+    5  update and tail, by the table              `recovery.py`; pages are walked before they are indexed
     6  one flush of what was found                a process killed in a commit leaves the new stream unflushed
+    7  index, by the table                        it never covers what the header on disk does not count
 
 A new stream: the locks first, then the file, which appears whole. For reading only: the file is opened so
 that it cannot be written, the locks are shared, and the index is a copy in a temporary folder.
@@ -241,6 +242,8 @@ def _recover(file: StreamFile, bookmarks: BookmarkIndex, options: OpeningOptions
         elif action is Action.TRIM_TAIL:
             appender.trim_tail()
         else:
+            # Before the index says that it covers them: it must not be on disk ahead of the header.
+            _flush_found(appender, options)
             file.tables = bookmarks
             if action is Action.REBUILD_BOOKMARKS:
                 if index_state is IndexState.FOREIGN and patch is None:
@@ -250,9 +253,14 @@ def _recover(file: StreamFile, bookmarks: BookmarkIndex, options: OpeningOptions
                     bookmarks.put_update_record(record)
             bookmarks.rebuild(to_index)
     file.tables = bookmarks
+    if not actions or actions[-1] is Action.TRIM_TAIL:
+        _flush_found(appender, options)
+    return appender
+
+
+def _flush_found(appender: Appender, options: OpeningOptions) -> None:
     if options.access is Access.WRITE:
         appender.flush_found()
-    return appender
 
 
 def _put_back_identity(file: StreamFile, bookmarks: BookmarkIndex, wanted: StreamHeader) -> None:

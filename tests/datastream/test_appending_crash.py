@@ -259,6 +259,34 @@ def test_a_process_is_killed_and_then_the_power_fails(tmp_path: Path, work: Work
     assert unflushed_count > 20
 
 
+@pytest.mark.parametrize("index", ["as it was", "lost"])
+def test_the_power_fails_while_opening_after_a_kill(tmp_path: Path, index: str) -> None:
+    """The index must not have on disk what the header has not: that would be taken for a loss."""
+    path = tmp_path / "s.bin"
+    disk = MemoryDisk()
+    with opened(path, disk) as streamer:
+        commit(streamer, bookmark(1), (1, b"a"), flush=True)
+        disk.steps.clear()
+        disk.crash_at = 3  # killed before the header is flushed: that is in the page cache
+        with pytest.raises(PowerLost):
+            commit(streamer, bookmark(2), (1, b"b"), flush=True)
+    assert disk.steps == ["pwrite", "fdatasync", "pwrite"]
+    if index == "lost":
+        shutil.rmtree(path.with_name("s.db"))
+    for crash_at in range(2):
+        killed = MemoryDisk.of(bytes(disk._durable))
+        for offset, data in disk._unflushed:
+            assert data is not None
+            killed._write(data, offset)
+        killed.crash_at = crash_at
+        with pytest.raises(PowerLost), opened(path, killed):
+            pass
+        after = MemoryDisk.of(killed.image_after_crash("none", random.Random(1)))
+        with opened(path, after) as streamer:
+            assert list(streamer.read_entries(0)) == entries(bookmark(1), (1, b"a"))
+            assert streamer.get_bookmark(bookmark(1)[1]) == 0
+
+
 def test_a_header_whose_flush_failed_is_found_by_the_next_process(tmp_path: Path) -> None:
     """The kernel has it in its cache and takes it for written: it has to be written again."""
     path, disk = tmp_path / "s.bin", MemoryDisk()
