@@ -30,6 +30,7 @@ from datastream import DataStreamer
 from datastream.disk import Disk
 from datastream.errors import DatastreamError, EntriesDisagree
 from datastream.evidence import Evidence, entries_behind
+from datastream.file_system import flush_folder
 from datastream.layout import (
     ENTRY_HEAD_SIZE,
     HEADER_PAGE_SIZE,
@@ -45,7 +46,6 @@ from gateway.cutting import taken, write_entries
 from gateway.errors import ChainStateError, Fatal, LayoutError
 from gateway.evidence import GROUP_BLOCKS_DEFAULT, STREAM_FILE_NAME, Standing, look, refusal_of
 from gateway.merkle import HASH_SIZE
-from gateway.regular_files import flush_folder
 from gateway.stream_check import summary_of
 
 __all__ = ["Choice", "Found", "Offer", "find", "take"]
