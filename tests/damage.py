@@ -100,6 +100,7 @@ class Folder:
         ]
         self.files = _files_of(place)
         ledger.streamer._bookmarks.close()  # a kill: nothing more is written
+        ledger.streamer._file.disk.close()
         self.entries = [
             Entry(kind, 0, data)
             for block in map(_verified, self.blocks)

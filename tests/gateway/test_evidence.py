@@ -214,6 +214,7 @@ def test_what_was_begun_is_dropped_by_the_next_start(tmp_path: Path, begun: int)
     for number in range(3, 3 + begun):
         ledger.begin(BLOCKS[number : number + 1])
     ledger.streamer._bookmarks.close()  # as a kill does
+    ledger.streamer._file.disk.close()
     header = header_of(tmp_path)
     again = Ledger.open(tmp_path)
     last = 2 + begun - 1

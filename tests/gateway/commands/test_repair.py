@@ -210,6 +210,7 @@ def test_what_a_commit_left_is_told(tmp_path: Path) -> None:
     ledger.append(BLOCKS[:2])
     ledger.begin(BLOCKS[2:3])
     ledger.streamer._bookmarks.close()
+    ledger.streamer._file.disk.close()
     result = run(tmp_path)
     assert result.exit_code == 0
     assert "nothing to repair; 19 whole entries, to offset" in result.stdout
