@@ -10,7 +10,7 @@ The index does not count where another program had it open since we did: that ma
 and knows nothing of our count. Files with one folder by their names are told apart by the fingerprint and by
 the bookmarks that the index holds of the entries that are there.
 
-Source: wire.md 1 and 2.
+Source: docs/spec/stream-file.md 1 and 3.
 """
 
 from __future__ import annotations
