@@ -224,7 +224,8 @@ class Storage:
         covered = int.from_bytes(self.database.pairs.get(COVERED_KEY, b""), "big")
         ends = [end for end in self._block_ends() if end[1] < covered]
         rng = random.Random(header)
-        if not ends or self.faults or rng.random() < 0.5:
+        # What is not flushed yet would be with the opening, the header that is right perhaps among it.
+        if not ends or self.faults or self.disk._unflushed or rng.random() < 0.5:
             yield None
             return
         older = header[: -2 * 8] + struct.pack(">QQ", *rng.choice(ends))
