@@ -196,6 +196,8 @@ class Node:
             version=settings.stream_version,
             disk=self._disk,
             go_on=self._go_on,
+            group_blocks_max=settings.commit_max_blocks_per_group,
+            past_damage=settings.stream_serve_damaged,
         )
         self._cleanup.callback(self.ledger.close)
         await self._find_peers()

@@ -135,6 +135,13 @@ class Settings:
     stream_version: int = row(
         "stream.version", WholeNumber(0, 255), 1, "Stream version in the stream file's header."
     )
+    stream_serve_damaged: bool = row(
+        "stream.serve_damaged",
+        Switch(),
+        False,
+        "Start also where full pages of the stream file are damaged that the index of bookmarks knows: they "
+        "are not served, all others are. Without it such a start is refused.",
+    )
 
     # --- publish --------------------------------------------------------------------------------------------
     publish_max_block_bytes: int = row(
