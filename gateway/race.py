@@ -349,8 +349,10 @@ class Arbiter(RaceSteps):
         if from_ns is None:
             raise RaceError(f"publisher {publisher_id} ({stream.name}): goes on, but was not delayed")
         stream.since_ns += now_ns - max(from_ns, stream.since_ns)
-        if (block := stream.block) is not None and block is self._timed:
-            block.timed_from_ns += now_ns - max(from_ns, block.runs_from_ns)
+        if (block := stream.block) is not None:
+            block.begun_ns += now_ns - max(from_ns, block.begun_ns)
+            if block is self._timed:
+                block.timed_from_ns += now_ns - max(from_ns, block.runs_from_ns)
 
     def stood_still(self, for_ns: int, now_ns: int) -> None:
         """The node did not run for so long, up to now, and heard nobody: nobody's time has passed."""

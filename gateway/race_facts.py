@@ -258,17 +258,18 @@ class RaceFacts:
     def share_of(self, stream: StreamFacts) -> int:
         """Which share of open blocks is used up: 3 its own, 2 its address's, 1 that of all newcomers; 0: none.
 
-        Who has delivered blocks may hold one open without items coming, and newcomers one, with or without.
+        Whoever it is may hold one block open without items coming. Newcomers may hold few, with or without: a
+        header that came just now is nothing either, of one who has delivered no block.
         """
         is_newcomer, in_all, at_address = self.reputations.is_newcomer, 0, 0
         this_one_is = is_newcomer(stream.name, stream.address)
         for block in self.sent_blocks():
             if not block.is_counted:
                 continue
-            if (block.winner_name, block.winner_address) == (stream.name, stream.address):
-                if this_one_is or self._is_quiet(block):
-                    return 3
-            elif this_one_is and is_newcomer(block.winner_name, block.winner_address):
+            is_own = (block.winner_name, block.winner_address) == (stream.name, stream.address)
+            if is_own and (self._is_quiet(block) or (this_one_is and block.item_count <= 1)):
+                return 3
+            if this_one_is and is_newcomer(block.winner_name, block.winner_address):
                 in_all += 1
                 at_address += block.winner_address == stream.address
         if not in_all:

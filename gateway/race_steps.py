@@ -87,6 +87,7 @@ class RaceSteps(RaceFacts):
         self._link_from = 0  # every block from L + 1 up to this one, exclusive, is on its way to disk
         self._sent: dict[int, BlockFacts] = {}
         self._timed: BlockFacts | None = None  # the one whose winner's time runs
+        self._overdue: list[BlockFacts] = []
         self._open: dict[int, BlockFacts] = {}
         self._highest_live: int | None = None
         self._deadline_ns: int | None = None
@@ -365,13 +366,14 @@ class RaceSteps(RaceFacts):
         name, address = block.winner_name, block.winner_address
         self.now_ns = self._now_ns
         self._actions += self.reputations.failed(name, address, self._now_ns)
-        # What others hold who back off with it has had its time already, as far as it was begun before.
+        # What those hold who back off now has its time from when it was begun: what has had all of it falls.
         for other in self._sent.values():
-            if other is not self._timed and other.is_counted and self._backs_off(other):
+            if other is self._timed or not other.is_counted or self.is_held_back(other):
+                continue
+            if self.reputations.backoff(other.winner_name, other.winner_address, self._now_ns):
                 other.used_ns = max(other.used_ns, self._now_ns - other.begun_ns)
-
-    def _backs_off(self, block: BlockFacts) -> bool:
-        return self.reputations.backoff(block.winner_name, block.winner_address, self._now_ns) > 0
+                if other.used_ns >= self.rules.block_timeout_ns:
+                    self._overdue.append(other)
 
     # --- after every event ---------------------------------------------------------------------------------
 
@@ -380,6 +382,9 @@ class RaceSteps(RaceFacts):
         self._deadline_is_known, self.now_ns = False, self._now_ns
         self._link_next()
         self._end_stalled()
+        while self._overdue:
+            if (block := self._overdue.pop()).state is BlockState.STREAMING:
+                self._fail(block, Failure.TIMED_OUT, "its publisher backs off, and it has had its time")
         self._send_back()
         for stream in list(self.streams.values()):
             if stream.state is StreamState.FINISHED and not self.awaits(stream):

@@ -3,22 +3,24 @@
     python -m tests.rogues                        every way, by 1, 5 and 50 names and 64 streams of one name
     python -m tests.rogues trickle --names 50     one of them
     python -m tests.rogues --block-time 2 --seconds 100
+    python -m tests.rogues trickle --against HOST:PORT      the rogues alone, against a node of yours
 
-A real node in a process of its own, real connections: the honest publishers come from 127.0.0.1, the others
-from 127.0.0.2, or from as many addresses as they have names. They know the whole chain, answer at once to
-everything that the node says, and have each block at hand before the network makes it. Of every scene the
-last line says what part of the blocks that were due was stored when it ended.
+A real node in a process of its own, the rogues in another one, real connections: the honest publishers come
+from 127.0.0.1, the others from 127.0.0.2, or from as many addresses as they have names. They know the whole
+chain, react to all that the node says, and have each block at hand before the network makes it. The line of
+a scene says what part of the blocks that were due was stored in its time.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -41,6 +43,8 @@ PACE_MIN: Final = 0.9
 """What part of its pace the chain keeps at least."""
 WARM_BLOCKS: Final = 4
 """Blocks that the honest publishers bring before the others come."""
+REACTION_SECONDS: Final = 0.005
+"""How long a rogue takes to go on behind a block that it is told to skip: to flood a node is another attack."""
 _Request = publish_pb2.PublishStreamRequest
 
 
@@ -132,6 +136,11 @@ class Scene:
     seconds: float = 25.0
     """How long the rogues are there."""
 
+    @property
+    def blocks_count(self) -> int:
+        """How long the chain has to be, at least."""
+        return WARM_BLOCKS + round(self.seconds / self.block_seconds) + 200
+
 
 @dataclass(frozen=True, slots=True)
 class Seen:
@@ -204,6 +213,7 @@ class Rogue:
                         self._offer(response.acknowledgement.block_number + 1)
                 case "skip_block":
                     if response.skip_block.block_number == self._number:
+                        await asyncio.sleep(REACTION_SECONDS)
                         self._offer(self._number + 1)
                 case "resend_block":
                     self._offer(response.resend_block.block_number)
@@ -248,18 +258,55 @@ async def _watched(node: NodeProcess, seconds: float) -> float:
     return longest
 
 
-async def _play(scene: Scene, node: NodeProcess) -> Seen:
-    count = WARM_BLOCKS + round(scene.seconds / scene.block_seconds) + 200
-    blocks = chain(count)
-    options = ClientOptions(wait=wait_fixed(0.1), set_bytes_max=1)
+async def attack(scene: Scene, address: str) -> None:
+    """Be the rogues of a scene, until cancelled."""
+    blocks = chain(scene.blocks_count)
+    sys.stdout.write("ready\n")
+    sys.stdout.flush()
+    await asyncio.to_thread(sys.stdin.readline)
     rogues = [
-        Rogue(scene, node.grpc, f"rogue-{name}", f"127.0.0.{2 + name * scene.many_addresses}", blocks)
+        Rogue(scene, address, f"rogue-{name}", f"127.0.0.{2 + name * scene.many_addresses}", blocks)
         for name in range(scene.names)
         for _ in range(scene.streams)
     ]
+    await asyncio.gather(*(rogue.run() for rogue in rogues))
+
+
+@contextmanager
+def _attacking(scene: Scene, address: str) -> Iterator[Callable[[], None]]:
+    """Have the rogues in a process of their own; call what it gives to let them begin."""
+    command = [sys.executable, "-m", "tests.rogues", scene.way, "--against", address]
+    command += ["--names", str(scene.names), "--streams", str(scene.streams)]
+    command += ["--block-time", str(scene.block_seconds), "--seconds", str(scene.seconds)]
+    command += ["--many-addresses"] if scene.many_addresses else []
+    with subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=Path(__file__).parents[1],
+    ) as process:
+        try:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            assert process.stdout.readline() == "ready\n"
+            stdin = process.stdin
+
+            def begin() -> None:
+                stdin.write("\n")
+                stdin.flush()
+
+            yield begin
+        finally:
+            process.kill()
+
+
+async def _play(scene: Scene, node: NodeProcess, begin_attack: Callable[[], None]) -> Seen:
+    blocks = chain(scene.blocks_count)
+    options = ClientOptions(wait=wait_fixed(0.1), set_bytes_max=1)
     tasks: list[asyncio.Future[object]] = []
     if scene.is_cold:
-        tasks += [asyncio.ensure_future(rogue.run()) for rogue in rogues]
+        begin_attack()
         await asyncio.sleep(1)
     begun = time.monotonic()
     for name in ("honest-1", "honest-2"):
@@ -268,7 +315,7 @@ async def _play(scene: Scene, node: NodeProcess) -> Seen:
     try:
         if not scene.is_cold:
             await asyncio.sleep((WARM_BLOCKS - 0.5) * scene.block_seconds)
-            tasks += [asyncio.ensure_future(rogue.run()) for rogue in rogues]
+            begin_attack()
         first = (await asyncio.to_thread(node.metrics))["sluice_last_block"]
         longest = await _watched(node, scene.seconds)
         metrics = await asyncio.to_thread(node.metrics)
@@ -292,27 +339,32 @@ def play(scene: Scene, log: Path | None = None) -> Seen:
     with tempfile.TemporaryDirectory() as folder:
         words = ["--ledger-key", ledger_key(), "--block-time", f"{scene.block_seconds:g}"]
         with NodeProcess(Path(folder, "data"), log or Path(folder, "log"), words) as node:
-            return asyncio.run(_play(scene, node))
+            with _attacking(scene, node.grpc) as begin_attack:
+                return asyncio.run(_play(scene, node, begin_attack))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Play the scenes; 0 when the chain kept its pace in each."""
     parser = argparse.ArgumentParser(prog="python -m tests.rogues", description=__doc__.split("\n")[0])
     parser.add_argument("ways", nargs="*", metavar="WAY", help=f"{', '.join(WAYS)}; all where none is named")
-    parser.add_argument("--names", type=int, help="so many names with a stream each")
+    parser.add_argument("--names", type=int, help="so many names")
+    parser.add_argument("--streams", type=int, default=1, help="streams of each, with --names")
     parser.add_argument("--many-addresses", action="store_true", help="each name has an address of its own")
     parser.add_argument("--cold", action="store_true", help="nobody has brought a block yet")
     parser.add_argument("--block-time", type=float, default=0.5, help="seconds between blocks")
     parser.add_argument("--seconds", type=float, default=25.0, help="how long each scene lasts")
     parser.add_argument("--log", type=Path, help="where the node's log goes")
+    parser.add_argument("--against", help="be the rogues of one scene: HOST:PORT of a node on this machine")
     given = parser.parse_args(arguments)
     failed = 0
-    crowds = [(given.names, 1)] if given.names else [(1, 1), (5, 1), (50, 1), (1, 64)]
+    crowds = [(given.names, given.streams)] if given.names else [(1, 1), (5, 1), (50, 1), (1, 64)]
     for way in given.ways or WAYS:
         for names, streams in crowds:
             scene = Scene(
                 *(way, names, streams, given.many_addresses, given.cold, given.block_time, given.seconds)
             )
+            if given.against:
+                asyncio.run(attack(scene, given.against))
             seen = play(scene, given.log)
             failed += seen.pace < PACE_MIN
             sys.stdout.write(

@@ -193,9 +193,7 @@ class AnswerRules(Picture):
         wanted = number == self.next_number or self.is_unsettled
         self._expect(wanted, "Rule 6: ResendBlock(N) only for N = L + 1", f"{number}")
         self._expect(number not in self.blocks, "ResendBlock only for a block that is open", f"{number}")
-        self._expect(
-            self.may_send(stream, number), "Not to one that failed it, or stands back", stream.name
-        )
+        self._expect(self.may_send(stream, number), "Not to one that failed it, or stands back", stream.name)
         self._expect(stream.is_ready, "ResendBlock to one that still sends", f"{stream.name} {stream.state}")
         self._expect(
             offered is not None and offered > number,

@@ -70,7 +70,7 @@ class Oracle(AnswerRules):
     def begin(self, rules: RaceRules, first: int | None, last: int | None) -> None:
         """Learn what the arbiter was made with."""
         self._rules, self.first, self.last = rules, first, last
-        self.prices = Prices(rules.block_timeout_ns)
+        self.prices = Prices(rules.block_timeout_ns, self.options.level_blocks)
 
     # --- the events ----------------------------------------------------------------------------------------
 
@@ -129,8 +129,10 @@ class Oracle(AnswerRules):
         from_ns, stream.delayed_from_ns = stream.delayed_from_ns, None
         assert from_ns is not None
         self.add_time(stream, lambda since_ns: now_ns - max(from_ns, since_ns))
-        if (block := stream.block) is not None and block is self._timed:
-            block.timed_from_ns += now_ns - max(from_ns, block.runs_from_ns)
+        if (block := stream.block) is not None:
+            block.begun_ns += now_ns - max(from_ns, block.begun_ns)
+            if block is self._timed:
+                block.timed_from_ns += now_ns - max(from_ns, block.runs_from_ns)
 
     def stood_still(self, for_ns: int) -> None:
         """The node did not run for so long."""
@@ -178,6 +180,8 @@ class Oracle(AnswerRules):
             self._after_message(sender, must_refuse)
         if name == "left":
             self.streams.pop(args[0]).closed = True
+        gave_way = self._now.gave_way
+        self._expect(gave_way is None, "Who gives way hears Skip", f"{gave_way and gave_way.winner_name}")
         self._expect(not self._backoffs, "Who has to stand back is told of", f"{self._backoffs}")
         self.run_time(self.world.now_ns)
         self.slack_ns = SLACK_NS + self.world.late_ns
@@ -477,6 +481,8 @@ class Oracle(AnswerRules):
                 return is_own and name in ("bad_request", "items", "block_end") and not block.complete
             case Failure.TOO_LARGE:
                 return is_own and name in ("header", "items")
+            case Failure.TIMED_OUT if block.falls:
+                return True
             case Failure.TIMED_OUT:
                 due_ns = self.late_at_ns(block)
                 late = due_ns is not None and now_ns >= due_ns

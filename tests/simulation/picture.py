@@ -45,6 +45,8 @@ class Block:
     complete: bool = False
     is_of_peer: bool = False
     """Another node sends it, which may take as long as it goes on."""
+    falls: bool = False
+    """Its publisher backs off, and it was begun so long ago that it has had its time."""
 
 
 @dataclass(slots=True)
@@ -127,7 +129,7 @@ class Picture:
         self._rules = RaceRules()
         self.slack_ns = SLACK_NS
         """How late a time limit may be noticed at the moment."""
-        self.prices = Prices(self._rules.block_timeout_ns)
+        self.prices = Prices(self._rules.block_timeout_ns, options.level_blocks)
         self.opened_ns: dict[int, int] = {}
         """Block -> when it failed last, while nobody has it."""
         self.lowest_since_ns = self.skipped_ns = 0
@@ -138,6 +140,8 @@ class Picture:
         """The time by which it goes who stands back."""
         self._timed: Block | None = None
         self._turn_count = 0
+        self._pardonable_ns = 0
+        """When anybody was last not to be pardoned, whatever the time."""
         self._lowest = (0, 0)
         """The attempt that is the lowest being sent, and since when."""
 
@@ -167,10 +171,11 @@ class Picture:
         """Its publisher has failed a block; what others hold who stand back for it has had its time."""
         told = self.prices.fail((block.winner_name, block.address), now_ns)
         for other in self.blocks.values():
-            if other.complete or other.is_of_peer or other is self._timed:
+            if other.complete or other.is_of_peer or other is self._timed or self.is_held_back(other):
                 continue
             if self.prices.distance((other.winner_name, other.address), now_ns):
                 other.used_ns = max(other.used_ns, now_ns - other.begun_ns)
+                other.falls = other.used_ns >= self._rules.block_timeout_ns
         return told
 
     def next_turn(self) -> int:
@@ -240,13 +245,15 @@ class Picture:
         """Whether its own share of open blocks is used up (3), its address's (2), or all newcomers' (1)."""
         held = [block for block in self.blocks.values() if not (block.complete or block.is_of_peer)]
         own = [block for block in held if (block.winner_name, block.address) == stream.who]
+        if any(map(self._is_quiet, own)):
+            return 3
         if self.prices.has_delivered(stream.who):
-            return 3 if any(map(self._is_quiet, own)) else 0
+            return 0
         of_newcomers = [
             block for block in held if not self.prices.has_delivered((block.winner_name, block.address))
         ]
         most_here, most = (1, 1) if self.prices.newcomers_failed(self.ranked_ns) else (4, 8)
-        if own:
+        if any(len(block.items) <= 1 for block in own):
             return 3
         if sum(block.address == stream.address for block in of_newcomers) >= most_here:
             return 2
@@ -336,20 +343,25 @@ class Picture:
 
     # --- what must hold between any two events -------------------------------------------------------------
 
-    def pardon(self, now_ns: int) -> None:
-        """Where nobody brings block L + 1 in time, anybody may, and nobody waits for those who could have."""
+    def pardon_at_ns(self) -> int | None:
+        """When nobody has brought block L + 1 in time, so that anybody may; None: it is no matter of time."""
         number, timeout_ns = self.next_number, self._rules.block_timeout_ns
         if not timeout_ns or number in self.blocks or number == self.pardoned:
-            return
+            return None
         ready = [stream for stream in self.streams.values() if stream.is_ready]
         is_passed = any(stream.next_offer is not None and stream.next_offer > number for stream in ready)
         if not is_passed and not (number in self.opened_ns and self.blamed.get(number)):
-            return
+            return None
         if number not in self.opened_ns and self.is_unsettled:
+            return None
+        return max(self.opened_ns.get(number, self.skipped_ns), self.lowest_since_ns) + timeout_ns
+
+    def pardon(self, now_ns: int) -> None:
+        """Where nobody brings block L + 1 in time, anybody may, and nobody waits for those who could have."""
+        number, at_ns = self.next_number, self.pardon_at_ns()
+        if at_ns is None or now_ns < at_ns:
             return
-        since_ns = max(self.opened_ns.get(number, self.skipped_ns), self.lowest_since_ns)
-        if now_ns < since_ns + timeout_ns:
-            return
+        ready = [stream for stream in self.streams.values() if stream.is_ready]
         for stream in [stream for stream in ready if self.may_send(stream, number)]:
             stream.let_pass = True
         self.pardoned = number
@@ -367,6 +379,14 @@ class Picture:
                 self._lowest = slow.attempt_id, now_ns  # it may be late already, and is noticed from now on
             if now_ns - max(due_ns, self._lowest[1]) > self.slack_ns:
                 yield "Rule 7: block timeout", f"block {slow.number} of {slow.winner_name}"
+        pardon_at_ns = self.pardon_at_ns() if self.keeps_time else None
+        if pardon_at_ns is not None and now_ns > max(pardon_at_ns, self._pardonable_ns) + self.slack_ns:
+            yield "After its time anybody may bring block L + 1", f"{number} since {pardon_at_ns}"
+        if pardon_at_ns is None:
+            self._pardonable_ns = now_ns  # it may be due at once, and is noticed from now on
+        for block in self.blocks.values():
+            if block.falls and not block.complete:
+                yield "What was held open by who backs off falls", f"{block.number} of {block.winner_name}"
         if (stalled := self.stalled()) is not None:
             yield "Rule 7: a stalled winner is timed out", f"block {stalled.number}"
         if number not in self.blocks and not (self.is_closing or self.disk_failed or self.is_unbegun()):

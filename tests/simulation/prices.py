@@ -27,10 +27,11 @@ class Prices:
 
     Args:
         time_ns: that a publisher has for a block.
+        good_blocks: so many make up for one that failed.
     """
 
-    def __init__(self, time_ns: int) -> None:
-        self._time_ns = time_ns
+    def __init__(self, time_ns: int, good_blocks: int) -> None:
+        self._time_ns, self._good_blocks = time_ns, good_blocks
         self._accounts: dict[Who, Account] = defaultdict(Account)
         self._delivered: dict[Who, int] = {}
 
@@ -39,9 +40,9 @@ class Prices:
         return self._delivered.get(who, 0) > 0
 
     def deliver(self, who: Who) -> None:
-        """A block was right: each sixteenth makes up for a failure."""
+        """A block was right: some make up for a failure."""
         count = self._delivered[who] = min(1024, self._delivered.get(who, 0) + 1)
-        if count % 16 == 0 and self._accounts[who].failures:
+        if count % self._good_blocks == 0 and self._accounts[who].failures:
             self._accounts[who].failures -= 1
 
     def fail(self, who: Who, now_ns: int) -> list[tuple[str, str, int, int]]:
