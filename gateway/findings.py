@@ -161,7 +161,7 @@ ADVICE: Final[dict[Kind, Advice]] = {
         is_problem=False,
     ),
     Kind.BLOCKS_HELD: Advice(
-        "See in the log what it failed (block dropped, block refused). One of yours: its line, its clock, its "
+        "See in the log what it failed: block dropped, block refused. One of yours: look at its line and its "
         "key. A stranger: keep it out with a firewall or client certificates; the chain goes on without it.",
         "A publisher holds blocks open",
         is_problem=False,

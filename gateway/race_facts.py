@@ -10,7 +10,9 @@ Invariants, asserted by `check()`, which the tests and the simulator call after 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Final
 
 from gateway.block_numbers import BLOCK_NUMBER_MAX
@@ -24,7 +26,7 @@ __all__ = ["GONE", "LIVE", "RaceError", "RaceFacts"]
 
 
 NEWCOMER_BLOCKS_MAX: Final = 8
-"""Blocks that all newcomers together may hold open, and may be sending, above L + 1, while others are there."""
+"""Blocks above L + 1 that all newcomers together may have begun before others may go first."""
 ADDRESS_BLOCKS_MAX: Final = 4
 """Of these, those of the newcomers of one address. Both are 1 while newcomers have failed of late."""
 QUIET_PART: Final = 6
@@ -41,6 +43,18 @@ LIVE = (BlockState.STREAMING, BlockState.COMPLETE, BlockState.VERIFIED, BlockSta
 _SENDING = (StreamState.SENDING, StreamState.PROVEN)
 GONE = (StreamState.FINISHED, StreamState.ENDED)
 _TIMED = (StreamState.PROVEN, StreamState.FRESH, StreamState.FINISHED)
+
+
+@dataclass(slots=True)
+class _Held:
+    """What publishers hold open, being sent."""
+
+    quiet: set[tuple[str, str]]
+    """Those who hold a block open without items coming, by name and address."""
+    at_address: Counter[str]
+    """Blocks of newcomers by address."""
+    in_all: int = 0
+    """Blocks of newcomers."""
 
 
 class RaceFacts:
@@ -78,7 +92,7 @@ class RaceFacts:
         """The block that anybody may send, because those who were to bring it have let their time go by."""
         self.reputations = Reputations(self.rules.block_timeout_ns)
         self.now_ns = 0
-        """When something other than items came last: who backs off, and who does not any more, goes by this."""
+        """When something other than items came last: by this it goes who backs off."""
         self._before_others: PublisherId | None = None  # who stood back behind nobody when it was asked last
         self.blocks: dict[int, BlockFacts] = {}
         self.attempts: dict[AttemptId, BlockFacts] = {}
@@ -220,18 +234,19 @@ class RaceFacts:
         return Standing.WANTED_BUT_P_STANDS_BACK
 
     def may_send(self, stream: StreamFacts, number: int) -> bool:
-        """Whether a publisher may win a block that nobody sends: no other who is connected stands before it."""
+        """Whether a publisher may win a block that nobody sends: nobody else who is connected goes first."""
         back = self.stands_back(stream, number)
         return not back or back <= self.least_back(number)
 
     def least_back(self, number: int) -> int:
         """How far those who are connected stand back for a block, who do so least."""
+        held = self._held() if number > self.next_number else None
         first = self.streams.get(self._before_others or PublisherId(0))
-        if first is not None and self._is_waited_for(first) and not self.stands_back(first, number):
+        if first is not None and self._is_waited_for(first) and not self.stands_back(first, number, held):
             return 0
         least = _NOBODY
         for stream in self.streams.values():
-            if self._is_waited_for(stream) and (back := self.stands_back(stream, number)) < least:
+            if self._is_waited_for(stream) and (back := self.stands_back(stream, number, held)) < least:
                 least = back
                 if not back:
                     self._before_others = stream.publisher_id
@@ -241,10 +256,15 @@ class RaceFacts:
     def _is_waited_for(self, stream: StreamFacts) -> bool:
         return stream.state not in GONE and not stream.let_pass
 
-    def stands_back(self, stream: StreamFacts, number: int) -> int:
+    def stands_back(self, stream: StreamFacts, number: int, held: _Held | None = None) -> int:
         """How far a publisher stands back for a block that nobody sends; 0: behind nobody.
 
         First by what it backs off for, then for having failed this very block, then by what it holds already.
+
+        Args:
+            stream: the publisher's.
+            number: of the block.
+            held: what is held open above L + 1, where that is known.
         """
         block = self.blocks.get(number)
         is_blamed = block is not None and stream.name in block.blamed
@@ -253,31 +273,36 @@ class RaceFacts:
         back = 8 * self.reputations.backoff(stream.name, stream.address, self.now_ns)
         if is_blamed:
             back += 4
-        return back + self.share_of(stream) if number > self.next_number else back
+        return back + self.share_of(stream, held or self._held()) if number > self.next_number else back
 
-    def share_of(self, stream: StreamFacts) -> int:
-        """Which share of open blocks is used up: 3 its own, 2 its address's, 1 that of all newcomers; 0: none.
+    def share_of(self, stream: StreamFacts, held: _Held) -> int:
+        """Which share of open blocks is used up: 3 its own, 2 its address's, 1 all newcomers'; 0: none.
 
         Whoever it is may hold one block open without items coming. Newcomers may hold few, with or without: a
         header that came just now is nothing either, of one who has delivered no block.
         """
-        is_newcomer, in_all, at_address = self.reputations.is_newcomer, 0, 0
-        this_one_is = is_newcomer(stream.name, stream.address)
-        for block in self.sent_blocks():
-            if not block.is_counted:
-                continue
-            is_own = (block.winner_name, block.winner_address) == (stream.name, stream.address)
-            if is_own and (self._is_quiet(block) or (this_one_is and block.item_count <= 1)):
-                return 3
-            if this_one_is and is_newcomer(block.winner_name, block.winner_address):
-                in_all += 1
-                at_address += block.winner_address == stream.address
-        if not in_all:
+        who = stream.name, stream.address
+        if who in held.quiet:
+            return 3
+        if not held.in_all or not self.reputations.is_newcomer(*who):
             return 0
         is_feared = self.reputations.fears_newcomers(self.now_ns)
-        if at_address >= (1 if is_feared else ADDRESS_BLOCKS_MAX):
+        if held.at_address[stream.address] >= (1 if is_feared else ADDRESS_BLOCKS_MAX):
             return 2
-        return 1 if in_all >= (1 if is_feared else NEWCOMER_BLOCKS_MAX) else 0
+        return 1 if held.in_all >= (1 if is_feared else NEWCOMER_BLOCKS_MAX) else 0
+
+    def _held(self) -> _Held:
+        """What publishers hold open."""
+        held = _Held(set(), Counter())
+        for block in self.sent_blocks():
+            who = block.winner_name, block.winner_address
+            is_newcomer = block.is_counted and self.reputations.is_newcomer(*who)
+            if block.is_counted and (self._is_quiet(block) or (is_newcomer and block.item_count <= 1)):
+                held.quiet.add(who)
+            if is_newcomer:
+                held.at_address[block.winner_address] += 1
+                held.in_all += 1
+        return held
 
     def _is_quiet(self, block: BlockFacts) -> bool:
         """Whether nothing has come for a block for a while, though its winner is read."""
@@ -321,7 +346,7 @@ class RaceFacts:
         return not any(block.state in LIVE for block in self.blocks.values())
 
     def slowest(self) -> BlockFacts | None:
-        """The block that all others wait for, whose time runs: being sent, and everything below it received."""
+        """The block that all others wait for, whose time runs: being sent, and all below it received."""
         number = self.next_number
         while (block := self.blocks.get(number)) is not None and block.state is not BlockState.OPEN:
             if block.state is BlockState.STREAMING:

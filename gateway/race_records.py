@@ -75,7 +75,7 @@ class BlockFacts:
     begun_ns: int = 0
     """When its winner began it, or was read again."""
     runs_from_ns: int = 0
-    """Since when the time of its winner runs, while all below it are received: before, nobody waits for it."""
+    """Since when the time of its winner runs, while all below it are received: nobody waits for it before."""
     timed_from_ns: int = 0
     """The same, less what has run before: where its time counts from. Time that the node took is added."""
     used_ns: int = 0

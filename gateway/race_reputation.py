@@ -32,7 +32,7 @@ __all__ = ["BACKOFF_LEVEL_MAX", "LEVEL_BLOCKS", "BackedOff", "Reputation", "Repu
 BACKOFF_LEVEL_MAX: Final = 7
 """Failures in a row after which the backoff grows no more: 64 times the time of a block."""
 LEVEL_BLOCKS: Final = 16
-"""Delivered blocks that take one failure away. With fewer, who delivers one and fails one would pay nothing."""
+"""Delivered blocks that take one failure away. With 1, who delivers one and fails one would pay nothing."""
 FORGET_TIMES: Final = 32
 """Times of a block without a failure after which a shared record begins anew."""
 DELIVERED_MAX: Final = 1 << 10

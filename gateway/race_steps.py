@@ -448,9 +448,13 @@ class RaceSteps(RaceFacts):
         is_wanted = self.has_beginning if block is None else block.state is BlockState.OPEN
         if self.is_closing or not is_wanted:
             return
+        least: int | None = None  # found once, and only where somebody stands back
         for stream in self.streams.values():
-            passed = stream.next_offer is not None and stream.next_offer > number
-            if passed and stream.state not in GONE and self.may_send(stream, number):
+            if stream.next_offer is None or stream.next_offer <= number or stream.state in GONE:
+                continue
+            if back := self.stands_back(stream, number):
+                least = self.least_back(number) if least is None else least
+            if not back or back <= (least or 0):
                 stream.next_offer = stream.asked_for = number
                 self._send(stream, Resend(number, None if block is None else block.failure))
 

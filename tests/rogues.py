@@ -44,7 +44,7 @@ PACE_MIN: Final = 0.9
 WARM_BLOCKS: Final = 4
 """Blocks that the honest publishers bring before the others come."""
 REACTION_SECONDS: Final = 0.005
-"""How long a rogue takes to go on behind a block that it is told to skip: to flood a node is another attack."""
+"""How long a rogue takes to go on behind a block that it is to skip: to flood a node is another attack."""
 _Request = publish_pb2.PublishStreamRequest
 
 
@@ -64,7 +64,7 @@ def end(number: int) -> bytes:
     return _Request(end_of_block=block_items_pb2.BlockEnd(block_number=number)).SerializeToString()
 
 
-# --- what they do with a block whose header they have sent; a skip ends it -----------------------------------
+# --- what they do with a block whose header they have sent; a skip ends it ----------------------------------
 
 
 async def headers(rogue: Rogue, block: Block) -> None:
@@ -338,9 +338,11 @@ def play(scene: Scene, log: Path | None = None) -> Seen:
     """Start a node, play, and stop it."""
     with tempfile.TemporaryDirectory() as folder:
         words = ["--ledger-key", ledger_key(), "--block-time", f"{scene.block_seconds:g}"]
-        with NodeProcess(Path(folder, "data"), log or Path(folder, "log"), words) as node:
-            with _attacking(scene, node.grpc) as begin_attack:
-                return asyncio.run(_play(scene, node, begin_attack))
+        with (
+            NodeProcess(Path(folder, "data"), log or Path(folder, "log"), words) as node,
+            _attacking(scene, node.grpc) as begin_attack,
+        ):
+            return asyncio.run(_play(scene, node, begin_attack))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

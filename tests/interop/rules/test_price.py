@@ -121,7 +121,7 @@ def test_one_name_holds_one_block_open_on_all_its_streams(tmp_path: Path) -> Non
         await alice.block(BLOCKS[9])
         await alice.expect("ack 9")
         streams = await stage.publishers(*["mallory"] * 4)
-        await offer(streams[0], 10)
+        await streams[0].items(BLOCKS[10].items[0])
         await stage.begun(10)
         for stream in streams[1:]:
             await offer(stream, 10, 11)
