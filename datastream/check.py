@@ -5,7 +5,8 @@ again at the next data page, which begins with an entry.
 
     severity   meaning
     DAMAGE     committed bytes are not what they should be; nothing here can bring them back
-    FIXABLE    the tail or the index: `repair` puts it right and loses nothing committed
+    FIXABLE    the tail, the index, or bytes that only the page cache still has: `repair` puts it right and
+               loses nothing committed
     NOTE       allowed, and worth knowing
 
 Bookmarks are compared without holding them in memory: every bookmark entry of the stream must be in the
@@ -26,9 +27,12 @@ from enum import Enum
 from pathlib import Path
 from typing import Protocol
 
+from datastream.appending import rewrite_lost
 from datastream.bookmarks import BookmarkIndex, bookmarks_folder
 from datastream.disk import Disk, RealDisk
 from datastream.errors import BookmarksUnavailable, StreamFileUnavailable
+from datastream.file_lock import lock_stream_file
+from datastream.file_system import has_no_disk
 from datastream.fingerprint import is_of_stream
 from datastream.layout import (
     BOOKMARK_TYPE,
@@ -45,6 +49,7 @@ from datastream.layout import (
     Entry,
     StreamHeader,
     decode_header,
+    page_number_of,
     page_start,
     pages_used,
 )
@@ -53,6 +58,9 @@ from datastream.streamer import DataStreamer
 from datastream.updating import record_for
 
 __all__ = ["CheckResult", "EntryVisitor", "Finding", "Severity", "check_stream", "repair_stream"]
+
+_BLOCK_SIZE = 4096
+_ONLY_IN_MEMORY = "only in memory"
 
 
 class Severity(Enum):
@@ -150,9 +158,11 @@ def check_stream(
         try:
             disk = RealDisk(path, writable=False)
             stack.callback(disk.close)
+            lock_stream_file(path, disk.fileno(), shared=True)
             index = _open_index(path, result)
             if index is not None:
                 stack.callback(index.close)
+            _compare_with_disk(disk, HEADER_PAGE_SIZE, 0, result)
             header = _check_header(disk, result)
             if header is not None:
                 result.header = header
@@ -177,6 +187,37 @@ def _open_index(path: Path, result: CheckResult) -> BookmarkIndex | None:
         result.add(Severity.FIXABLE, f"the index is damaged: {index.damage}")
         return None
     return index
+
+
+# --- memory and disk -------------------------------------------------------------------------------------
+
+
+def _compare_with_disk(disk: RealDisk, size: int, offset: int, result: CheckResult) -> None:
+    """Report what the page cache holds and the disk does not: all else that is looked at comes from the cache.
+
+    A flush that failed leaves such bytes; they are lost with the next start of the machine.
+    """
+    cached = disk.pread(size, offset)
+    on_disk = disk.read_past_cache(size + -size % _BLOCK_SIZE, offset)
+    if on_disk is None:
+        if offset == 0 and not has_no_disk(disk.fileno()):
+            what = "this file system lets nobody read past the page cache: what the disk holds is not known"
+            result.add(Severity.NOTE, what)
+        return
+    if cached == on_disk[:size]:
+        return
+    pairs = zip(cached, on_disk, strict=False)
+    places = [(at, found) for at, (expected, found) in enumerate(pairs) if found != expected]
+    first, last = offset + places[0][0], offset + places[-1][0]
+    if offset == 0:
+        what = "the header in memory is not that of the disk, which opening takes: its flush failed"
+        result.add(Severity.FIXABLE, what, offset=first)
+    elif not any(found for _, found in places):
+        what = f"the bytes up to offset {last} are {_ONLY_IN_MEMORY}: the disk has zeros in their place"
+        result.add(Severity.FIXABLE, what, offset=first)
+    else:
+        what = f"memory and the disk hold different bytes up to offset {last}"
+        result.add(Severity.DAMAGE, what, offset=first)
 
 
 # --- the header ------------------------------------------------------------------------------------------
@@ -265,6 +306,7 @@ class _Walk:
     def _walk_page(self, page_number: int, *, is_last: bool) -> None:
         start = page_start(page_number)
         end = min(self._end - start, PAGE_SIZE)
+        _compare_with_disk(self._disk, end, start, self._result)
         page = self._disk.pread(end, start)
         position = 0
         while position < end:
@@ -420,9 +462,12 @@ def repair_stream(path: Path, result: CheckResult) -> list[str]:
                 index.put_update_record(record)
         finally:
             index.close()
+    done = []
     with DataStreamer.open(path, stream_type=result.header.stream_type) as streamer:
         entry_count = streamer.committed.total_entries
-    done = []
+        for finding in result.findings:
+            if _ONLY_IN_MEMORY in finding.what and finding.offset is not None:
+                done.append(_write_only_copy(path, finding.offset))
     for finding in result.findings:
         if "past the end" in finding.what:
             done.append(f"wrote zeros from offset {finding.offset} on, past the end of the stream")
@@ -431,3 +476,17 @@ def repair_stream(path: Path, result: CheckResult) -> list[str]:
     if wipe or any("bookmark" in finding.what for finding in result.findings):
         done.append(f"made the index of bookmarks anew from {entry_count} entries")
     return done
+
+
+def _write_only_copy(path: Path, offset: int) -> str:
+    """Write a data page from memory where the disk has lost bytes of it; return what was done.
+
+    Raises:
+        StreamFileUnavailable: the disk refuses, or holds other bytes.
+    """
+    with contextlib.closing(RealDisk(path)) as disk:
+        try:
+            rewrite_lost(disk, PAGE_SIZE, page_start(page_number_of(offset)))
+        except OSError as error:
+            raise StreamFileUnavailable(path, error) from error
+    return f"wrote the bytes from offset {offset} on, which were {_ONLY_IN_MEMORY}, to the disk"

@@ -26,6 +26,7 @@ from gateway.limits import HEALTH_CHECK_SECONDS
 from gateway.metrics import Metrics
 from gateway.node_service import INSTANCE_KEY
 from gateway.page_facts import gather_status, standby_facts
+from gateway.processor_watch import ProcessorWatch
 from gateway.refused_messages import RefusedMessages
 from gateway.role_keeper import RoleKeeper
 from gateway.settings import Settings
@@ -47,6 +48,7 @@ class NodeAccount:
         certificates: those of the node's servers, as they come.
         door_notes: what happened at their doors, as they come.
         refused_messages: those that gRPC refused.
+        processor: knows whether the node gets enough of it.
     """
 
     def __init__(
@@ -64,6 +66,7 @@ class NodeAccount:
         certificates: Sequence[ServerTls],
         door_notes: Sequence[DoorNotes],
         refused_messages: RefusedMessages,
+        processor: ProcessorWatch,
     ) -> None:
         self.metrics = metrics
         self.is_stopping = False
@@ -78,6 +81,7 @@ class NodeAccount:
         self._certificates = certificates
         self._door_notes = door_notes
         self._refused_messages = refused_messages
+        self._processor = processor
         self._addresses: tuple[tuple[str, str], ...] | None = None
         self._grpc_address = settings.grpc_address
         self._subscriber_address = settings.subscriber_address or settings.grpc_address
@@ -162,7 +166,8 @@ class NodeAccount:
 
     def _findings(self) -> tuple[Finding, ...]:
         """Say what is wrong, and since when."""
-        return self._finding_book.note(look(self._look_facts()), time.time())
+        now_seconds = time.clock_gettime(time.CLOCK_BOOTTIME)
+        return self._finding_book.note(look(self._look_facts()), time.time(), now_seconds)
 
     def _look_facts(self) -> Facts:
         arbiter, acknowledging = self._conductor.arbiter, self._conductor.acknowledging
@@ -188,4 +193,5 @@ class NodeAccount:
             stored_seconds=None if acknowledged_at is None else now - acknowledged_at,
             refused_message=self._refused_messages.recent,
             backing_off=tuple(arbiter.reputations.backing_off(self._conductor.now_ns())),
+            processor=self._processor.words,
         )
