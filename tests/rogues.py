@@ -196,7 +196,8 @@ class Rogue:
     async def _one_stream(self) -> None:
         self._streams_count += 1
         name = f"{self._name}.{self._streams_count}" if self.scene.way == "renames" else self._name
-        self._heard = heard = asyncio.Queue()
+        heard: asyncio.Queue[publish_pb2.PublishStreamResponse | str] = asyncio.Queue()
+        self._heard = heard
         place = parse_address(self._address)
         _, publisher = await asyncio.get_running_loop().create_connection(
             lambda: BarePublisher(METHOD, name, heard.put_nowait),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from gateway.race_actions import PublisherId
 from gateway.race_records import RaceRules
 from gateway.race_tables import BlockState
 from tests.gateway.racing import ITEM, PROOF, Race
@@ -372,11 +373,11 @@ def test_the_race_that_nobody_wins(names: int, streams: int, sends: str, is_cold
 def _honest_acts(race: Race, name: str, offered: dict[str, int], made: int) -> bool:
     """Do what the protocol says, one block at most; whether there was anything to do."""
     for text in race.heard[name]:
-        kind, _, number = text.partition(" ")
+        kind, _, told = text.partition(" ")
         if kind == "resend":
-            offered[name] = int(number)
+            offered[name] = int(told)
         elif kind == "behind":
-            offered[name] = int(number) + 1
+            offered[name] = int(told) + 1
         assert kind != "end", f"{name} hears {text}"
     race.heard[name].clear()
     if (number := max(offered[name], race.arbiter.next_number)) > made:
@@ -393,14 +394,14 @@ def _honest_acts(race: Race, name: str, offered: dict[str, int], made: int) -> b
 class _Crowd:
     """Streams that win what they can, and bring nothing."""
 
-    def __init__(self, race: Race, ids: list[int], sends: str) -> None:
+    def __init__(self, race: Race, ids: list[PublisherId], sends: str) -> None:
         self.race, self.ids, self.sends = race, ids, sends
 
     def act(self) -> None:
         """Each that has no block takes one, the lowest that it can get; each that was ended comes again."""
         arbiter, race = self.race.arbiter, self.race
         for index, publisher_id in enumerate(self.ids):
-            stream = arbiter.streams[publisher_id]  # type: ignore[index]
+            stream = arbiter.streams[publisher_id]
             name = stream.name
             race.ids[name] = stream.publisher_id
             if stream.state.name == "ENDED":

@@ -219,9 +219,10 @@ class Oracle(AnswerRules):
             self.disk_failed = True
             failed = [block.number for block in self.blocks.values() if block.attempt_id == subject]
             from_number = failed[0] if failed else self.next_number
-            for kept in (self.blamed, self.opened_ns):
-                for number in [number for number in kept if number >= from_number]:
-                    del kept[number]  # type: ignore[attr-defined]
+            for number in [number for number in self.blamed if number >= from_number]:
+                del self.blamed[number]
+            for number in [number for number in self.opened_ns if number >= from_number]:
+                del self.opened_ns[number]
             self._forgets_from = from_number
             ill = bool(self.storage.fault_count)
             self._expect(ill, "PERSISTENCE_FAILED only where the disk failed", str(args[1]))
