@@ -23,7 +23,7 @@ from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 
 from gateway.acknowledging import Acknowledging, StoredBlock
-from gateway.conductor_notes import note_answer, note_stray
+from gateway.conductor_notes import note_answer, note_backoff, note_stray
 from gateway.dispute import source_of
 from gateway.group_commit import GroupCommit
 from gateway.hash_process import HashProcess
@@ -55,6 +55,7 @@ from gateway.race_actions import (
     Verify,
 )
 from gateway.race_facts import LIVE
+from gateway.race_reputation import BackedOff
 from gateway.standby_gate import StandbyGate
 from gateway.turns import Turns
 from gateway.work_thread import WorkThread
@@ -128,6 +129,7 @@ class Conductor:
         self._outboxes: dict[PublisherId, Outbox] = {}
         metrics.inflight_bytes.set_function(lambda: arbiter.inflight_bytes)
         metrics.publishers.set_function(lambda: arbiter.publisher_count)
+        metrics.backing_off.set_function(lambda: len(arbiter.reputations.backing_off(clock_ns())))
         # Into which responses were put that are to be sent: now, or when the event loop comes round.
         self._unsent: list[Outbox] = []
         self._sends_at_once = self._sends_soon = False
@@ -353,6 +355,8 @@ class Conductor:
                     asyncio.get_running_loop().call_soon(tell_target, target_number)
             case Stray():
                 note_stray(self._metrics, self._outboxes[action.publisher_id].name, action)
+            case BackedOff():
+                note_backoff(self._metrics, action)
             case SourceError():
                 for tell in self._source_error_listeners:
                     asyncio.get_running_loop().call_soon(tell)

@@ -11,10 +11,19 @@ from gateway.dispute import Disputed
 from gateway.logs import fields
 from gateway.metrics import Metrics
 from gateway.race_actions import Acknowledgement, Drop, EndOfStream, Resend, Response, Skip, Stray
+from gateway.race_reputation import BackedOff
 from gateway.race_tables import EndStatus, Failure
 from gateway.verdict import Fault, Refusal
 
-__all__ = ["RESENT_BEGINNING", "note_answer", "note_dispute", "note_drop", "note_refusal", "note_stray"]
+__all__ = [
+    "RESENT_BEGINNING",
+    "note_answer",
+    "note_backoff",
+    "note_dispute",
+    "note_drop",
+    "note_refusal",
+    "note_stray",
+]
 
 log = logging.getLogger(__name__)
 
@@ -87,6 +96,15 @@ def note_stray(metrics: Metrics, publisher: str, action: Stray) -> None:
     metrics.stray_messages.inc()
     if action.is_first:
         log.warning("stray message dropped", extra=fields(publisher=publisher, reason=action.reason))
+
+
+def note_backoff(metrics: Metrics, action: BackedOff) -> None:
+    """Take note that somebody stands back for a while: the longer, the rarer the line."""
+    metrics.backoffs.inc()
+    log.warning(
+        "publisher backs off",
+        extra=fields(publisher=action.words(), failures=action.level, seconds=round(action.left_ns / 1e9, 3)),
+    )
 
 
 def note_drop(publisher: str, action: Drop) -> None:

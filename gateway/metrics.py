@@ -24,6 +24,8 @@
     sluice_inflight_bytes                    items held and not yet committed
     sluice_last_block                        number of the last acknowledged block, -1 when there is none
     sluice_publishers, sluice_tcp_clients    connected now
+    sluice_backoffs_total                    backoffs of publishers that failed blocks again
+    sluice_backing_off                       publishers, addresses, and all newcomers, that back off now
     sluice_tcp_sent_bytes_total              sent to data-streamer clients
     sluice_tcp_lag_bytes                     how far the slowest streaming data-streamer client is behind
     sluice_connections{setting}              gRPC connections now, by the address that is listened at
@@ -146,6 +148,8 @@ class Metrics:
         )
         self.last_block.set(-1)
         self.publishers = Gauge("sluice_publishers", "Publishers connected.", registry=registry)
+        self.backoffs = Counter("sluice_backoffs", "Backoffs of publishers that failed.", registry=registry)
+        self.backing_off = Gauge("sluice_backing_off", "Who backs off just now.", registry=registry)
         self._make_processor_metrics()
         self._make_standby_metrics()
         self._make_reading_metrics()

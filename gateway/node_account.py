@@ -192,5 +192,6 @@ class NodeAccount:
             lack=in_flight.lack_of(self._conductor.next_to_store),
             stored_seconds=None if acknowledged_at is None else now - acknowledged_at,
             refused_message=self._refused_messages.recent,
+            backing_off=tuple(arbiter.reputations.backing_off(self._conductor.now_ns())),
             processor=self._processor.words,
         )

@@ -11,7 +11,7 @@ from gateway.admission import AdmissionLimits
 from gateway.catch_up import CatchUpRules
 from gateway.channels import ClientTls
 from gateway.ledger_keys import LedgerKeys
-from gateway.race_facts import RaceRules
+from gateway.race_records import RaceRules
 from gateway.settings import Settings
 from gateway.status_detail import Abilities
 from gateway.subscribe_service import SubscribeLimits

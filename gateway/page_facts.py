@@ -13,7 +13,8 @@ from gateway.acknowledging import Acknowledging
 from gateway.conductor import Conductor
 from gateway.findings import Finding, StandbyFacts
 from gateway.ledger import Ledger
-from gateway.race_facts import GONE, StreamFacts
+from gateway.race_facts import GONE
+from gateway.race_records import StreamFacts
 from gateway.race_tables import StreamState
 from gateway.settings import Settings
 from gateway.status_page import PublisherStatus, Status

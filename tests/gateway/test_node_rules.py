@@ -19,7 +19,7 @@ from gateway.node_rules import (
     subscribe_limits,
     tcp_limits,
 )
-from gateway.race_facts import RaceRules
+from gateway.race_records import RaceRules
 from gateway.settings import Settings
 from gateway.subscribe_service import SubscribeLimits
 

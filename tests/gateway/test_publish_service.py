@@ -20,7 +20,7 @@ from gateway.hashing import Hashing
 from gateway.items import ItemKind, field_item, kind_of
 from gateway.limits import INLINE_HASH_ITEMS_MAX, TURN_ITEMS_MIN
 from gateway.publish_service import METHOD_NAME, SERVICE_NAME
-from gateway.race_facts import RaceRules
+from gateway.race_records import RaceRules
 from gateway.turns import Turns
 from publishers.maker import BlockMaker, MakerOptions, key_of_seed
 from tests.nodes import (

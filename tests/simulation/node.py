@@ -22,7 +22,7 @@ from gateway.outbox import Outbox
 from gateway.proof_checks import ProofChecks
 from gateway.proofs import ProofVerifier
 from gateway.publish_service import PublishService
-from gateway.race_facts import RaceRules
+from gateway.race_records import RaceRules
 from gateway.root_hash import BlockHasher, BlockSummary
 from gateway.standby_gate import StandbyGate
 from gateway.standby_watch import StandbyWatch
