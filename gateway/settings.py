@@ -148,11 +148,7 @@ class Settings:
         "stream.version", WholeNumber(0, 255), 1, "Stream version in the stream file's header."
     )
     stream_serve_damaged: bool = row(
-        "stream.serve_damaged",
-        Switch(),
-        False,
-        "Start also where full pages of the stream file are damaged that the index of bookmarks knows: they "
-        "are not served, all others are. Without it such a start is refused.",
+        "stream.serve_damaged", Switch(), False, "Start past damaged full pages; all other pages are served."
     )
 
     # --- publish --------------------------------------------------------------------------------------------
