@@ -136,10 +136,7 @@ class Settings:
 
     # --- stream ---------------------------------------------------------------------------------------------
     stream_type: int = row(
-        "stream.type",
-        WholeNumber(0, _U64_MAX),
-        1,
-        "Stream type in the stream file's header; clients name it.",
+        "stream.type", WholeNumber(0, _U64_MAX), 1, "Stream type in the file's header; clients name it."
     )
     stream_system_id: int = row(
         "stream.system_id", WholeNumber(0, _U64_MAX), 137, "System id in the stream file's header."
