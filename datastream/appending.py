@@ -297,6 +297,11 @@ class Appender:
             self._fail(step, self._file.committed, error)
         self._flushed = new
 
+    @property
+    def flushed(self) -> tuple[int, int]:
+        """The totals that are on disk; after `shorten`, what that was given."""
+        return self._flushed
+
     def note_dropped(self, dropped_end: int) -> None:
         """Remember what a truncation dropped: from `total_length` to `dropped_end`."""
         self._damage = _Damage(dirty_end=dropped_end, header=False, in_doubt=False)

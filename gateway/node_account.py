@@ -23,6 +23,7 @@ from gateway.findings import ADVICE, Facts, Finding, FindingBook, look
 from gateway.following import Following
 from gateway.ledger import Ledger
 from gateway.limits import HEALTH_CHECK_SECONDS
+from gateway.logs import tell_left_out
 from gateway.metrics import Metrics
 from gateway.node_service import INSTANCE_KEY
 from gateway.page_facts import gather_status, standby_facts
@@ -161,6 +162,7 @@ class NodeAccount:
             sent_before_bytes, sent_bytes = sent_bytes, self._tcp_server.bytes_sent
             self.metrics.tcp_sent_bytes.inc(sent_bytes - sent_before_bytes)
             self.metrics.show_role(self._keeper.phase.value)
+            tell_left_out()
             show_readiness(not any(finding.is_problem for finding in self._findings()))
             await asyncio.sleep(HEALTH_CHECK_SECONDS)
 
@@ -192,5 +194,6 @@ class NodeAccount:
             lack=in_flight.lack_of(self._conductor.next_to_store),
             stored_seconds=None if acknowledged_at is None else now - acknowledged_at,
             refused_message=self._refused_messages.recent,
+            backing_off=tuple(arbiter.reputations.backing_off(self._conductor.now_ns())),
             processor=self._processor.words,
         )
