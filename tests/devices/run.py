@@ -30,6 +30,7 @@ from datastream.errors import DatastreamError
 from datastream.layout import Entry
 from datastream.streamer import DataStreamer
 from gateway.block import Block
+from gateway.errors import Fatal
 from gateway.ledger import Ledger
 from publishers.client import ClientOptions
 from publishers.machine import SECOND_NS, MachineLimits
@@ -261,17 +262,24 @@ async def _run_node(folder: Path, kind: str, seed: int) -> Outcome:
         outcome.acknowledged = max(publisher.acknowledged, default=-1) + 1
         device.unmount()
         device.mount()
-        ledger = Ledger.open(data_dir)
-        last = -1 if ledger.last_number is None else ledger.last_number
-        outcome.expect(
-            last + 1 >= outcome.acknowledged, f"{outcome.acknowledged} acknowledged, {last + 1} there"
-        )
-        for number in range(last + 1):
-            stored = ledger.read_block(number)
-            is_same = stored is not None and Block(number, stored.items) == blocks[number]
-            outcome.expect(is_same, f"block {number} has other bytes")
-        ledger.close()
+        try:
+            _check_blocks(data_dir, blocks, outcome)
+        except (DatastreamError, Fatal) as error:
+            outcome.wrong.append(f"after mounting: {error}")
     return outcome
+
+
+def _check_blocks(data_dir: Path, blocks: list[Block], outcome: Outcome) -> None:
+    """Compare the blocks on the device with those that were published."""
+    ledger = Ledger.open(data_dir)
+    last = -1 if ledger.last_number is None else ledger.last_number
+    words = f"{outcome.acknowledged} acknowledged, {last + 1} on the device"
+    outcome.expect(last + 1 >= outcome.acknowledged, words)
+    for number in range(last + 1):
+        stored = ledger.read_block(number)
+        is_same = stored is not None and Block(number, stored.items) == blocks[number]
+        outcome.expect(is_same, f"block {number} has other bytes")
+    ledger.close()
 
 
 async def _tell_story(
