@@ -36,6 +36,7 @@ from datastream.fingerprint import is_of_stream
 from datastream.header_check import inspect_header
 from datastream.layout import StreamHeader, encode_header_page, file_size_of
 from datastream.limits import BOOKMARKS_CHECKED_AT_OPEN_MAX, BOOKMARKS_KEPT_AT_OPEN_MAX
+from datastream.page_sums import kept_sums
 from datastream.recovery import (
     Access,
     Action,
@@ -211,6 +212,7 @@ def _recover(file: StreamFile, bookmarks: BookmarkIndex, options: OpeningOptions
         if action is Action.FINISH_UPDATE:
             assert patch is not None  # else it would not be unfinished
             write_recorded(file.disk, patch)
+            appender.running_sum.stop()
             file.load()
         elif action is Action.CHECK_PAGES:
             if not file.is_walked:
@@ -223,11 +225,14 @@ def _recover(file: StreamFile, bookmarks: BookmarkIndex, options: OpeningOptions
             if action is Action.REBUILD_BOOKMARKS:
                 if index_state is IndexState.FOREIGN and patch is None:
                     _logger.warning(_FOREIGN, file.path, bookmarks_folder(file.path).name)
+                sums = kept_sums(bookmarks, patch)
                 bookmarks.wipe()
+                bookmarks.notes.put_all(sums)
                 if patch is None and is_kept_for_another(record):
                     bookmarks.put_update_record(record)
             bookmarks.rebuild(to_index)
     file.tables = bookmarks
+    file.sums.open(bookmarks.notes, file.full_count)
     if options.access is Access.WRITE:
         appender.flush_found()
     return appender

@@ -45,6 +45,7 @@ from datastream.layout import (
 )
 from datastream.limits import FULL_CHECK_PAGES_MAX, READ_AHEAD_BYTES
 from datastream.page_index import PageIndex
+from datastream.page_sums import PageSums
 from datastream.page_tables import NoPageTables, PageTable, PageTables
 from datastream.pages import PageFault, PageWalk, find_entry, find_position, walk_page
 from datastream.recovery import TailState
@@ -87,6 +88,8 @@ class StreamFile:
         """Why opening would refuse the file, until it is known whether an unfinished update is the reason."""
         self.tables: PageTables = NoPageTables()
         """What earlier openings learned of pages; set once the folder beside the file is open."""
+        self.sums = PageSums(self)
+        """Whether pages are as they were written; looked at once the stream is open."""
         self.is_walked = False
         """Whether `load` walked every page."""
 
@@ -138,6 +141,12 @@ class StreamFile:
         fresh = StreamFile(self.path, self.disk, self.header(self.committed))
         fresh.load()
         self.index = fresh.index
+        self.sums.cut(self.full_count)
+
+    @property
+    def full_count(self) -> int:
+        """How many pages are full: those before the one with the last committed byte."""
+        return max(pages_used(self.totals[0]) - 1, 0)
 
     def _check_page_head(self, page_number: int) -> int:
         """Return the number of the page's first entry; it must follow from the page before."""
@@ -162,8 +171,12 @@ class StreamFile:
             raise EntriesDisagree(self.path, lowest, offset, f"entry number {number}", expected)
         return number
 
-    def walk(self, page_number: int) -> PageWalk:
+    def walk(self, page_number: int, *, is_checked: bool = True) -> PageWalk:
         """Walk a used page, remember what was learned, and return it.
+
+        Args:
+            page_number: of the page.
+            is_checked: False takes one that is not as it was written, if its entries can be followed.
 
         Raises:
             EntriesDisagree: the page's entries do not lead to the next page, or to the end of the stream.
@@ -173,8 +186,11 @@ class StreamFile:
         end = min(committed.total_length - start, PAGE_SIZE)
         try:
             first_number = index.first_numbers[page_number]
-            walk = walk_page(self._read_whole(end, start, first_number), first_number, end)
+            if is_checked:
+                self.sums.require(page_number)
+            walk = walk_page(self._read_whole(end, start, first_number, is_checked=False), first_number, end)
         except PageFault as fault:
+            self._note_fault(page_number, index, fault)
             raise self._disagree(fault, start) from fault
         is_last = page_number + 1 >= pages_used(committed.total_length)
         following = _entries_end(index, page_number, committed)
@@ -191,21 +207,37 @@ class StreamFile:
                 self.tables.put_table(page_number, table)
         return walk
 
+    def _note_fault(self, page_number: int, index: PageIndex, fault: PageFault) -> None:
+        """Have a full page not served whose entries cannot be followed, if the stream was not truncated."""
+        with self.changes.lock:
+            if self.index is index:
+                self.sums.found_fault(page_number, fault)
+
     def read(self, size: int, offset: int) -> bytes:
-        """Read bytes of committed entries, each of them whole."""
+        """Read bytes of committed entries, each of them whole; of a page that was not checked, too."""
         return self.changes.read(self.disk, size, offset)
 
-    def _read_whole(self, size: int, offset: int, number: int) -> bytes:
+    def read_checked(self, size: int, offset: int) -> bytes:
+        """Read the same of one page.
+
+        Raises:
+            PageDamaged: the page is not as it was written.
+        """
+        self.sums.require(page_number_of(offset))
+        return self.changes.read(self.disk, size, offset)
+
+    def _read_whole(self, size: int, offset: int, number: int, *, is_checked: bool = True) -> bytes:
         """Read as `read`, and refuse a file that ends before: somebody else has cut it.
 
         Args:
             number: of the entry at `offset`.
+            is_checked: see `walk`.
 
         Raises:
             EntryNotFound: the stream was truncated meanwhile, before that entry.
             EntriesDisagree: the file is shorter than its header says.
         """
-        data = self.read(size, offset)
+        data = self.read_checked(size, offset) if is_checked else self.read(size, offset)
         if len(data) == size:
             return data
         total_entries = self.committed.total_entries
@@ -238,7 +270,7 @@ class StreamFile:
             return None
         near, position, _ = index.nearest(page_number, table.checkpoints, entries_end - 1)
         start = page_start(page_number)
-        tail = self.read(min(table.data_end + 1, PAGE_SIZE) - position, start + position)
+        tail = self.read_checked(min(table.data_end + 1, PAGE_SIZE) - position, start + position)
         size = table.data_end - position
         try:
             find_position(tail[:size], near, entries_end, entries_end)
@@ -554,7 +586,7 @@ class StreamFile:
         index = self.index
         table = self._checkpoints(page_number, index)
         near, position = index.nearest_position(page_number, table, offset - start)
-        data = self.read(end - start - position, start + position)
+        data = self.read_checked(end - start - position, start + position)
         try:
             _, found = find_entry(data, near, offset - start - position)
         except PageFault as fault:

@@ -57,6 +57,7 @@ class Kind(Enum):
     CERTIFICATE = "certificate"
     CONNECTIONS = "connections"
     MESSAGE_TOO_LONG = "message too long"
+    BAD_PAGE = "bad page"
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +159,14 @@ ADVICE: Final[dict[Kind, Advice]] = {
         "Messages are refused",
         is_problem=False,
     ),
+    # The chain goes on, and all but the page is served: a node that took itself out of service for it would
+    # have the others do its work, and might be the last one.
+    Kind.BAD_PAGE: Advice(
+        "Nothing, while a peer heals it. Else give the node a peer that has these blocks (peers), or restore "
+        "a backup; and look at the disk (smartctl, dmesg).",
+        "A page is bad",
+        is_problem=False,
+    ),
 }
 
 
@@ -216,6 +225,8 @@ class Facts:
     """Since a block was acknowledged; None: none was, since the node started."""
     refused_message: str | None = None
     """What message was refused for its length, if one was of late."""
+    bad_pages: tuple[str, ...] = ()
+    """Damaged pages of the stream file, in words."""
 
 
 Seen = tuple[Kind, str]
@@ -298,6 +309,8 @@ def _notes(facts: Facts) -> list[Seen]:
         seen.append((Kind.CONNECTIONS, "; ".join(facts.door)))
     if facts.refused_message is not None:
         seen.append((Kind.MESSAGE_TOO_LONG, facts.refused_message))
+    if facts.bad_pages:
+        seen.append((Kind.BAD_PAGE, "; ".join(facts.bad_pages)))
     return seen
 
 

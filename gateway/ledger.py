@@ -90,6 +90,7 @@ class Ledger:
     def __init__(self, data_dir: Path, streamer: DataStreamer) -> None:
         self.data_dir = data_dir
         self.streamer = streamer
+        streamer.sums.adopts = False  # a page without a sum gets one when its blocks are proven
         self.first_number: int | None = None
         """The first block that the stream holds; None while it is empty."""
         self.chain = Chain()

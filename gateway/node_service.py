@@ -164,8 +164,10 @@ async def ask_status(
 class BlockAccessService:
     """Serves `getBlock`."""
 
-    def __init__(self, ledger: Ledger) -> None:
+    def __init__(self, ledger: Ledger, ensure: Callable[[int], None] = lambda number: None) -> None:
+        """`ensure` raises where a block is not what was committed; called in a thread, before it is read."""
         self._ledger = ledger
+        self._ensure = ensure
         self._shares = AnswerShares(ACCESS_BYTES_MAX, ACCESS_ADDRESS_BYTES_MAX)
         self._reading = asyncio.Semaphore(ACCESS_READS_MAX)
 
@@ -215,6 +217,7 @@ class BlockAccessService:
 
     def _read(self, number: int) -> bytes:
         """Make the answer with a block that is held; in a thread."""
+        self._ensure(number)
         stored = self._ledger.read_block(number)
         assert stored is not None
         block = block_pb2.Block(items=stored.items)

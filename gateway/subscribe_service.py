@@ -19,6 +19,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -106,16 +107,23 @@ class SubscribeService:
         first_number: where an empty ledger begins; None: with whatever comes.
         metrics: is told of everything.
         limits: the settings.
+        ensure: see `BlockReader`.
     """
 
     def __init__(
-        self, ledger: Ledger, first_number: int | None, metrics: Metrics, limits: SubscribeLimits
+        self,
+        ledger: Ledger,
+        first_number: int | None,
+        metrics: Metrics,
+        limits: SubscribeLimits,
+        *,
+        ensure: Callable[[int], None] = lambda number: None,
     ) -> None:
         self._ledger = ledger
         self._first_number = first_number
         self._metrics = metrics
         self._limits = limits
-        self._reader = BlockReader(ledger.streamer, limits.item_set_bytes)
+        self._reader = BlockReader(ledger.streamer, limits.item_set_bytes, ensure=ensure)
         # Sending has no pace that could be seen here: who takes nothing is cut off.
         self._shares = MessageShares(
             *(SENDING_BYTES_MAX, SENDING_BYTES_MAX),
