@@ -225,7 +225,7 @@ def _recover(file: StreamFile, bookmarks: BookmarkIndex, options: OpeningOptions
             if action is Action.REBUILD_BOOKMARKS:
                 if index_state is IndexState.FOREIGN and patch is None:
                     _logger.warning(_FOREIGN, file.path, bookmarks_folder(file.path).name)
-                sums = kept_sums(bookmarks, patch)
+                sums = kept_sums(bookmarks, file.disk, file.full_count, patch)
                 bookmarks.wipe()
                 bookmarks.notes.put_all(sums)
                 if patch is None and is_kept_for_another(record):

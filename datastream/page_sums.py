@@ -6,10 +6,9 @@
               page cache (`scrub`); not with each read after that
     changed   with an update in place; forgotten with a truncation, and where the index is made anew
 
-    UNKNOWN ──check──► GOOD                     its sum fits
-                   ├─► UNSUMMED                 it has none, and is served as it is: an older folder, another
-                   │                            program's pages. `adopt` gives it one
-                   └─► BAD ──heal──► GOOD       its sum does not fit: it is not read, nor sent
+    UNKNOWN ──check──► GOOD                  its sum fits; or it had none, was proven, and has one now
+                   ├─► UNSUMMED              it has none, and nobody proves it: it is read as it is
+                   └─► BAD ──heal──► GOOD    its sum does not fit: it is not read, nor sent
 
 The page that is being filled has no sum. A page whose copy in memory does not fit is read from the disk once
 more, and one whose copy on the disk does not fit is written again from memory, where that is sound.
@@ -80,8 +79,7 @@ class PageState(IntEnum):
     BAD = 4
 
 
-_READABLE = PageState.GOOD | PageState.UNSUMMED
-_GOOD, _BAD, _UNSUMMED = int(PageState.GOOD), int(PageState.BAD), int(PageState.UNSUMMED)
+_GOOD = int(PageState.GOOD)
 
 
 class ScrubResult(IntEnum):
@@ -118,24 +116,40 @@ class _ThisThread(threading.local):
 
     waits = True
     """It may read a page from the disk to check it; else `require` raises PageUnchecked."""
+    proves = False
+    """It proves a page, and reads others for that, whether they were checked or not."""
 
 
 this_thread = _ThisThread()
 
 
-def kept_sums(bookmarks: BookmarkIndex, patch: Patch | None) -> dict[bytes, bytes]:
-    """Return the sums that stay when an index is made anew: with an unfinished update, all but its page's.
+def kept_sums(
+    bookmarks: BookmarkIndex, disk: Disk, full_count: int, patch: Patch | None
+) -> dict[bytes, bytes]:
+    """Return the sums that stay when an index is made anew.
 
-    For any other reason none: the entries may be others than those that were summed.
+    It may be of another stream, or of entries that another program has replaced; or of this one, of which a
+    few bytes rotted away that it was known by. So the last full page that has a sum decides: where that fits,
+    all before it are those that were summed.
+
+    Args:
+        bookmarks: with the index as it was.
+        disk: the stream file.
+        full_count: how many pages are full.
+        patch: an update that was finished now; its page's sum is of before.
     """
-    if patch is None:
-        return {}
     try:
         sums = bookmarks.stored_notes(SUM_KEY)
     except BookmarksUnavailable:
         return {}
-    sums.pop(SUM_KEY + _U64.pack(page_number_of(patch.offset)), None)
-    return sums
+    if patch is not None:
+        sums.pop(SUM_KEY + _U64.pack(page_number_of(patch.offset)), None)
+    kept = {key: crc for key, crc in sums.items() if key < SUM_KEY + _U64.pack(full_count)}
+    if not kept:
+        return {}
+    last = max(kept)
+    page = disk.pread(PAGE_SIZE, page_start(_U64.unpack(last[len(SUM_KEY) :])[0]))
+    return kept if _U32.pack(sum_of(page)) == kept[last] else {}
 
 
 class RunningSum:
@@ -201,14 +215,22 @@ class PageSums:
     def __init__(self, file: SummedFile) -> None:
         self.bad: dict[int, BadPage] = {}
         """The pages that are not served."""
+        self.prover: Callable[[int], object] | None = None
+        """Proves a page without a sum, and calls `adopt` or `found_fault`; see `prove_with`."""
         self.adopts = True
-        """Whether a page without a sum gets one as soon as its entries are sound; else `adopt` is called."""
+        """Whether a page without a sum gets one because its entries are sound, where there is no prover."""
         self.on_change: Callable[[], None] = lambda: None
         """Called, in any thread, when `bad` has changed."""
         self.lock = threading.RLock()
         self._file = file
         self._notes: Notes | None = None
         self._states = bytearray()
+        self._readable = PageState.GOOD | PageState.UNSUMMED
+
+    def prove_with(self, prover: Callable[[int], object]) -> None:
+        """Have pages without a sum proven before they are read, from now on."""
+        self.prover = prover
+        self._readable = PageState.GOOD
 
     def open(self, notes: Notes, full_count: int) -> None:
         """Begin to check pages, when the stream is open.
@@ -243,13 +265,15 @@ class PageSums:
             OSError: the disk cannot be read.
         """
         try:
-            if self._states[page_number] & _READABLE:
+            if self._states[page_number] & self._readable:
                 return
         except IndexError:  # the page that is being filled
             return
         bad = self.bad.get(page_number)
         if bad is not None:
             raise bad.error(self._file.path)
+        if this_thread.proves:
+            return
         if not this_thread.waits:
             raise PageUnchecked(page_number)
         self.check(page_number)
@@ -327,7 +351,12 @@ class PageSums:
                 self._note_bad(page_number, f"CRC32C {found:08x}", f"{expected:08x}, as when it was written")
 
     def _meet_unsummed(self, page_number: int, data: bytes) -> None:
-        """Look at a page without a sum: it gets one if its entries are sound and nobody proves them."""
+        """Look at a page without a sum: it gets one if it is proven, or, where nobody can, if it is sound."""
+        if self.prover is not None:
+            self.prover(page_number)
+            if self.state(page_number) is PageState.UNKNOWN:  # it cannot be: a page beside it is bad
+                self._set(page_number, PageState.GOOD)
+            return
         if not self.adopts:
             self._set(page_number, PageState.UNSUMMED)
             return

@@ -2,7 +2,7 @@
 
 A page with a sum needs nothing of this to be read: its bytes are those of the commit, before which each
 block was verified. Of a page without one (a folder of an earlier version, an index that was made anew) the
-blocks are hashed once, before it is first read over gRPC or when the scrubber comes to it:
+blocks are hashed once, before it is first read, or when the scrubber comes to it:
 
     each block comes to the root hash in its end, in one of its layouts,
     its footer names the root hash of the block before it, and what lies behind a page's last entry is zeros
@@ -19,6 +19,7 @@ Source: design.md, "What must always hold", 3; wire.md section 7.
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -28,7 +29,7 @@ from datastream import DataStreamer
 from datastream.errors import PageDamaged
 from datastream.layout import HEADER_PAGE_SIZE, PAGE_SIZE, Committed, page_start
 from datastream.operation import OperationGroup
-from datastream.page_sums import PageState
+from datastream.page_sums import PageState, this_thread
 from datastream.pages import PageFault
 from datastream.past_cache import drop_cached
 from gateway.block_layout import (
@@ -40,9 +41,13 @@ from gateway.block_layout import (
     legacy_bookmark_of,
 )
 from gateway.errors import BlockRefused, ItemError, LayoutError
+from gateway.logs import fields
 from gateway.root_hash import BlockHasher, BlockSummary
 
 __all__ = ["BlocksOfPage", "PageBlocks", "PageBuilder", "root_of"]
+
+
+log = logging.getLogger(__name__)
 
 
 class HeldBlocks(Protocol):
@@ -90,7 +95,8 @@ class PageBlocks:
 
     def __init__(self, ledger: HeldBlocks) -> None:
         self._ledger = ledger
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
+        ledger.streamer.sums.prove_with(self.prove)
         self._tail_page = ledger.streamer.sums.full_count
         """The page that was being filled when the stream was opened."""
         self._tail_end = ledger.streamer.committed.total_entries
@@ -135,39 +141,30 @@ class PageBlocks:
     # --- whether they are what was committed ----------------------------------------------------------------
 
     def ensure(self, entry_number: int) -> None:
-        """Prove the page of a committed entry, unless it has a sum, or was proven; blocks, in a thread.
+        """Prove the blocks on the page that was being filled when the stream was opened, once; in a thread.
+
+        Full pages are proven by their sums, or by `prove` before they are read.
 
         Raises:
-            PageDamaged, LayoutError: it is not what was committed.
+            LayoutError: the entry is of a block that is not what was committed.
             datastream.DatastreamError, OSError: it cannot be read.
         """
-        sums = self._ledger.streamer.sums
         page_number = self._ledger.streamer.page_of_entry(entry_number)
         if page_number == self._tail_page and entry_number < self._tail_end:
             self._ensure_tail(entry_number)
-            return
-        sums.require(page_number)
-        if sums.state(page_number) is PageState.UNSUMMED:
-            with self._lock:
-                if sums.state(page_number) is PageState.UNSUMMED:
-                    self.prove(page_number)
-            sums.require(page_number)
 
     def ensure_block(self, number: int) -> None:
-        """Do the same for all pages of a block that the ledger holds."""
+        """Do the same for the end of a block that the ledger holds."""
         streamer = self._ledger.streamer
-        start, end = streamer.get_bookmark(bookmark_of(number)), streamer.committed.total_entries
+        end = streamer.committed.total_entries
         if number != self._ledger.last_number:
             end = streamer.get_bookmark(bookmark_of(number + 1))
-        for page_number in range(streamer.page_of_entry(start), streamer.page_of_entry(end - 1) + 1):
-            first = streamer.sums.first_number(page_number)
-            self.ensure(max(start, first))
+        self.ensure(end - 1)
 
     def _ensure_tail(self, entry_number: int) -> None:
         with self._lock:
             if self._tail_faults is None:
-                faults, _ = self._look(self._tail_page)
-                self._tail_faults = faults
+                self._tail_faults, _ = self._look(self._tail_page)
         for fault in self._tail_faults:
             if fault.first_entry <= entry_number < fault.entries_end:
                 raise LayoutError(
@@ -177,27 +174,38 @@ class PageBlocks:
     def prove(self, page_number: int) -> bool:
         """Look at the blocks of a page without a sum; return whether it has one now.
 
-        Pages that these blocks fill get theirs, too. A wrong block makes its pages without a sum bad.
+        Pages that these blocks fill get theirs, too. A wrong block makes its pages without a sum bad. Where a
+        page beside this one is bad, it cannot be proven.
 
         Raises:
-            datastream.DatastreamError, OSError: pages around it cannot be read, so it cannot be proven.
+            OSError: the disk cannot be read.
         """
-        streamer = self._ledger.streamer
-        sums = streamer.sums
+        sums = self._ledger.streamer.sums
+        with self._lock:
+            before, this_thread.proves = this_thread.proves, True
+            try:
+                if not sums.has_sum(page_number) and sums.state(page_number) is not PageState.BAD:
+                    self._prove(page_number)
+            except PageDamaged as error:
+                log.warning("page cannot be proven", extra=fields(page=page_number, got=str(error)))
+            finally:
+                this_thread.proves = before
+        return sums.has_sum(page_number)
+
+    def _prove(self, page_number: int) -> None:
+        sums = self._ledger.streamer.sums
         faults, blocks = self._look(page_number)
         if blocks is None:
-            return False
+            return
         for fault in faults:
             for page in self._pages(fault.first_entry, fault.entries_end):
-                if sums.state(page) is PageState.UNSUMMED or page == page_number:
-                    what = PageFault(fault.first_entry, 0, fault.what, "what was committed")
-                    sums.found_fault(page, what)
+                if not sums.has_sum(page):
+                    sums.found_fault(page, PageFault(fault.first_entry, 0, fault.what, "what was committed"))
         for page in self._pages(blocks.origin.total_entries, blocks.entries_end):
             first, end = sums.entry_range(page)
             inside = blocks.origin.total_entries <= first and end <= blocks.entries_end
-            if inside and sums.state(page) is PageState.UNSUMMED:
+            if inside and page not in sums.bad and not sums.has_sum(page):
                 self._adopt(page)
-        return sums.state(page_number) is PageState.GOOD
 
     def _pages(self, first_entry: int, entries_end: int) -> range:
         """Return the full pages that hold these entries."""

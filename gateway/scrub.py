@@ -131,7 +131,6 @@ class Scrubber:
         result = sums.scrub(page_number)
         if result is ScrubResult.UNSUMMED and sums.state(page_number) is not PageState.BAD:
             self._blocks.forget_cached(page_number)
-            sums.require(page_number)
             self._blocks.prove(page_number)
         return result
 

@@ -242,7 +242,7 @@ def test_a_damaged_page_ends_this_client_only(tmp_path: Path, caplog: pytest.Log
             received = await client.read_all()
             assert len(received) <= len(OK)  # nothing of the damaged page
             await asyncio.wait_for(client.ended.wait(), 10)
-            assert "found packet type 9 at entry 1, offset 604113" in caplog.text
+            assert "data page 0, entries 0 to 0: found CRC32C" in caplog.text
 
     asyncio.run(scenario())
 
