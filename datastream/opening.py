@@ -36,7 +36,7 @@ from datastream.fingerprint import is_of_stream
 from datastream.header_check import inspect_header
 from datastream.layout import StreamHeader, encode_header_page, file_size_of
 from datastream.limits import BOOKMARKS_CHECKED_AT_OPEN_MAX, BOOKMARKS_KEPT_AT_OPEN_MAX
-from datastream.page_sums import kept_sums
+from datastream.page_sums import fits, kept_sums, stored_sums
 from datastream.recovery import (
     Access,
     Action,
@@ -191,6 +191,10 @@ def _recover(file: StreamFile, bookmarks: BookmarkIndex, options: OpeningOptions
     file_state = FileState.CONSISTENT if file.refusal is None else FileState.ENTRIES_DISAGREE
     tail_state = TailState.NOT_ZERO if file.refusal is not None else file.tail_state()
     index_state = _index_state(bookmarks, file)
+    if file.refusal is not None and patch is None:
+        _load_around_damage(file, bookmarks, index_state, options)
+        file_state = FileState.CONSISTENT
+        tail_state = file.tail_state()
     appender = Appender(file, options.growth_pages)
     actions = decide(file_state, tail_state, index_state, update_state, options.access)
     covered = bookmarks.covered or 0 if Action.INDEX_MISSING in actions else 0
@@ -233,9 +237,30 @@ def _recover(file: StreamFile, bookmarks: BookmarkIndex, options: OpeningOptions
             bookmarks.rebuild(to_index)
     file.tables = bookmarks
     file.sums.open(bookmarks.notes, file.full_count)
+    for page_number in file.damaged:
+        with contextlib.suppress(EntriesDisagree):  # which is logged, and what its readers are told
+            file.sums.check(page_number)
     if options.access is Access.WRITE:
         appender.flush_found()
     return appender
+
+
+def _load_around_damage(
+    file: StreamFile, bookmarks: BookmarkIndex, index_state: IndexState, options: OpeningOptions
+) -> None:
+    """Learn the pages of a file whose entries disagree because full pages are damaged, if that is all.
+
+    Raises:
+        EntriesDisagree: it is not, or no sum tells.
+    """
+    assert file.refusal is not None
+    refusal = file.refusal
+    is_ours = index_state in (IndexState.LEVEL, IndexState.BEHIND)
+    sums = stored_sums(bookmarks) if is_ours else kept_sums(bookmarks, file.disk, file.full_count)
+    if not sums:
+        raise refusal
+    file.tables = bookmarks
+    file.load(go_on=options.go_on, sums=sums)
 
 
 def _update_record(bookmarks: BookmarkIndex) -> bytes | None:
@@ -254,6 +279,8 @@ def _index_state(bookmarks: BookmarkIndex, file: StreamFile) -> IndexState:
         _logger.warning("%s; the index is made anew", error)
         return IndexState.MISSING
     is_foreign = fingerprint is not None and not is_of_stream(fingerprint, header, file.disk.pread)
+    if is_foreign:  # unless it is the first page, by which a stream is known, that is damaged
+        is_foreign = fits(kept_sums(bookmarks, file.disk, file.full_count), 0, file.disk) is not False
     return index_state_of(covered, highest_number, header.total_entries, is_foreign=is_foreign)
 
 

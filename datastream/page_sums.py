@@ -23,7 +23,7 @@ import logging
 import os
 import struct
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
@@ -47,7 +47,9 @@ __all__ = [
     "PageSums",
     "RunningSum",
     "ScrubResult",
+    "fits",
     "kept_sums",
+    "stored_sums",
     "sum_of",
     "this_thread",
 ]
@@ -123,8 +125,22 @@ class _ThisThread(threading.local):
 this_thread = _ThisThread()
 
 
+def stored_sums(bookmarks: BookmarkIndex) -> dict[bytes, bytes]:
+    """Return the sums in a bookmark folder, key and value; none where it cannot be read."""
+    try:
+        return bookmarks.stored_notes(SUM_KEY)
+    except BookmarksUnavailable:
+        return {}
+
+
+def fits(sums: Mapping[bytes, bytes], page_number: int, disk: Disk) -> bool | None:
+    """Return whether what the file has of a full page fits its sum; None without one."""
+    crc = sums.get(SUM_KEY + _U64.pack(page_number))
+    return None if crc is None else _U32.pack(sum_of(disk.pread(PAGE_SIZE, page_start(page_number)))) == crc
+
+
 def kept_sums(
-    bookmarks: BookmarkIndex, disk: Disk, full_count: int, patch: Patch | None
+    bookmarks: BookmarkIndex, disk: Disk, full_count: int, patch: Patch | None = None
 ) -> dict[bytes, bytes]:
     """Return the sums that stay when an index is made anew.
 
@@ -138,18 +154,12 @@ def kept_sums(
         full_count: how many pages are full.
         patch: an update that was finished now; its page's sum is of before.
     """
-    try:
-        sums = bookmarks.stored_notes(SUM_KEY)
-    except BookmarksUnavailable:
-        return {}
+    sums = stored_sums(bookmarks)
     if patch is not None:
         sums.pop(SUM_KEY + _U64.pack(page_number_of(patch.offset)), None)
     kept = {key: crc for key, crc in sums.items() if key < SUM_KEY + _U64.pack(full_count)}
-    if not kept:
-        return {}
-    last = max(kept)
-    page = disk.pread(PAGE_SIZE, page_start(_U64.unpack(last[len(SUM_KEY) :])[0]))
-    return kept if _U32.pack(sum_of(page)) == kept[last] else {}
+    last = _U64.unpack(max(kept)[len(SUM_KEY) :])[0] if kept else 0
+    return kept if fits(kept, last, disk) else {}
 
 
 class RunningSum:

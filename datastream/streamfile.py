@@ -14,7 +14,7 @@ page's positions come from the `PageTables` beside the bookmarks; a page without
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TypeVar
 
@@ -45,9 +45,17 @@ from datastream.layout import (
 )
 from datastream.limits import FULL_CHECK_PAGES_MAX, READ_AHEAD_BYTES
 from datastream.page_index import PageIndex
-from datastream.page_sums import PageSums
+from datastream.page_sums import PageSums, fits
 from datastream.page_tables import NoPageTables, PageTable, PageTables
-from datastream.pages import PageFault, PageWalk, find_entry, find_position, walk_page
+from datastream.pages import (
+    PageFault,
+    PageWalk,
+    columns_of,
+    entries_of,
+    find_entry,
+    find_position,
+    walk_page,
+)
 from datastream.recovery import TailState
 
 __all__ = ["StreamFile"]
@@ -92,6 +100,8 @@ class StreamFile:
         """Whether pages are as they were written; looked at once the stream is open."""
         self.is_walked = False
         """Whether `load` walked every page."""
+        self.damaged: set[int] = set()
+        """Full pages that `load` could not follow, and that do not fit their sums."""
 
     @property
     def committed(self) -> Committed:
@@ -100,12 +110,20 @@ class StreamFile:
 
     # --- opening -----------------------------------------------------------------------------------------
 
-    def load(self, *, whole: bool = False, go_on: Callable[[], None] | None = None) -> None:
+    def load(
+        self,
+        *,
+        whole: bool = False,
+        go_on: Callable[[], None] | None = None,
+        sums: Mapping[bytes, bytes] | None = None,
+    ) -> None:
         """Learn the pages: check each page's head, walk the last page, and all pages of a small file.
 
         Args:
             whole: walk all pages of a large file, too.
             go_on: called before each page that is walked; what it raises ends this.
+            sums: of full pages, where `tables` and these are known to be of this file: a page that does not
+                fit its own is `damaged`, and no reason to refuse the others.
 
         Raises:
             EntriesDisagree: the entries do not lead exactly to the header's totals.
@@ -113,6 +131,7 @@ class StreamFile:
         self.index = PageIndex()
         self.refusal = None
         self.is_walked = False
+        self.damaged = set()
         total_length, total_entries = self.committed
         page_count = pages_used(total_length)
         if page_count == 0:
@@ -123,14 +142,32 @@ class StreamFile:
                 )
             return
         for page_number in range(page_count):
-            self.index.add_page(page_number, self._check_page_head(page_number))
+            try:
+                first_number = self._check_page_head(page_number)
+            except EntriesDisagree:
+                table = self.tables.get_table(page_number)
+                if not self._is_damaged(page_number, sums) or table is None:
+                    raise
+                first_number = table.first_number
+            self.index.add_page(page_number, first_number)
         walk_from = 0 if whole or page_count <= FULL_CHECK_PAGES_MAX else page_count - 1
         for page_number in range(walk_from, page_count):
             if go_on is not None:
                 go_on()
-            walk = self.walk(page_number)
+            try:
+                walk = self.walk(page_number)
+            except EntriesDisagree:
+                if not self._is_damaged(page_number, sums):
+                    raise
         self.index.fill_page(page_count - 1, walk.checkpoints)
-        self.is_walked = walk_from == 0
+        self.is_walked = walk_from == 0 and not self.damaged
+
+    def _is_damaged(self, page_number: int, sums: Mapping[bytes, bytes] | None) -> bool:
+        """Note whether a page is full and does not fit its sum."""
+        if page_number >= self.full_count or not sums or fits(sums, page_number, self.disk) is not False:
+            return False
+        self.damaged.add(page_number)
+        return True
 
     def load_index(self) -> None:
         """Learn the pages again, while readers go on with what was known of them.
@@ -145,7 +182,7 @@ class StreamFile:
 
     @property
     def full_count(self) -> int:
-        """How many pages are full: those before the one with the last committed byte."""
+        """How many pages are full: all but the last."""
         return max(pages_used(self.totals[0]) - 1, 0)
 
     def _check_page_head(self, page_number: int) -> int:
@@ -468,11 +505,14 @@ class StreamFile:
         while number < end_number:
             place, data = self._settled(self._read_on, number, place, size_wanted)
             index, offset, end = place
-            first_number = number
-            for entry in self._whole_entries(data, offset, number, end_number):
-                yield entry
-                number += 1
-                offset += ENTRY_HEAD_SIZE + len(entry.data)
+            first_number, first_offset = number, offset
+            try:
+                for entry in entries_of(data, number, end_number):
+                    yield entry
+                    number += 1
+                    offset += ENTRY_HEAD_SIZE + len(entry.data)
+            except PageFault as fault:
+                raise self._disagree(fault, first_offset) from fault
             if number == first_number and len(data) == end - offset:
                 raise EntriesDisagree(
                     self.path, number, offset, "an entry past the end", "an entry that ends before"
@@ -518,56 +558,19 @@ class StreamFile:
         offset, _, _ = self._find(number, committed)
         end = self.data_end(page_number_of(offset), committed.total_length)
         data = self._read_whole(min(end - offset, size_wanted + _COLUMNS_SLACK), offset, number)
-        types, column = self._columns(data, offset, number, size_wanted)
-        if not types:  # a long entry
-            types, column = self._columns(
-                self._read_whole(end - offset, offset, number), offset, number, size_wanted
-            )
+        try:
+            types, column = columns_of(data, number, size_wanted)
+            if not types:  # a long entry
+                types, column = columns_of(
+                    self._read_whole(end - offset, offset, number), number, size_wanted
+                )
+        except PageFault as fault:
+            raise self._disagree(fault, offset) from fault
         if not types:
             raise EntriesDisagree(
                 self.path, number, offset, "an entry past the end", "an entry that ends before"
             )
         return types, column
-
-    def _columns(
-        self, data: bytes, offset: int, number: int, size_wanted: int
-    ) -> tuple[list[int], list[bytes]]:
-        """Cut `data`, read at `offset`, into the entries that it holds whole."""
-        unpack_head = ENTRY_HEAD.unpack_from
-        types: list[int] = []
-        column: list[bytes] = []
-        position, head_end, size_left = 0, len(data) - ENTRY_HEAD_SIZE, size_wanted
-        while position <= head_end and (size_left > 0 or not types):
-            packet_type, size, entry_type, got = unpack_head(data, position)
-            if packet_type != PACKET_DATA or got != number or not ENTRY_HEAD_SIZE <= size <= PAGE_SIZE:
-                raise self._no_entry(number, offset + position, packet_type, got, size)
-            following = position + size
-            if following > len(data):
-                break
-            types.append(entry_type)
-            column.append(data[position + ENTRY_HEAD_SIZE : following])
-            position, number, size_left = following, number + 1, size_left - size + ENTRY_HEAD_SIZE
-        return types, column
-
-    def _no_entry(self, number: int, offset: int, packet_type: int, got: int, size: int) -> EntriesDisagree:
-        """Say that what lies at `offset` is not the head of entry `number`."""
-        found = f"packet type {packet_type}, number {got}, length {size}"
-        return EntriesDisagree(self.path, number, offset, found, f"entry {number}")
-
-    def _whole_entries(self, data: bytes, offset: int, number: int, end_number: int) -> Iterator[Entry]:
-        """Yield the entries up to `end_number` that `data`, read at `offset`, holds whole."""
-        unpack_head = ENTRY_HEAD.unpack_from
-        position, head_end = 0, len(data) - ENTRY_HEAD_SIZE
-        while position <= head_end and number < end_number:
-            packet_type, size, entry_type, got = unpack_head(data, position)
-            if packet_type != PACKET_DATA or got != number or not ENTRY_HEAD_SIZE <= size <= PAGE_SIZE:
-                raise self._no_entry(number, offset + position, packet_type, got, size)
-            next_position = position + size
-            if next_position > len(data):
-                return
-            yield Entry(entry_type, number, data[position + ENTRY_HEAD_SIZE : next_position])
-            position = next_position
-            number += 1
 
     def boundary_from(self, offset: int) -> int:
         """Return the first offset at or after `offset` where an entry begins, or where its page's data ends.
