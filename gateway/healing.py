@@ -62,7 +62,6 @@ class Healer:
         message_bytes_max: the longest message of a peer that is taken.
         stall_seconds: a peer that sends nothing for so long is left.
         tls: how peers are connected to.
-        pause_seconds: the first pause (tests).
     """
 
     def __init__(
@@ -75,7 +74,6 @@ class Healer:
         message_bytes_max: int = MESSAGE_BYTES_DEFAULT,
         stall_seconds: float = 10.0,
         tls: ClientTls | None = None,
-        pause_seconds: float = PAUSE_SECONDS,
     ) -> None:
         self._ledger = ledger
         self._sums = ledger.streamer.sums
@@ -88,7 +86,6 @@ class Healer:
         )
         self._stall_seconds = stall_seconds
         self._tls = tls
-        self._pause_seconds = pause_seconds
         self._changed = asyncio.Event()
         self._on_page: dict[int, BlocksOfPage | None] = {}
         self._reasons: dict[int, str] = {}
@@ -124,13 +121,13 @@ class Healer:
 
     async def run(self) -> None:
         """Heal what is bad, and what becomes bad, until cancelled."""
-        pause_seconds = self._pause_seconds
+        pause_seconds = PAUSE_SECONDS
         while True:
             self._changed.clear()
             for page_number in sorted(self._sums.bad):
                 await self._heal(page_number)
             if not self._sums.bad:
-                pause_seconds = self._pause_seconds
+                pause_seconds = PAUSE_SECONDS
                 await self._changed.wait()
                 continue
             try:

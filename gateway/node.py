@@ -23,7 +23,7 @@ from functools import partial
 
 from datastream import StreamServer
 from datastream.disk import Disk
-from datastream.errors import AddressUnavailable
+from datastream.errors import AddressUnavailable, PageDamaged
 from gateway.addresses import Address
 from gateway.admission import Admission
 from gateway.conductor import Conductor
@@ -345,7 +345,11 @@ class Node:
                 "no ledger key: the ledger id that block 0 publishes will be believed, whatever it is",
                 extra=fields(pin_it_with="--ledger-key tss:id=HEX"),
             )
-        last_block = await asyncio.to_thread(look_at_last_block, self.ledger, verifier)
+        last_block = None
+        try:
+            last_block = await asyncio.to_thread(look_at_last_block, self.ledger, verifier)
+        except PageDamaged as error:  # its end, which the next block has to fit, was read
+            log.error("the last block cannot be looked at", extra=fields(got=str(error)))
         if last_block is not None:
             self.ledger.learn(last_block.layout)
             self._lack = last_block.lack

@@ -84,8 +84,12 @@ class Scrubber:
         return _PLACE.unpack(kept) if kept is not None and len(kept) == _PLACE.size else (0, 0.0)
 
     def _keep_place(self) -> None:
-        """Have the place written with the next commit, or when the stream is closed."""
-        self._streamer.notes.put(PLACE_KEY, _PLACE.pack(self.next_page, self._passed_at))
+        """Have the place written with the next commit, or when the stream is closed.
+
+        A bad page is before it: it is found at once by the next start.
+        """
+        place = min((self.next_page, *self._streamer.sums.bad))
+        self._streamer.notes.put(PLACE_KEY, _PLACE.pack(place, self._passed_at))
 
     async def run(self) -> None:
         """Scrub until cancelled."""
