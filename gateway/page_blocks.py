@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -164,7 +163,7 @@ class PageBlocks:
     def _ensure_tail(self, entry_number: int) -> None:
         with self._lock:
             if self._tail_faults is None:
-                self._tail_faults, _ = self._look(self._tail_page)
+                self._tail_faults, _, _ = self._look(self._tail_page)
         for fault in self._tail_faults:
             if fault.first_entry <= entry_number < fault.entries_end:
                 raise LayoutError(
@@ -194,21 +193,20 @@ class PageBlocks:
 
     def _prove(self, page_number: int) -> None:
         sums = self._ledger.streamer.sums
-        faults, blocks = self._look(page_number)
-        if blocks is None:
-            return
+        faults, begin, proven_end = self._look(page_number)
         for fault in faults:
             for page in self._pages(fault.first_entry, fault.entries_end):
                 if not sums.has_sum(page):
                     sums.found_fault(page, PageFault(fault.first_entry, 0, fault.what, "what was committed"))
-        for page in self._pages(blocks.origin.total_entries, blocks.entries_end):
+        for page in self._pages(begin, proven_end):
             first, end = sums.entry_range(page)
-            inside = blocks.origin.total_entries <= first and end <= blocks.entries_end
-            if inside and page not in sums.bad and not sums.has_sum(page):
+            if begin <= first and end <= proven_end and page not in sums.bad and not sums.has_sum(page):
                 self._adopt(page)
 
     def _pages(self, first_entry: int, entries_end: int) -> range:
         """Return the full pages that hold these entries."""
+        if first_entry >= entries_end:
+            return range(0)
         streamer = self._ledger.streamer
         end = min(streamer.page_of_entry(entries_end - 1) + 1, streamer.sums.full_count)
         return range(streamer.page_of_entry(first_entry), end)
@@ -227,32 +225,30 @@ class PageBlocks:
         """Have a page read from the disk when it is looked at next."""
         drop_cached(self._ledger.streamer.fileno(), PAGE_SIZE, page_start(page_number))
 
-    def _look(self, page_number: int) -> tuple[list[_Fault], BlocksOfPage | None]:
-        """Hash the blocks of a page; return what is wrong with them, and which they are."""
+    def _look(self, page_number: int) -> tuple[list[_Fault], int, int]:
+        """Hash the blocks of a page; return what is wrong with them, and from which entry to which they are.
+
+        Behind one that is no block, nothing is looked at.
+        """
         blocks = self.of_page(page_number)
         if blocks is None:
-            return [], None
+            return [], 0, 0
         faults: list[_Fault] = []
+        decoder, begin = BlockDecoder(), blocks.origin.total_entries
+        begun = begin
         previous = self._ledger.root_hash_at(blocks.first - 1) if blocks.first else None
-        for stored, first_entry, entries_end in self._stored(blocks, faults):
-            what = _what_is_wrong(stored, previous)
-            if what is not None:
-                faults.append(_Fault(first_entry, entries_end, what))
-            previous = stored.root_hash
-        return faults, blocks
-
-    def _stored(self, blocks: BlocksOfPage, faults: list[_Fault]) -> Iterator[tuple[StoredBlock, int, int]]:
-        """Yield the blocks with their entries; one that is no block ends it, and is a fault up to the end."""
-        decoder, begun = BlockDecoder(), blocks.origin.total_entries
-        for entry in self._ledger.streamer.read_entries(begun, blocks.entries_end):
+        for entry in self._ledger.streamer.read_entries(begin, blocks.entries_end):
             try:
                 stored = decoder.feed(entry.type, entry.data)
             except LayoutError as error:
-                faults.append(_Fault(begun, blocks.entries_end, str(error)))
-                return
+                faults.append(_Fault(begun, entry.number + 1, str(error)))
+                break
             if stored is not None:
-                yield stored, begun, entry.number + 1
-                begun = entry.number + 1
+                what = _what_is_wrong(stored, previous)
+                if what is not None:
+                    faults.append(_Fault(begun, entry.number + 1, what))
+                previous, begun = stored.root_hash, entry.number + 1
+        return faults, begin, begun
 
 
 def _summary_of(number: int, items: tuple[bytes, ...]) -> BlockSummary:

@@ -86,9 +86,9 @@ class Scrubber:
     def _keep_place(self) -> None:
         """Have the place written with the next commit, or when the stream is closed.
 
-        A bad page is before it: it is found at once by the next start.
+        A bad page goes before it: the next start is to find it at once.
         """
-        place = min((self.next_page, *self._streamer.sums.bad))
+        place = min(self._streamer.sums.bad, default=self.next_page)
         self._streamer.notes.put(PLACE_KEY, _PLACE.pack(place, self._passed_at))
 
     async def run(self) -> None:
