@@ -1,4 +1,4 @@
-"""Checking a whole stream: every entry, the padding, the tail, and the bookmarks both ways.
+"""Checking a whole stream: pages and their sums, entries, padding, the tail, and the bookmarks both ways.
 
 Everything that is wrong is reported, not only the first: where the chain of entries breaks, it is taken up
 again at the next data page, which begins with an entry.
@@ -49,6 +49,8 @@ from datastream.layout import (
     pages_used,
 )
 from datastream.limits import BOOKMARK_SIZE_MAX, CHECK_FINDINGS_MAX
+from datastream.page_sums import page_fits, stored_sums, sum_of
+from datastream.past_cache import read_past_cache
 from datastream.streamer import DataStreamer
 from datastream.updating import record_for
 
@@ -108,6 +110,10 @@ class CheckResult:
     bookmark_count: int = 0
     """Entries that are bookmarks."""
     page_count: int = 0
+    bad_pages: list[int] = field(default_factory=list)
+    """Full pages that do not fit their sums."""
+    unsummed_pages: list[int] = field(default_factory=list)
+    """Full pages without a sum."""
     findings: list[Finding] = field(default_factory=list)
     """The first CHECK_FINDINGS_MAX of each severity: notes must not hide what is to be repaired."""
     counts: dict[Severity, int] = field(default_factory=lambda: dict.fromkeys(Severity, 0))
@@ -245,6 +251,7 @@ class _Walk:
         with contextlib.suppress(BookmarksUnavailable):
             covered = (index.covered or 0) if index is not None else 0
         self._covered = covered
+        self._sums = {} if index is None else stored_sums(index)
         self._met = bytearray(min(header.total_entries, self._end // ENTRY_HEAD_SIZE) // 8 + 1)
         """A bit for each entry that the index points at and that is the bookmark."""
 
@@ -259,13 +266,20 @@ class _Walk:
         if self._next_number != expected:
             what = f"the entries end with number {self._next_number}, the header counts {expected}"
             self._result.add(Severity.DAMAGE, what, offset=self._end, number=self._next_number)
+        if unsummed := self._result.unsummed_pages:
+            what = f"{len(unsummed)} of {max(page_count - 1, 0)} full pages have no checksum yet"
+            self._result.add(Severity.NOTE, what, offset=page_start(unsummed[0]))
         if self._index is not None:
             self._check_index(self._index)
 
     def _walk_page(self, page_number: int, *, is_last: bool) -> None:
         start = page_start(page_number)
         end = min(self._end - start, PAGE_SIZE)
-        page = self._disk.pread(end, start)
+        # Whole, and past the cache: a page that is in memory hides what became of it on the disk.
+        whole = read_past_cache(self._disk.fileno(), PAGE_SIZE, start)
+        if not is_last:
+            self._check_sum(page_number, whole)
+        page = whole[:end]
         position = 0
         while position < end:
             fault, size, entry_type = self._judge(page, position, end)
@@ -280,6 +294,16 @@ class _Walk:
                 return
             self._take(page, position, size, entry_type, start)
             position += size
+
+    def _check_sum(self, page_number: int, page: bytes) -> None:
+        """Compare a full page with its sum; one without is noted at the end, for all together."""
+        fits = page_fits(self._sums, page_number, page)
+        if fits is None:
+            self._result.unsummed_pages.append(page_number)
+        elif not fits:
+            self._result.bad_pages.append(page_number)
+            what = f"data page {page_number} is not as it was written: its CRC32C is {sum_of(page):08x}"
+            self._result.add(Severity.DAMAGE, what, offset=page_start(page_number), number=self._next_number)
 
     def _judge(self, page: bytes, position: int, end: int) -> tuple[str | None, int, int]:
         """Return (what is wrong with the head, size, entry type)."""
@@ -406,7 +430,9 @@ def repair_stream(path: Path, result: CheckResult) -> list[str]:
         StreamInUse: somebody has the stream open.
         DatastreamError: it cannot be opened or written.
     """
-    if result.header is None or result.counts[Severity.DAMAGE] or result.is_sound:
+    if result.header is None or result.counts[Severity.DAMAGE]:
+        return []
+    if result.is_sound and not result.unsummed_pages:
         return []
     wipe = any(
         finding.severity is Severity.FIXABLE and "index" in finding.what for finding in result.findings
@@ -422,7 +448,12 @@ def repair_stream(path: Path, result: CheckResult) -> list[str]:
             index.close()
     with DataStreamer.open(path, stream_type=result.header.stream_type) as streamer:
         entry_count = streamer.committed.total_entries
+        # The check has found nothing wrong with any entry, so that each page is what its sum is to say.
+        for page_number in result.unsummed_pages:
+            streamer.sums.adopt(page_number, streamer.read_bytes(PAGE_SIZE, page_start(page_number)))
     done = []
+    if result.unsummed_pages:
+        done.append(f"made the checksums of {len(result.unsummed_pages)} pages")
     for finding in result.findings:
         if "past the end" in finding.what:
             done.append(f"wrote zeros from offset {finding.offset} on, past the end of the stream")

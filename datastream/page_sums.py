@@ -49,6 +49,7 @@ __all__ = [
     "ScrubResult",
     "fits",
     "kept_sums",
+    "page_fits",
     "stored_sums",
     "sum_of",
     "this_thread",
@@ -133,10 +134,15 @@ def stored_sums(bookmarks: BookmarkIndex) -> dict[bytes, bytes]:
         return {}
 
 
-def fits(sums: Mapping[bytes, bytes], page_number: int, disk: Disk) -> bool | None:
-    """Return whether what the file has of a full page fits its sum; None without one."""
+def page_fits(sums: Mapping[bytes, bytes], page_number: int, page: bytes) -> bool | None:
+    """Return whether the bytes of a full page fit its sum; None without one."""
     crc = sums.get(SUM_KEY + _U64.pack(page_number))
-    return None if crc is None else _U32.pack(sum_of(disk.pread(PAGE_SIZE, page_start(page_number)))) == crc
+    return None if crc is None else _U32.pack(sum_of(page)) == crc
+
+
+def fits(sums: Mapping[bytes, bytes], page_number: int, disk: Disk) -> bool | None:
+    """Return the same of what the file has of the page."""
+    return page_fits(sums, page_number, disk.pread(PAGE_SIZE, page_start(page_number)))
 
 
 def kept_sums(

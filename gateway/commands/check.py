@@ -23,6 +23,7 @@ from gateway.stream_check import BlockCheck
 __all__ = ["command", "stream_file_of"]
 
 _STREAM_FILE_NAME = "datastream.bin"
+_SHOWN_PAGES = 10
 _MARKS = {Severity.DAMAGE: "damage ", Severity.FIXABLE: "fixable", Severity.NOTE: "note   "}
 
 
@@ -31,7 +32,8 @@ _MARKS = {Severity.DAMAGE: "damage ", Severity.FIXABLE: "fixable", Severity.NOTE
 @click.option(
     "--repair",
     is_flag=True,
-    help="Put right what loses nothing committed: make the index of bookmarks anew, zero the tail.",
+    help="Put right what loses nothing committed: make the index of bookmarks and missing checksums anew, "
+    "zero the tail.",
 )
 @click.option(
     "--against",
@@ -159,6 +161,8 @@ def _as_json(
         "entries": result.entry_count,
         "bookmarks": result.bookmark_count,
         "pages": result.page_count,
+        "bad_pages": result.bad_pages,
+        "pages_without_checksum": len(result.unsummed_pages),
         "total_length": header.total_length if header else None,
         "total_entries": header.total_entries if header else None,
         "blocks": blocks.block_count if _holds_blocks(blocks) else None,
@@ -199,3 +203,13 @@ def _print(
         click.echo("sluice check --repair puts all of this right.")
     elif repair and result.counts[Severity.DAMAGE]:
         click.echo("Nothing was repaired: committed bytes are damaged. Take the file from another node.")
+    if result.bad_pages:
+        pages = ", ".join(map(str, result.bad_pages[:_SHOWN_PAGES]))
+        more = (
+            f" and {len(result.bad_pages) - _SHOWN_PAGES} more"
+            if len(result.bad_pages) > _SHOWN_PAGES
+            else ""
+        )
+        click.echo(
+            f"Damaged pages: {pages}{more}. A node heals them from a peer that has their blocks: --peer."
+        )

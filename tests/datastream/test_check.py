@@ -292,3 +292,41 @@ def test_notes_hide_nothing_that_can_be_repaired() -> None:
     result.add(Severity.FIXABLE, "bookmark 61 is not in the index")
     assert result.findings[-1] == Finding(Severity.FIXABLE, "bookmark 61 is not in the index")
     assert len(result.findings) == CHECK_FINDINGS_MAX + 1
+
+
+# --- sums ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def paged(tmp_path: Path) -> Path:
+    """A stream of four full pages and a bit."""
+    path = tmp_path / "p.bin"
+    with DataStreamer.open(path) as streamer:
+        for number in range(45):
+            commit(streamer, bookmark(number), (1, bytes(104_000)), flush=True)
+        assert streamer.sums.full_count == 4
+    return path
+
+
+@pytest.mark.parametrize("position", [70_000, PAGE_SIZE - 1])
+def test_a_damaged_page_is_named_and_not_repaired(paged: Path, position: int) -> None:
+    put(paged, page_start(2) + position, b"\7")
+    result = check_stream(paged)
+    assert result.bad_pages == [2]
+    (line,) = [str(one) for one in result.findings if one.severity is Severity.DAMAGE]
+    assert "data page 2 is not as it was written: its CRC32C is" in line
+    assert line.startswith("entry 40, offset 2101248: ")
+    assert repair_stream(paged, result) == []
+
+
+def test_pages_without_a_sum_are_noted_and_repair_makes_them(paged: Path) -> None:
+    changes = {"sluice/page-sum/" + "\0" * 7 + chr(page): None for page in (1, 3)}
+    change_database(paged.with_name("p.db"), **changes)
+    result = check_stream(paged)
+    assert result.is_sound
+    assert result.unsummed_pages == [1, 3]
+    assert "2 of 4 full pages have no checksum yet" in [one.what for one in result.findings]
+    assert repair_stream(paged, result) == ["made the checksums of 2 pages"]
+    assert check_stream(paged).unsummed_pages == []
+    put(paged, page_start(3) + 9_000, b"\7")
+    assert check_stream(paged).bad_pages == [3]
