@@ -561,7 +561,7 @@ class Settings:
         4 * MIB,
         "Pace at which everything stored is read from the disk and checked, in turn; 0: not at all. 1 TB "
         "takes three days.",
-        unit="bytes per second",
+        unit="bytes",
     )
 
     # --- log ------------------------------------------------------------------------------------------------
