@@ -104,7 +104,7 @@ def transaction(rng: Random, at_ns: int, item_bytes: int) -> Transaction:
     if draw < 0.5:
         topic = _account(_some_account(rng))
         signed = _topic_message(rng, at_ns, payer, fee, topic, item_bytes)
-        changes = _change(_STATE_TOPICS, message(12, message(1, topic)), message(13, message(1, topic)))
+        changes = _change(_STATE_TOPICS, message(12, topic), message(13, message(1, topic)))
         transfers = ((FEE_ACCOUNT, fee), (payer, -fee))
     elif draw < 0.95:
         receiver, amount = _some_account(rng), rng.randrange(1, 1_000_000)

@@ -30,8 +30,6 @@ class ClientRelay(Relay):
         self._answers.allow_table(size)
 
     def _on_grpc_block(self, block: HeaderBlock) -> bytes:
-        if not block.is_whole:
-            return b""
         written = self._rewritten(block, self._requests)
         stream = self._streams.get(block.stream_id)
         if stream is None:
@@ -42,12 +40,7 @@ class ClientRelay(Relay):
             self._grpc_ends(stream)
         return written
 
-    def _on_outside_block(self) -> bytes:
-        block = self._block
-        assert block is not None
-        if not block.is_whole:
-            return b""
-        self._block = None
+    def _on_outside_block(self, block: HeaderBlock) -> bytes:
         written = self._rewritten(block, self._answers)
         stream = self._streams.get(block.stream_id)
         if stream is None:

@@ -234,11 +234,11 @@ class Relay:
         self.cost += HEAD_BYTES + len(payload)
         if self._block is not None:
             self._block.add(kind, flags, stream_id, payload)
-            return self._on_outside_block()
+            return self._take_outside_block(self._block)
         if kind == Kind.HEADERS:
             self.cost += _CALL_COST
             self._block = HeaderBlock.begin(flags, stream_id, payload, self.now_ns)
-            return self._on_outside_block()
+            return self._take_outside_block(self._block)
         if kind == Kind.CONTINUATION:
             raise ConnectionBreach(
                 "header block", got="CONTINUATION without HEADERS", expected="HEADERS in front of it"
@@ -268,8 +268,14 @@ class Relay:
     def _outside_table_size(self, size: int) -> None:
         """The outside lets gRPC's table of header fields have this size."""
 
-    def _on_outside_block(self) -> bytes:
-        """Handle a header block of the outside, once it is whole."""
+    def _take_outside_block(self, block: HeaderBlock) -> bytes:
+        if not block.is_whole:
+            return b""
+        self._block = None
+        return self._on_outside_block(block)
+
+    def _on_outside_block(self, block: HeaderBlock) -> bytes:
+        """Handle a whole header block of the outside; give what goes to gRPC core in its place."""
         raise NotImplementedError
 
     def _on_whole_data(self, flags: int, stream_id: int, payload: memoryview) -> bytes | None:
@@ -431,19 +437,20 @@ class Relay:
     def _grpc_table_size(self, size: int) -> None:
         """gRPC core lets the outside's table of header fields have this size."""
 
-    def _on_grpc_headers(self, kind: int, flags: int, stream_id: int, payload: memoryview) -> bytes | None:
-        """Put a block of gRPC core together; its frames pass where the block is not written anew."""
+    def _on_grpc_headers(self, kind: int, flags: int, stream_id: int, payload: memoryview) -> bytes:
+        """Put a block of gRPC core together: no frame of ours may come between its frames."""
         if self._grpc_block is None:
             self._grpc_block = HeaderBlock.begin(flags, stream_id, payload, self.now_ns)
         else:
             self._grpc_block.add(kind, flags, stream_id, payload)
         block = self._grpc_block
-        if block.is_whole:
-            self._grpc_block = None
+        if not block.is_whole:
+            return b""
+        self._grpc_block = None
         return self._on_grpc_block(block)
 
-    def _on_grpc_block(self, block: HeaderBlock) -> bytes | None:
-        """Handle the block of gRPC core as far as it has come; bytes stand in place of the last frame."""
+    def _on_grpc_block(self, block: HeaderBlock) -> bytes:
+        """Handle a whole header block of gRPC core; give what goes outside in its place."""
         raise NotImplementedError
 
     def _release(self, stream: Stream) -> None:

@@ -168,12 +168,7 @@ class ServerRelay(Relay):
             return go_away(ErrorCode.NO_ERROR, "")
         return passes
 
-    def _on_outside_block(self) -> bytes:
-        block = self._block
-        assert block is not None
-        if not block.is_whole:
-            return b""
-        self._block = None
+    def _on_outside_block(self, block: HeaderBlock) -> bytes:
         fields = self._requests.read(block.fragment)
         stream_id, fragment = block.stream_id, bytes(block.fragment)
         stream = self._streams.get(stream_id)
@@ -211,8 +206,6 @@ class ServerRelay(Relay):
         )
 
     def _on_grpc_block(self, block: HeaderBlock) -> bytes:
-        if not block.is_whole:
-            return b""  # no frame of ours may come between its frames
         fields = dict(self._answers.read(block.fragment))
         if block.ends_stream:
             if fields.get(b"grpc-status") == b"8" and (

@@ -42,6 +42,20 @@ def test_every_transaction_has_its_items_in_order() -> None:
     assert orders == {(4, 5, 7), (4, 5, 6, 7)}
 
 
+def test_the_state_of_a_topic_is_kept_at_its_number() -> None:
+    """The key is a TopicID (shard, realm, number), and no message around one: others' parsers refuse that."""
+    for seed in range(60):
+        for change in list(fields_of(payload_of(transaction(Random(seed), NOON_NS, 400).state_changes)))[1:]:
+            assert isinstance(change.value, bytes)
+            update = shape(change.value, 4)[5]
+            assert isinstance(update, dict)
+            key = update[1]
+            if 12 in key:
+                assert key == {12: {1: None, 2: None, 3: None}}
+                return
+    pytest.fail("no transaction changed a topic")
+
+
 def test_events_name_their_parents() -> None:
     first = payload_of(event_header(Random(1), 5, 2, NOON_NS, events_before=0))
     third = payload_of(event_header(Random(1), 5, 2, NOON_NS, events_before=2))
