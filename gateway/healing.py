@@ -21,7 +21,8 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator, Sequence
-from typing import Final
+from functools import partial
+from typing import Any, Final
 
 from grpc import aio
 
@@ -152,9 +153,7 @@ class Healer:
         for peer in self._peers:
             try:
                 async with asyncio.timeout(ATTEMPT_SECONDS_MAX):
-                    await relayed_if_refused(
-                        peer, lambda peer=peer: self._heal_from(peer, page_number, blocks)
-                    )
+                    await relayed_if_refused(peer, partial(self._heal_from, peer, page_number, blocks))
             except aio.AioRpcError as error:
                 reasons.append(f"{peer}: {error.code().name}: {error.details()}")
             except TimeoutError:
@@ -221,7 +220,7 @@ class Healer:
         try:
             assembler, count = BlockAssembler(first, last), 0
             stub = subscribe_pb2_grpc.BlockStreamSubscribeServiceStub(channel)
-            call = stub.subscribeBlockStream(
+            call: Any = stub.subscribeBlockStream(
                 subscribe_pb2.SubscribeStreamRequest(start_block_number=first, end_block_number=last)
             )
             while not assembler.complete:

@@ -32,10 +32,9 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from datastream import DataStreamer, Entry
+from datastream import DataStreamer, Entry, PageDamaged
 from datastream.bookmarks import OpenDatabase, bookmarks_folder
 from datastream.disk import Disk, RealDisk
-from datastream.errors import PageDamaged
 from datastream.header_check import inspect_header
 from datastream.layout import BOOKMARK_TYPE
 from datastream.streamfile import StreamFile
@@ -428,11 +427,10 @@ class Ledger:
         """Return the number of the block that the stream begins with, from its second bookmark."""
         try:
             entry = self.streamer.get_entry(1)
-        except PageDamaged:  # the node serves all others; the snapshot knows it, too
-            known = _known_chain(self.data_dir)
-            if known is None:
-                raise
-            return known.first_number
+        except PageDamaged:  # all other pages are served
+            with contextlib.suppress(OSError, ValueError, ChainStateError):
+                return Chain.from_state(_unpack((self.data_dir / SNAPSHOT_NAME).read_text())).first_number
+            raise
         if entry.type != BOOKMARK_TYPE or len(entry.data) != len(legacy_bookmark_of(0)):
             raise Fatal(
                 f"stream file {self.data_dir / STREAM_FILE_NAME}, entry 1",
@@ -569,21 +567,16 @@ def _look_for_lost_blocks(data_dir: Path, got: str) -> None:
     Raises:
         Fatal: the snapshot tells of blocks.
     """
-    known = _known_chain(data_dir)
-    if known is not None and known.last_number is not None:
-        raise Fatal(
-            f"stream file {data_dir / STREAM_FILE_NAME}",
-            got=got,
-            expected=f"blocks up to {known.last_number}, as {SNAPSHOT_NAME} beside it says; "
-            "to begin anew, take an empty folder",
-        )
-
-
-def _known_chain(data_dir: Path) -> Chain | None:
-    """Return the chain that the snapshot tells of; None without a whole one."""
+    path = data_dir / SNAPSHOT_NAME
     with contextlib.suppress(OSError, ValueError, ChainStateError):
-        return Chain.from_state(_unpack((data_dir / SNAPSHOT_NAME).read_text("utf-8")))
-    return None
+        last_number = Chain.from_state(_unpack(path.read_text("utf-8"))).last_number
+        if last_number is not None:
+            raise Fatal(
+                f"stream file {data_dir / STREAM_FILE_NAME}",
+                got=got,
+                expected=f"blocks up to {last_number}, as {SNAPSHOT_NAME} beside it says; "
+                "to begin anew, take an empty folder",
+            )
 
 
 def _unpack(text: str) -> Mapping[str, object]:

@@ -384,7 +384,7 @@ def test_memory_that_is_wrong_is_read_anew_from_a_disk_that_is_right(
         disk = streamer._file.disk
         wrong = _Remembering(disk, good[:-1] + b"x")
         streamer._file.disk = wrong  # type: ignore[assignment]
-        streamer._file.sums._read_disk = lambda page: good  # type: ignore[method-assign]
+        sums._read_disk = lambda page_number: good  # type: ignore[method-assign]
         wrong_reads = iter([wrong.pread(PAGE_SIZE, page_start(3))] * 2 + [good] * 9)
         wrong.pread = lambda size, offset: next(wrong_reads)  # type: ignore[method-assign]
         sums.check(3)

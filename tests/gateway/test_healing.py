@@ -20,10 +20,10 @@ from gateway.api import node_pb2
 from gateway.block_layout import BlockDecoder, bookmark_of
 from gateway.node import Node
 from gateway.page_blocks import PageBuilder
-from tests.damage import drop_sums, flip, large_blocks, page_bytes, store, stored_sums
 from tests.gateway.fake_peer import FakePeer, Script, fake_peer, honest, items_of, says, silent
 from tests.gateway.test_node import get
 from tests.nodes import ANSWER_SECONDS, running_node, stream_bytes, wire_to
+from tests.rotten import drop_sums, flip, large_blocks, page_bytes, store, stored_sums
 
 BLOCKS = large_blocks(24, 150_000)
 """About five to a page."""
@@ -115,8 +115,8 @@ def test_a_damaged_page_is_not_served_and_named(
             assert behind >= node.ledger.streamer.sums.entry_range(1)[1]
             assert await over_tcp(node, behind) == [block.items for block in BLOCKS[refused[-1] + 1 :]]
             await until(lambda: bool(node._healer._reasons), "the healer has looked")
-            status, text = await get(node, "/readyz")
-            assert status == 200, text
+            http_status, text = await get(node, "/readyz")
+            assert http_status == 200, text
             words = node._healer.words()
             assert len(words) == 1
             for part in ("datastream.bin", "data page 1, entries ", f"blocks {bad_from} to {refused[-1]}"):

@@ -16,7 +16,7 @@ from gateway.block_layout import bookmark_of
 from gateway.errors import LayoutError
 from gateway.ledger import Ledger
 from gateway.page_blocks import PageBlocks, PageBuilder, root_of
-from tests.damage import drop_sums, flip, large_blocks, page_bytes, store, stored_sums
+from tests.rotten import drop_sums, flip, large_blocks, page_bytes, store, stored_sums
 
 SMALL = large_blocks(40, 90_000)
 LARGE = large_blocks(5, 2_500_000)

@@ -14,7 +14,7 @@ from gateway.ledger import Ledger
 from gateway.metrics import Metrics
 from gateway.page_blocks import PageBlocks
 from gateway.scrub import PLACE_KEPT_PAGES, PLACE_KEY, Scrubber
-from tests.damage import drop_sums, flip, large_blocks, page_bytes, store, stored_sums
+from tests.rotten import drop_sums, flip, large_blocks, page_bytes, store, stored_sums
 
 BLOCKS = large_blocks(12, 400_000)
 PAGES = 7
