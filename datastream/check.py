@@ -49,7 +49,7 @@ from datastream.layout import (
     pages_used,
 )
 from datastream.limits import BOOKMARK_SIZE_MAX, CHECK_FINDINGS_MAX
-from datastream.page_sums import page_fits, stored_sums, sum_of
+from datastream.page_sums import kept_sums, page_fits, stored_sums, sum_of
 from datastream.past_cache import read_past_cache
 from datastream.streamer import DataStreamer
 from datastream.updating import record_for
@@ -251,7 +251,7 @@ class _Walk:
         with contextlib.suppress(BookmarksUnavailable):
             covered = (index.covered or 0) if index is not None else 0
         self._covered = covered
-        self._sums = {} if index is None else stored_sums(index)
+        self._sums = {} if index is None else self._sums_of(index)
         self._met = bytearray(min(header.total_entries, self._end // ENTRY_HEAD_SIZE) // 8 + 1)
         """A bit for each entry that the index points at and that is the bookmark."""
 
@@ -266,7 +266,7 @@ class _Walk:
         if self._next_number != expected:
             what = f"the entries end with number {self._next_number}, the header counts {expected}"
             self._result.add(Severity.DAMAGE, what, offset=self._end, number=self._next_number)
-        if unsummed := self._result.unsummed_pages:
+        if self._index is not None and (unsummed := self._result.unsummed_pages):
             what = f"{len(unsummed)} of {max(page_count - 1, 0)} full pages have no checksum yet"
             self._result.add(Severity.NOTE, what, offset=page_start(unsummed[0]))
         if self._index is not None:
@@ -294,6 +294,14 @@ class _Walk:
                 return
             self._take(page, position, size, entry_type, start)
             position += size
+
+    def _sums_of(self, index: BookmarkIndex) -> dict[bytes, bytes]:
+        """Return the sums, as far as they are of this stream, as an opening finds that out."""
+        with contextlib.suppress(BookmarksUnavailable):
+            fingerprint = index.fingerprint
+            if fingerprint is not None and not is_of_stream(fingerprint, self._header, self._disk.pread):
+                return kept_sums(index, self._disk, max(pages_used(self._end) - 1, 0))
+        return stored_sums(index)
 
     def _check_sum(self, page_number: int, page: bytes) -> None:
         """Compare a full page with its sum; one without is noted at the end, for all together."""
@@ -452,8 +460,6 @@ def repair_stream(path: Path, result: CheckResult) -> list[str]:
         for page_number in result.unsummed_pages:
             streamer.sums.adopt(page_number, streamer.read_bytes(PAGE_SIZE, page_start(page_number)))
     done = []
-    if result.unsummed_pages:
-        done.append(f"made the checksums of {len(result.unsummed_pages)} pages")
     for finding in result.findings:
         if "past the end" in finding.what:
             done.append(f"wrote zeros from offset {finding.offset} on, past the end of the stream")
@@ -461,4 +467,6 @@ def repair_stream(path: Path, result: CheckResult) -> list[str]:
             done.append("finished the update of an entry")
     if wipe or any("bookmark" in finding.what for finding in result.findings):
         done.append(f"made the index of bookmarks anew from {entry_count} entries")
+    if result.unsummed_pages:
+        done.append(f"made the checksums of {len(result.unsummed_pages)} pages")
     return done

@@ -370,8 +370,9 @@ class PageSums:
         """Look at a page without a sum: it gets one if it is proven, or, where nobody can, if it is sound."""
         if self.prover is not None:
             self.prover(page_number)
-            if self.state(page_number) is PageState.UNKNOWN:  # it cannot be: a page beside it is bad
-                self._set(page_number, PageState.GOOD)
+            with self.lock:
+                if page_number not in self.bad:  # proven, or it cannot be, as a page beside it is bad
+                    self._set(page_number, PageState.GOOD)
             return
         if not self.adopts:
             self._set(page_number, PageState.UNSUMMED)

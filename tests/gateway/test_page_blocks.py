@@ -149,3 +149,19 @@ def test_a_root_that_nobody_else_knows() -> None:
         root_of(3, SMALL[3].items, bytes(48))
     with pytest.raises(LayoutError, match="the header of block 3"):
         root_of(4, SMALL[3].items, None)
+
+
+def test_a_page_beside_a_bad_one_that_cannot_be_proven_is_read_as_it_is(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    store(folder, SMALL)
+    drop_sums(folder)
+    flip(folder, 1, PAGE_SIZE - 1)  # in its padding
+    ledger = Ledger.open(folder)
+    first = ledger.streamer.get_entry(1)  # before anybody could prove it
+    PageBlocks(ledger)
+    with pytest.raises(PageDamaged, match="padding"):
+        ledger.streamer.sums.check(1)
+    assert ledger.streamer.get_entry(1) == first
+    assert ledger.streamer.sums.state(0) is PageState.GOOD
+    assert not ledger.streamer.sums.has_sum(0)
+    ledger.close()

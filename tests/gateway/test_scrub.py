@@ -18,7 +18,7 @@ from tests.rotten import drop_sums, flip, large_blocks, page_bytes, store, store
 
 BLOCKS = large_blocks(12, 400_000)
 PAGES = 7
-PACE = 100 * PAGE_SIZE
+PACE = 10 * PAGE_SIZE
 
 
 @pytest.fixture
