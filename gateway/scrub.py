@@ -42,6 +42,8 @@ SCRUB_PASS_SECONDS_MIN: Final = 3600.0
 """A pass over a short stream is over in seconds, and need not be followed by the next at once."""
 PROCESSOR_SHARE_MAX: Final = 0.05
 """Of one processor: pages without a sum cost so much that they are read more slowly than the pace says."""
+UNPROVEN_PAUSE_SECONDS: Final = 60.0
+"""The same where pages could not be proven, because others beside them were bad."""
 PLACE_KEPT_PAGES: Final = 64
 """After so many pages the place is kept: at most so many are read twice after a kill."""
 PLACE_KEY: Final = b"sluice/scrubbed-up-to"
@@ -79,6 +81,8 @@ class Scrubber:
         self._pass_seconds_min = pass_seconds_min
         self._sleep = sleep
         self._thread = ThreadPoolExecutor(1, "scrub")
+        self._unproven_count = 0
+        """Pages of this pass that could not be proven: beside a bad one, which may be healed by now."""
         self.next_page, self._passed_at = self._kept_place()
         metrics.scrub_pass_end.set(self._passed_at)
 
@@ -102,8 +106,9 @@ class Scrubber:
             if self.next_page >= self._streamer.sums.full_count:
                 if self.next_page:
                     self._end_pass()
-                await self._sleep(max(self._page_seconds, begun_at + self._pass_seconds_min - loop.time()))
-                begun_at = loop.time()
+                seconds = UNPROVEN_PAUSE_SECONDS if self._unproven_count else self._pass_seconds_min
+                await self._sleep(max(self._page_seconds, begun_at + seconds - loop.time()))
+                begun_at, self._unproven_count = loop.time(), 0
                 continue
             looked_at = loop.time()
             worked_seconds = await self._look_at(self.next_page)
@@ -144,7 +149,7 @@ class Scrubber:
         result = sums.scrub(page_number)
         if result is ScrubResult.UNSUMMED and sums.state(page_number) is not PageState.BAD:
             self._blocks.forget_cached(page_number)
-            self._blocks.prove(page_number)
+            self._unproven_count += not self._blocks.prove(page_number)
         return result, time.thread_time() - begun_at
 
     def close(self) -> None:

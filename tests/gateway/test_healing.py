@@ -17,7 +17,7 @@ import pytest
 from datastream import StreamClient
 from datastream.errors import CommandRefused, ConnectionEnded, EntriesDisagree
 from datastream.layout import PAGE_SIZE, Committed, page_start
-from gateway import healing
+from gateway import healing, scrub
 from gateway.addresses import Address, parse_address
 from gateway.api import node_pb2
 from gateway.block_layout import BlockDecoder, bookmark_of
@@ -37,6 +37,7 @@ Code = node_pb2.BlockResponse.Code
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Peers that cannot heal a page now are asked again at once."""
     monkeypatch.setattr(healing, "PAUSE_SECONDS", 0.05)
+    monkeypatch.setattr(scrub, "UNPROVEN_PAUSE_SECONDS", 0.05)
 
 
 @pytest.fixture(scope="module")
@@ -406,6 +407,7 @@ def test_damage_anywhere_on_full_pages_is_never_served_and_always_healed(
             sums = node.ledger.streamer.sums
             ended = node.metrics.scrub_pass_end
             await until(lambda: ended._value.get() > 0 and not sums.bad, "healed")
+            await until(lambda: all(sums.has_sum(page) for page in range(5)), "proven")
             assert await over_tcp(node) == [block.items for block in BLOCKS]
 
     try:
