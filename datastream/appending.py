@@ -14,21 +14,25 @@ Invariants
   - Nothing of an uncommitted operation is below the `total_length` on disk.
   - What lies past `total_length`, and past what was begun, is zero whenever no commit runs, or `_damage`
     remembers that it is not.
-  - Data whose flush failed is written again before the next flush, and the header behind it: the kernel
-    forgets which pages were dirty when a flush fails, so that flushing again would succeed without having
-    written them.
+  - A flush that failed is never trusted again: the kernel takes what it was to write for written, and so
+    says every later flush. Before anything else is flushed, header, entries from the block of the last byte
+    that is surely on disk, and zeros behind them are on disk by `Disk.rewrite`, past the page cache, and no
+    page of what is behind the end stays in the cache.
 
 Source: design.md, "Durability and speed"; wire.md 1.
 """
 
 from __future__ import annotations
 
+import errno
 import logging
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from typing import NoReturn
 
+from datastream.disk import Disk
 from datastream.errors import CommitFailed
 from datastream.layout import (
     HEADER_OFFSET,
@@ -42,13 +46,13 @@ from datastream.layout import (
     page_start,
     pages_used,
 )
-from datastream.limits import ROOM_BYTES, ROOM_OPERATION_BYTES_MAX
+from datastream.limits import COMPARED_AT_OPEN_BYTES, ROOM_BYTES, ROOM_OPERATION_BYTES_MAX
 from datastream.operation import OperationGroup, WrittenGroup
 from datastream.page_sums import RunningSum
 from datastream.page_tables import PageTable
 from datastream.streamfile import StreamFile
 
-__all__ = ["COMMIT_STEPS", "Appender", "CommitStep"]
+__all__ = ["COMMIT_STEPS", "Appender", "CommitStep", "rewrite_lost"]
 
 _logger = logging.getLogger(__name__)
 _TOTALS = struct.Struct(">QQ")
@@ -113,8 +117,8 @@ class _Damage:
     """Past `total_length`, bytes before this offset may not be zero."""
     header: bool
     """The header on disk may be the new one."""
-    rewrite: bool
-    """A flush failed: what was committed without a flush has to be written again."""
+    in_doubt: bool
+    """A flush failed: what was written since the last good one is not on disk before it is proved to be."""
 
 
 class Appender:
@@ -142,6 +146,8 @@ class Appender:
         if file.totals[0] > HEADER_PAGE_SIZE:
             start = page_start(file.full_count)
             self.running_sum.begin(self._disk.pread(file.totals[0] - start, start), file.totals[0])
+        self.on_failed_flush: Callable[[], None] = lambda: None
+        """Told of each flush that failed: what else is on that disk is in doubt, too."""
 
     def write(self, group: OperationGroup, *, flush: bool) -> tuple[int, int]:
         """Do steps 0 to 4 of a commit; return the new totals, which the caller then publishes.
@@ -301,7 +307,7 @@ class Appender:
 
     def note_dropped(self, dropped_end: int) -> None:
         """Remember what a truncation dropped: from `total_length` to `dropped_end`."""
-        self._damage = _Damage(dirty_end=dropped_end, header=False, rewrite=False)
+        self._damage = _Damage(dirty_end=dropped_end, header=False, in_doubt=False)
 
     def clear_dropped(self) -> None:
         """Zero what a truncation dropped, if the disk lets us; else the next commit does."""
@@ -312,30 +318,54 @@ class Appender:
         """Have on disk what opening has found committed, before anybody is told of it.
 
         The process that wrote it may have been killed between a commit's header and its flush; then the
-        header is in the page cache, and a power failure would take it back. It is written again, since a
-        flush that failed in that process may have left it there clean.
+        header is in the page cache, and a power failure would take it back. Or the disk refused a flush of
+        that process: the cache outlives it, and holds what is not on disk, also in pages that never will be.
+        So none of its pages behind the end is kept, header and last block are written past it, and the last
+        COMPARED_AT_OPEN_BYTES before are compared with the disk.
 
         Raises:
-            OSError: the disk refused.
+            OSError: the disk refused, or holds other bytes.
         """
-        self._disk.pwrite(self._header_prefix + _pack_totals(*self._file.committed), HEADER_OFFSET)
-        self._disk.fdatasync()
+        disk, total_length = self._disk, self._file.committed.total_length
+        if disk.read_past_cache(_BLOCK_SIZE, 0) is None:
+            disk.pwrite(self._header_prefix + _pack_totals(*self._file.committed), HEADER_OFFSET)
+            disk.fdatasync()
+            return
+        last_block = total_length - total_length % _BLOCK_SIZE
+        first = max(HEADER_PAGE_SIZE, last_block - COMPARED_AT_OPEN_BYTES)
+        for offset in range(first, last_block, _COPY_SIZE):
+            rewrite_lost(disk, min(_COPY_SIZE, last_block - offset), offset)
+        self._rewrite(last_block, total_length)
+        self._rewrite_header()
 
     def flush(self) -> None:
         """Put right what a failed commit left, and have everything that is committed on disk.
 
         Raises:
-            OSError: the disk refused; what was not flushed is written again before the next flush.
+            OSError: the disk refused; what was not flushed is in doubt, until this succeeds.
         """
-        if self._damage is not None:
-            self._repair(self._damage)
+        self.put_right()
         if self._flushed != self._file.totals:
             try:
                 self._disk.fdatasync()
             except OSError:
-                self._damage = _Damage(self._file.committed.total_length, header=False, rewrite=True)
+                self.doubt()
                 raise
             self._flushed = self._file.totals
+
+    def put_right(self) -> None:
+        """Put right what a failed commit left.
+
+        Raises:
+            OSError: the disk refused; the next commit tries again.
+        """
+        if self._damage is not None:
+            self._repair(self._damage)
+
+    def doubt(self) -> None:
+        """Take note that a flush failed, of whatever in the file."""
+        self._damage = _Damage(self._file.committed.total_length, header=False, in_doubt=True)
+        self.on_failed_flush()
 
     def adopt(self, group: OperationGroup | WrittenGroup) -> None:
         """Tell the page index about the pages and checkpoints of a group whose header was written."""
@@ -390,16 +420,17 @@ class Appender:
 
     def _restore(self, step: CommitStep, new: tuple[int, int]) -> None:
         """Remember what a failed commit left, and put it right now if the disk lets us."""
-        before = self._damage
+        before, is_flush = self._damage, step in (CommitStep.FLUSH_ENTRIES, CommitStep.FLUSH_HEADER)
         # Or the next commit of that length would go without a flush.
         self._flushed = min(self._flushed, self._file.totals)
         self._damage = _Damage(
             dirty_end=max(new[0], before.dirty_end if before else 0),
             header=step in (CommitStep.HEADER, CommitStep.FLUSH_HEADER)
             or (before is not None and before.header),
-            rewrite=step in (CommitStep.FLUSH_ENTRIES, CommitStep.FLUSH_HEADER)
-            or (before is not None and before.rewrite),
+            in_doubt=is_flush or (before is not None and before.in_doubt),
         )
+        if is_flush:
+            self.on_failed_flush()
         self._try_to_repair(self._damage)
 
     def _try_to_repair(self, damage: _Damage) -> None:
@@ -413,24 +444,51 @@ class Appender:
     def _repair(self, damage: _Damage) -> None:
         committed = self._file.committed
         kept_end = committed.total_length if self.begun is None else self.begun[0]
-        if damage.header:
+        if damage.header and not damage.in_doubt:
             # First of all, and flushed: a new header over zeroed entries could not be opened.
             self._disk.pwrite(self._header_prefix + _pack_totals(*committed), HEADER_OFFSET)
-            self._flush_repair(damage)
-        self._zero(kept_end, min(damage.dirty_end, self._size))
-        if damage.rewrite and self._flushed[0] < kept_end:
-            self._write_again(self._flushed[0], kept_end)
-            self._flush_repair(damage)
-            # The failed flush forgot the header, too. After its entries, for the flush that follows.
-            self._disk.pwrite(self._header_prefix + _pack_totals(*committed), HEADER_OFFSET)
+            try:
+                self._disk.fdatasync()
+            except OSError:
+                damage.in_doubt = True
+                self.on_failed_flush()
+                raise
+        if damage.in_doubt:
+            self._prove(kept_end)
+        else:
+            self._zero(kept_end, min(damage.dirty_end, self._size))
         self._damage = None
 
-    def _flush_repair(self, damage: _Damage) -> None:
-        try:
-            self._disk.fdatasync()
-        except OSError:
-            damage.rewrite = True  # it forgot what was committed without a flush
-            raise
+    def _prove(self, kept_end: int) -> None:
+        """Have on disk past the page cache what the file should hold, from the last byte surely there on.
+
+        The header first: a new one over zeros could not be opened.
+        """
+        self._rewrite_header()
+        flushed_end = min(self._flushed[0], kept_end)
+        self._rewrite(flushed_end - flushed_end % _BLOCK_SIZE, kept_end)
+        self._flushed = self._file.totals
+
+    def _rewrite_header(self) -> None:
+        page = bytearray(self._disk.pread(_BLOCK_SIZE, 0))
+        page[HEADER_OFFSET : HEADER_OFFSET + HEADER_SIZE] = self._header_prefix + _pack_totals(
+            *self._file.committed
+        )
+        self._disk.rewrite(bytes(page), 0)
+
+    def _rewrite(self, start: int, end: int) -> None:
+        """Have on disk past the page cache what it holds from `start` to `end`, and zeros behind that.
+
+        Args:
+            start: a multiple of a block's size.
+            end: of what is kept.
+        """
+        for offset in range(start, end, _COPY_SIZE):
+            data = self._disk.pread(min(_COPY_SIZE, end - offset), offset)
+            self._disk.rewrite(data + bytes(-len(data) % _BLOCK_SIZE), offset)
+        self._disk.discard(end + -end % _BLOCK_SIZE)
+        self._room_end = min(self._room_end, end)
+        self._disk.fdatasync()
 
     def _zero(self, start: int, end: int) -> None:
         """Make the bytes from `start` to `end`, which are past `total_length`, zero again.
@@ -451,7 +509,35 @@ class Appender:
             self._disk.truncate(self._size)
             self._room_end = min(self._room_end, rest_end)
 
-    def _write_again(self, start: int, end: int) -> None:
-        """Mark the bytes from `start` to `end` dirty again, by writing what the page cache holds of them."""
-        for offset in range(start, end, _COPY_SIZE):
-            self._disk.pwrite(self._disk.pread(min(_COPY_SIZE, end - offset), offset), offset)
+
+def rewrite_lost(disk: Disk, size: int, offset: int) -> int | None:
+    """Write past the page cache what it holds and the disk has lost; nothing where they are the same.
+
+    A write that was lost leaves zeros: those of a hole, of blocks that were found and not written, or of room
+    for small commits. Anything else is none, and there is no telling which of the two is right.
+
+    Args:
+        disk: open for writing.
+        size: bytes, a multiple of 4,096.
+        offset: a multiple of 4,096.
+
+    Returns:
+        The offset of the first block that was lost; None when none was.
+
+    Raises:
+        OSError: the disk refused, or holds other bytes that are not zeros.
+    """
+    first = None
+    cached, on_disk = disk.pread(size, offset), disk.read_past_cache(size, offset)
+    if on_disk is None or cached == on_disk:
+        return None
+    for at in range(0, size, _BLOCK_SIZE):
+        block, found = cached[at : at + _BLOCK_SIZE], on_disk[at : at + _BLOCK_SIZE]
+        if block == found:
+            continue
+        if any(old not in (0, new) for old, new in zip(found, block, strict=True)):
+            what = f"the page cache and the disk hold different bytes at offset {offset + at}"
+            raise OSError(errno.EIO, what)
+        disk.rewrite(block, offset + at)
+        first = offset + at if first is None else first
+    return first

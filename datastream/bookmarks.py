@@ -35,7 +35,8 @@ from typing import Any
 import plyvel
 
 from datastream.errors import BookmarksUnavailable, DatastreamError
-from datastream.folder_lock import FolderLock, SharedFolderLock
+from datastream.folder_lock import FolderLock, OtherFolderLocks, SharedFolderLock, bookmarks_folder
+from datastream.leveldb_log import open_leveldb
 from datastream.limits import BOOKMARK_SIZE_MAX, REBUILD_BATCH_BOOKMARKS, REOPEN_ROOM_BYTES
 from datastream.notes import Notes
 from datastream.page_tables import PageTable, decode_table, encode_table
@@ -72,18 +73,6 @@ OpenDatabase = Callable[[str], Any]
 """Opens the LevelDB in a folder; a test gives one that fails."""
 
 
-def _open_leveldb(folder: str) -> Any:
-    # Batches are not flushed: a power failure may leave a hole in the log, with later ones behind it. LevelDB
-    # would pass over the hole, and the later ones say that all entries are covered.
-    # Its name as bytes: a file name need not be UTF-8, and plyvel refuses a text that is none.
-    return plyvel.DB(os.fsencode(folder), create_if_missing=True, paranoid_checks=True)
-
-
-def bookmarks_folder(stream_path: Path) -> Path:
-    """Return the folder of a stream's bookmarks: the path up to the first `.` in the name, plus `.db`."""
-    return stream_path.with_name(stream_path.name.split(".", 1)[0] + ".db")
-
-
 class BookmarkIndex:
     """The bookmarks of one stream, locked for this opener.
 
@@ -100,7 +89,7 @@ class BookmarkIndex:
     """
 
     def __init__(
-        self, stream_path: Path, open_database: OpenDatabase = _open_leveldb, *, read_only: bool = False
+        self, stream_path: Path, open_database: OpenDatabase = open_leveldb, *, read_only: bool = False
     ) -> None:
         self.folder = bookmarks_folder(stream_path)
         self._open_database = open_database
@@ -121,12 +110,13 @@ class BookmarkIndex:
         self._sync_next = False
         """The next batch has to be on disk: older contents of the DB would contradict the stream."""
         self.failed = False
-        """A write failed: the DB has to be opened again before the next."""
+        """A write failed, or may have: the DB has to be opened again before the next."""
         self.fingerprint_at: Callable[[int], bytes] | None = None
         """Returns the fingerprint of so many entries of the stream; once there is one."""
         self.damage: str | None = None
         """What was wrong with a DB that was replaced by an empty one."""
         self._shared_lock: SharedFolderLock | None = None
+        self._other_locks: OtherFolderLocks | None = None
         self._copy: tempfile.TemporaryDirectory[str] | None = None
         if read_only:
             self._shared_lock = SharedFolderLock(stream_path, self.folder)
@@ -134,6 +124,7 @@ class BookmarkIndex:
         try:
             self._lock = FolderLock(stream_path, self.folder)
             try:
+                self._other_locks = OtherFolderLocks(stream_path, None if read_only else self._lock)
                 self._open()
                 with contextlib.suppress(BookmarksUnavailable):  # opening the stream finds that again
                     self._written_covered = self.covered
@@ -141,7 +132,7 @@ class BookmarkIndex:
                 self._lock.release()
                 raise
         except BaseException:
-            self._release_copy()
+            self._release_others()
             raise
 
     def _copy_folder(self) -> None:
@@ -154,11 +145,14 @@ class BookmarkIndex:
                 for path in self.folder.glob(pattern):
                     shutil.copyfile(path, copy / path.name)
         except OSError as error:
-            self._release_copy()
+            self._release_others()
             raise BookmarksUnavailable(self.folder, error.strerror or str(error)) from error
         self.folder = copy
 
-    def _release_copy(self) -> None:
+    def _release_others(self) -> None:
+        """Let go of all but the lock on the folder that is written, and of the copy."""
+        if self._other_locks is not None:
+            self._other_locks.release()
         if self._copy is not None:
             self._copy.cleanup()
             self._copy = None
@@ -261,8 +255,7 @@ class BookmarkIndex:
             with self._guard, self._database.iterator() as pairs:
                 for _, (key, value) in zip(range(count_max + 1), pairs, strict=False):
                     if len(key) <= BOOKMARK_SIZE_MAX and len(value) == _U64.size:
-                        number = _U64.unpack(value)[0]
-                        highest = number if highest is None else max(highest, number)
+                        highest = max(_U64.unpack(value)[0], -1 if highest is None else highest)
         except (plyvel.Error, RuntimeError) as error:
             raise BookmarksUnavailable(self.folder, error) from error
         return highest
@@ -534,12 +527,20 @@ class BookmarkIndex:
             )
             raise BookmarksUnavailable(self.folder, what)
 
+    def doubt(self) -> None:
+        """Take note that a flush failed on this disk: LevelDB does not hear that its log was not written.
+
+        Opened again, it puts what its log says into new files, and flushes them.
+        """
+        self.failed = True
+
     def _look_for_room(self) -> None:
         """Refuse to close the DB where opening it again would fail: one that refuses writes can be read."""
         try:
             with tempfile.TemporaryFile(dir=self.folder.parent) as file:
                 file.write(bytes(REOPEN_ROOM_BYTES))
                 file.flush()
+                os.fdatasync(file.fileno())
         except OSError as error:
             raise BookmarksUnavailable(self.folder, error.strerror or str(error)) from error
 
@@ -576,7 +577,7 @@ class BookmarkIndex:
                 self._close_database()
         finally:
             self._lock.release()
-            self._release_copy()
+            self._release_others()
 
 
 class _Closed:

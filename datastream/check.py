@@ -5,7 +5,8 @@ again at the next data page, which begins with an entry.
 
     severity   meaning
     DAMAGE     committed bytes are not what they should be; nothing here can bring them back
-    FIXABLE    the tail or the index: `repair` puts it right and loses nothing committed
+    FIXABLE    the tail, the index, or bytes that only the page cache still has: `repair` puts it right and
+               loses nothing committed
     NOTE       allowed, and worth knowing
 
 Bookmarks are compared without holding them in memory: every bookmark entry of the stream must be in the
@@ -26,9 +27,12 @@ from enum import Enum
 from pathlib import Path
 from typing import Protocol
 
+from datastream.appending import rewrite_lost
 from datastream.bookmarks import BookmarkIndex, bookmarks_folder
 from datastream.disk import Disk, RealDisk
 from datastream.errors import BookmarksUnavailable, StreamFileUnavailable
+from datastream.file_lock import lock_stream_file
+from datastream.file_system import has_no_disk
 from datastream.fingerprint import is_of_stream
 from datastream.layout import (
     BOOKMARK_TYPE,
@@ -45,6 +49,7 @@ from datastream.layout import (
     Entry,
     StreamHeader,
     decode_header,
+    page_number_of,
     page_start,
     pages_used,
 )
@@ -55,6 +60,9 @@ from datastream.streamer import DataStreamer
 from datastream.updating import record_for
 
 __all__ = ["CheckResult", "EntryVisitor", "Finding", "Severity", "check_stream", "repair_stream"]
+
+_BLOCK_SIZE = 4096
+_ONLY_IN_MEMORY = "only in memory"
 
 
 class Severity(Enum):
@@ -156,9 +164,11 @@ def check_stream(
         try:
             disk = RealDisk(path, writable=False)
             stack.callback(disk.close)
+            lock_stream_file(path, disk.fileno(), shared=True)
             index = _open_index(path, result)
             if index is not None:
                 stack.callback(index.close)
+            _compare_with_disk(disk, HEADER_PAGE_SIZE, 0, result)
             header = _check_header(disk, result)
             if header is not None:
                 result.header = header
@@ -183,6 +193,37 @@ def _open_index(path: Path, result: CheckResult) -> BookmarkIndex | None:
         result.add(Severity.FIXABLE, f"the index is damaged: {index.damage}")
         return None
     return index
+
+
+# --- memory and disk -------------------------------------------------------------------------------------
+
+
+def _compare_with_disk(disk: RealDisk, size: int, offset: int, result: CheckResult) -> None:
+    """Report what the page cache holds and the disk does not: all else that is looked at comes from the cache.
+
+    A flush that failed leaves such bytes; they are lost with the next start of the machine.
+    """
+    cached = disk.pread(size, offset)
+    on_disk = disk.read_past_cache(size + -size % _BLOCK_SIZE, offset)
+    if on_disk is None:
+        if offset == 0 and not has_no_disk(disk.fileno()):
+            what = "this file system lets nobody read past the page cache: what the disk holds is not known"
+            result.add(Severity.NOTE, what)
+        return
+    if cached == on_disk[:size]:
+        return
+    pairs = zip(cached, on_disk, strict=False)
+    places = [(at, found) for at, (expected, found) in enumerate(pairs) if found != expected]
+    first, last = offset + places[0][0], offset + places[-1][0]
+    if offset == 0:
+        what = "the header in memory is not that of the disk, which opening takes: its flush failed"
+        result.add(Severity.FIXABLE, what, offset=first)
+    elif not any(found for _, found in places):
+        what = f"the bytes up to offset {last} are {_ONLY_IN_MEMORY}: the disk has zeros in their place"
+        result.add(Severity.FIXABLE, what, offset=first)
+    else:
+        what = f"memory and the disk hold different bytes up to offset {last}"
+        result.add(Severity.DAMAGE, what, offset=first)
 
 
 # --- the header ------------------------------------------------------------------------------------------
@@ -275,11 +316,10 @@ class _Walk:
     def _walk_page(self, page_number: int, *, is_last: bool) -> None:
         start = page_start(page_number)
         end = min(self._end - start, PAGE_SIZE)
-        # Whole, and past the cache: a page that is in memory hides what became of it on the disk.
-        whole = read_past_cache(self._disk.fileno(), PAGE_SIZE, start)
+        _compare_with_disk(self._disk, end, start, self._result)
+        page = self._disk.pread(end, start)
         if not is_last:
-            self._check_sum(page_number, whole)
-        page = whole[:end]
+            self._check_sum(page_number, page)
         position = 0
         while position < end:
             fault, size, entry_type = self._judge(page, position, end)
@@ -306,6 +346,12 @@ class _Walk:
     def _check_sum(self, page_number: int, page: bytes) -> None:
         """Compare a full page with its sum; one without is noted at the end, for all together."""
         fits = page_fits(self._sums, page_number, page)
+        if fits:  # in memory; what the disk has counts, but for what `_compare_with_disk` knows to repair
+            on_disk = read_past_cache(self._disk.fileno(), PAGE_SIZE, page_start(page_number))
+            differs = [
+                at for at in range(0, PAGE_SIZE, 4096) if on_disk[at : at + 4096] != page[at : at + 4096]
+            ]
+            fits = not any(any(on_disk[at : at + 4096]) for at in differs)
         if fits is None:
             self._result.unsummed_pages.append(page_number)
         elif not fits:
@@ -454,12 +500,15 @@ def repair_stream(path: Path, result: CheckResult) -> list[str]:
                 index.put_update_record(record)
         finally:
             index.close()
+    done = []
     with DataStreamer.open(path, stream_type=result.header.stream_type) as streamer:
         entry_count = streamer.committed.total_entries
         # The check has found nothing wrong with any entry, so that each page is what its sum is to say.
         for page_number in result.unsummed_pages:
             streamer.sums.adopt(page_number, streamer.read_bytes(PAGE_SIZE, page_start(page_number)))
-    done = []
+        for finding in result.findings:
+            if _ONLY_IN_MEMORY in finding.what and finding.offset is not None:
+                done.append(_write_only_copy(path, finding.offset))
     for finding in result.findings:
         if "past the end" in finding.what:
             done.append(f"wrote zeros from offset {finding.offset} on, past the end of the stream")
@@ -470,3 +519,17 @@ def repair_stream(path: Path, result: CheckResult) -> list[str]:
     if result.unsummed_pages:
         done.append(f"made the checksums of {len(result.unsummed_pages)} pages")
     return done
+
+
+def _write_only_copy(path: Path, offset: int) -> str:
+    """Write a data page from memory where the disk has lost bytes of it; return what was done.
+
+    Raises:
+        StreamFileUnavailable: the disk refuses, or holds other bytes.
+    """
+    with contextlib.closing(RealDisk(path)) as disk:
+        try:
+            rewrite_lost(disk, PAGE_SIZE, page_start(page_number_of(offset)))
+        except OSError as error:
+            raise StreamFileUnavailable(path, error) from error
+    return f"wrote the bytes from offset {offset} on, which were {_ONLY_IN_MEMORY}, to the disk"

@@ -63,6 +63,7 @@ class Committer:
         self._changer = changer
         self._group = group
         self._begun: WrittenGroup | None = None
+        appender.on_failed_flush = bookmarks.doubt
 
     @property
     def has_begun(self) -> bool:
@@ -230,6 +231,8 @@ class Committer:
         """
         try:
             if self._bookmarks.failed:
+                # First the file: while its disk is ill, the DB is better left open, so that it can be read.
+                self._appender.put_right()
                 self._bookmarks.recover()
             self._changer.finish()
         except (BookmarksUnavailable, OSError) as error:

@@ -15,11 +15,29 @@ from pathlib import Path
 from typing import Protocol
 
 from datastream.append_window import AppendWindow
-from datastream.file_system import EXT, XFS, file_system_of, takes_direct_writes
+from datastream.file_lock import after_fork, unlock_file
+from datastream.file_system import (
+    EXT,
+    XFS,
+    file_system_of,
+    flush_folder,
+    has_no_disk,
+    is_cached,
+    takes_direct_writes,
+)
+from datastream.layout import page_end, page_number_of
 
 __all__ = ["Disk", "RealDisk", "create_file"]
 
 _pwrite = os.pwrite
+_BLOCK_SIZE = 4096
+_FOLIO_SIZE_MAX = 1 << 21
+"""Pages are kept and dropped together, in folios of up to so many bytes that begin at a multiple of their size."""
+_REFRESH_TRIES = 4
+"""Another program may write between two looks; two of its commits are some 0.2 ms apart at least."""
+_NO_WAY_PAST_CACHE = (
+    "a flush failed, and this file system lets nobody read past its page cache: stop, unmount, mount, check"
+)
 _PUNCH_HOLE = 0x02 | 0x01
 """FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE of <linux/falloc.h>."""
 _KEEPING_PLACES = (EXT, XFS)
@@ -58,7 +76,46 @@ class Disk(Protocol):
         ...
 
     def fdatasync(self) -> None:
-        """Return when all that was written is on the disk, with the file's size."""
+        """Return when all that was written is on the disk, with the file's size.
+
+        One that fails leaves in doubt whatever was written since the last that did not, for good: the kernel
+        takes it for written. Another flush says nothing of it, also behind the same bytes written again;
+        `rewrite` does.
+        """
+        ...
+
+    def rewrite(self, data: bytes, offset: int) -> None:
+        """Have these bytes on the disk, whatever the page cache says: written past it, read back, compared.
+
+        Offset and size are multiples of 4,096.
+
+        Raises:
+            OSError: they are not there, or there is no way to tell. Reads return them nonetheless.
+        """
+        ...
+
+    def discard(self, offset: int) -> None:
+        """Make all from `offset` on zeros, of which the page cache holds nothing; the size stays.
+
+        Flushed with what is flushed next. Offset is a multiple of 4,096.
+        """
+        ...
+
+    def read_past_cache(self, size: int, offset: int) -> bytes | None:
+        """Return what is on the disk, not in the page cache; None where there is no way to tell.
+
+        What is dirty is written first. Offset and size are multiples of 4,096.
+        """
+        ...
+
+    def refresh(self, size: int, offset: int) -> None:
+        """Have reads of a range return what is on the disk, where there is a way to tell.
+
+        What is dirty is flushed first. Offset and size are multiples of 4,096.
+
+        Raises:
+            OSError: they return something else.
+        """
         ...
 
     def truncate(self, size: int) -> None:
@@ -94,11 +151,14 @@ class RealDisk:
         # To open a pipe for reading would wait for somebody who writes to it.
         self._fd = os.open(path, (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC | os.O_NONBLOCK)
         os.set_blocking(self._fd, True)
+        self._is_writable = writable
         self._window = AppendWindow(self._fd, self.pwrite)
         self._keeps_places: bool | None = None
         """Whether bytes that are written again stay where they are on the disk; None: not looked yet."""
         # Called for every small commit: without the step through the method below, which documents it.
         self.append = self._window.write  # type: ignore[method-assign]
+        if writable:
+            after_fork.add(self)
 
     def pread(self, size: int, offset: int) -> bytes:
         """See `Disk.pread`."""
@@ -184,6 +244,125 @@ class RealDisk:
         """See `Disk.fdatasync`."""
         os.fdatasync(self._fd)
 
+    def rewrite(self, data: bytes, offset: int) -> None:
+        """See `Disk.rewrite`.
+
+        A direct write takes the pages out of the cache, and with them what the kernel believes of them: on
+        ext4 a page whose first write failed keeps the place that was found for it, and all that is written to
+        it later goes there, while the file's tree says to the end that nothing was ever written. Elsewhere
+        the pages are dropped first, so that new ones are looked up anew.
+        """
+        self._window.forget()
+        if has_no_disk(self._fd):
+            self.pwrite(data, offset)
+            return
+        start, end = offset - offset % _FOLIO_SIZE_MAX, offset + len(data)
+        around = bytearray(self.pread(end + -end % _FOLIO_SIZE_MAX - start, start))
+        around[offset - start : end - start] = data
+        try:
+            if takes_direct_writes(self._fd):
+                if not self._write_directly(data, offset):
+                    raise OSError(errno.EIO, f"the disk refuses a direct write at offset {offset}")
+            else:
+                if not self._drop_cached(len(around), start):
+                    raise OSError(errno.EBUSY, _NO_WAY_PAST_CACHE)
+                self.pwrite(data, offset)
+        finally:
+            self._keep_cached(around, start)
+        os.fdatasync(self._fd)
+        found = self.read_past_cache(len(data), offset)
+        if found is None:
+            raise OSError(errno.EBUSY, _NO_WAY_PAST_CACHE)
+        if found != data:
+            raise OSError(errno.EIO, f"the disk holds other bytes than it took at offset {offset}")
+
+    def _keep_cached(self, data: bytes | bytearray, offset: int) -> None:
+        """Have reads of a range return these bytes, which may have been in the page cache alone.
+
+        With a page that was dropped went the whole folio, with pages around it that perhaps never reached the
+        disk. They are new ones then, and are flushed as such.
+        """
+        found = self.pread(len(data), offset)
+        for at in range(0, len(data), _BLOCK_SIZE) if found != data else ():
+            if found[at : at + _BLOCK_SIZE] != data[at : at + _BLOCK_SIZE]:
+                with contextlib.suppress(OSError):
+                    self.pwrite(data[at : at + _BLOCK_SIZE], offset + at)
+
+    def discard(self, offset: int) -> None:
+        """See `Disk.discard`; where there are no holes it writes zeros, and cuts whole pages off."""
+        self._window.forget()
+        size = self.size()
+        if offset >= size or self._make_hole(size - offset, offset):
+            return
+        rest_end = page_end(page_number_of(offset - 1))
+        if rest_end > offset:
+            self.rewrite(bytes(rest_end - offset), offset)
+        self.truncate(rest_end)
+        self.truncate(size)
+
+    def read_past_cache(self, size: int, offset: int) -> bytes | None:
+        """See `Disk.read_past_cache`; reads directly, or drops what the cache holds and reads again."""
+        if has_no_disk(self._fd):
+            return None
+        if takes_direct_writes(self._fd):
+            return self._read_directly(size, offset)
+        if not self._is_writable:
+            return None  # what is dropped, and was nowhere else, could not be put back
+        start, end = offset - offset % _FOLIO_SIZE_MAX, offset + size
+        around = self.pread(end + -end % _FOLIO_SIZE_MAX - start, start)
+        if not self._drop_cached(len(around), start):
+            return None
+        try:
+            return self.pread(size, offset)
+        finally:
+            self._keep_cached(around, start)
+
+    def refresh(self, size: int, offset: int) -> None:
+        """See `Disk.refresh`."""
+        with contextlib.suppress(OSError):  # of a process before: what that leaves in doubt is looked at now
+            os.fdatasync(self._fd)
+        for _ in range(_REFRESH_TRIES):
+            on_disk = self.read_past_cache(size, offset)
+            if on_disk is None or on_disk == self.pread(size, offset):
+                return
+            start, end = offset - offset % _FOLIO_SIZE_MAX, offset + size
+            self._drop_cached(end + -end % _FOLIO_SIZE_MAX - start, start)
+        what = f"the page cache holds other bytes than the disk at offset {offset}, and keeps them"
+        raise OSError(errno.EIO, what)
+
+    def _drop_cached(self, size: int, offset: int) -> bool:
+        """Flush, and have nothing of a range in the page cache; return whether that is so.
+
+        Only folios that are within the range are dropped.
+
+        Raises:
+            OSError: the disk refuses.
+        """
+        os.fdatasync(self._fd)
+        os.posix_fadvise(self._fd, offset, size, os.POSIX_FADV_DONTNEED)
+        size = min(size, self.size() - offset)
+        return size <= 0 or not is_cached(self._fd, size, offset)
+
+    def _read_directly(self, size: int, offset: int) -> bytes:
+        """Read past the page cache; fewer bytes only at the end of the file.
+
+        Raises:
+            OSError: the disk cannot be read.
+        """
+        direct_fd = os.open(f"/proc/self/fd/{self._fd}", os.O_RDONLY | os.O_DIRECT | os.O_CLOEXEC)
+        try:
+            with mmap.mmap(-1, size) as aligned:
+                count = os.preadv(direct_fd, [aligned], offset)
+                while 0 < count < size and count % _BLOCK_SIZE == 0:
+                    with memoryview(aligned) as whole, whole[count:] as rest:
+                        more = os.preadv(direct_fd, [rest], offset + count)
+                    if not more:
+                        break
+                    count += more
+                return aligned[:count]
+        finally:
+            os.close(direct_fd)
+
     def truncate(self, size: int) -> None:
         """See `Disk.truncate`."""
         self._window.forget()
@@ -214,19 +393,29 @@ class RealDisk:
         self._window.forget()
         if self._fd >= 0:
             fd, self._fd = self._fd, -1
+            unlock_file(fd)
+            os.close(fd)
+
+    def after_fork(self) -> None:
+        """In a forked process: have the file open by itself, and only to read; the parent writes."""
+        self._window.forget()
+        if self._fd >= 0:
+            fd = os.open(f"/proc/self/fd/{self._fd}", os.O_RDONLY | os.O_CLOEXEC)
+            os.dup2(fd, self._fd, inheritable=False)
             os.close(fd)
 
 
 def create_file(path: Path, header_page: bytes, size: int) -> None:
     """Make a sparse file of `size` bytes that begins with `header_page`; `path` appears whole or not at all.
 
-    A crash before the rename leaves only `path` + `.new`, which the next creation overwrites.
+    A crash before the rename leaves only `path` + `.new`, which the next creation deletes.
 
     Raises:
         OSError: no space, no permission, no such folder.
     """
     new_path = path.with_name(path.name + ".new")
-    fd = os.open(new_path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+    new_path.unlink(missing_ok=True)  # its pages may be among those of which the kernel knows wrong
+    fd = os.open(new_path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
     try:
         os.ftruncate(fd, size)
         os.pwrite(fd, header_page, 0)
@@ -238,9 +427,4 @@ def create_file(path: Path, header_page: bytes, size: int) -> None:
         raise
     finally:
         os.close(fd)
-    # The name itself is durable only once the folder is.
-    folder_fd = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(folder_fd)
-    finally:
-        os.close(folder_fd)
+    flush_folder(path.parent)  # the name itself is durable only once the folder is

@@ -431,10 +431,20 @@ class StreamFileUnavailable(EnvironmentFault):
 class StreamInUse(EnvironmentFault):
     """Another opener has the stream."""
 
-    def __init__(self, path: Path | str, lock_path: Path | str) -> None:
-        super().__init__(f"{path}: the stream is in use by another program or opener (lock {lock_path})")
+    def __init__(self, path: Path | str, lock_path: Path | str | None, holder: str = "") -> None:
+        """Make the error.
+
+        Args:
+            path: the stream file.
+            lock_path: the file whose lock it has; None: it has the stream file open for writing.
+            holder: which process that is, as far as is known.
+        """
+        how = "which has it open for writing" if lock_path is None else f"lock {lock_path}"
+        held = f", {holder}" if holder else ""
+        super().__init__(f"{path}: the stream is in use by another program or opener ({how}{held})")
         self.path = path
         self.lock_path = lock_path
+        self.holder = holder
 
 
 class BookmarksUnavailable(EnvironmentFault):

@@ -1,19 +1,32 @@
 """What the operating system says of the file system that an open file is on.
 
-Source: fstatfs(2); statx(2), STATX_DIOALIGN.
+Source: fstatfs(2); statx(2), STATX_DIOALIGN; mincore(2).
 """
 
 from __future__ import annotations
 
 import ctypes
+import mmap
+import os
 import struct
+from pathlib import Path
 
-__all__ = ["EXT", "TMPFS", "XFS", "file_system_of", "takes_direct_writes"]
+__all__ = [
+    "EXT",
+    "TMPFS",
+    "XFS",
+    "file_system_of",
+    "flush_folder",
+    "has_no_disk",
+    "is_cached",
+    "takes_direct_writes",
+]
 
 EXT = 0xEF53
 """ext2, ext3 and ext4. This and the next two are from <linux/magic.h>."""
 TMPFS = 0x01021994
 XFS = 0x58465342
+_RAMFS = 0x858458F6
 
 _libc = ctypes.CDLL(None)
 _statx = getattr(_libc, "statx", None)
@@ -48,3 +61,40 @@ def takes_direct_writes(fd: int) -> bool:
         return False
     is_known = _MASK.unpack_from(answer)[0] & _STATX_DIOALIGN
     return bool(is_known) and _DIO_MEM_ALIGN.unpack_from(answer)[0] != 0
+
+
+def has_no_disk(fd: int) -> bool:
+    """Tell whether a file lives in memory alone: then no flush fails, and nothing is below the page cache."""
+    return file_system_of(fd) in (TMPFS, _RAMFS)
+
+
+def is_cached(fd: int, size: int, offset: int) -> bool:
+    """Tell whether the page cache holds any page of a range; True also where nobody knows.
+
+    Args:
+        fd: of the file, whose owner this process is, or open for writing; others are not told.
+        size: bytes, within the file.
+        offset: a multiple of the page size.
+
+    Raises:
+        OSError: the range cannot be mapped.
+    """
+    with mmap.mmap(fd, size, access=mmap.ACCESS_COPY, offset=offset) as mapped:
+        pages = ctypes.create_string_buffer(-(-size // mmap.PAGESIZE))
+        start = ctypes.c_char.from_buffer(mapped)
+        status = _libc.mincore(ctypes.byref(start), ctypes.c_size_t(size), pages)
+        del start  # or the map could not be closed
+    return bool(status) or any(page & 1 for page in pages.raw)
+
+
+def flush_folder(folder: Path) -> None:
+    """Have the names in a folder on disk.
+
+    Raises:
+        OSError: the disk refuses.
+    """
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

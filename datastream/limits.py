@@ -26,6 +26,7 @@ __all__ = [
     "CLIENT_KEEPALIVE_PROBES_COUNT",
     "CLIENT_READ_BYTES",
     "COMMANDS_PER_TURN",
+    "COMPARED_AT_OPEN_BYTES",
     "COMPARED_ENTRIES_COUNT",
     "DATA_BETWEEN_BOOKMARKS_BYTES_MAX",
     "FULL_CHECK_PAGES_MAX",
@@ -81,6 +82,12 @@ APPEND_WINDOW_BYTES = 1 << 18
 
 They are locked there, and 8 MiB is the usual limit on locked memory (RLIMIT_MEMLOCK). Making a window of this
 size takes about 0.3 ms; what a larger one would save an operation cannot be measured."""
+
+COMPARED_AT_OPEN_BYTES = 1 << 24
+"""Bytes before the last block that opening compares with the disk, past the page cache. What a flush of ours left
+in doubt is above the total length that is on the disk, so this is for bytes that another program, or an earlier
+version, took for written: some groups of blocks. It takes 10 ms where the disk reads 1.6 GB/s; for the whole file
+there is `sluice check`."""
 
 ROOM_BYTES = 1 << 15
 """Zeros that a small commit writes past its end, when it has to find places on the disk anyway. With them its

@@ -1,11 +1,13 @@
 """Opening a stream: check, lock, check again, put right what `RECOVERY` says.
 
-    1  header facts, page heads, last page        nothing is changed, nothing is made, before these are sound,
+    1  locks on the file itself                   no other program has it open for writing, by whatever name
+    2  header facts, page heads, last page        nothing is changed, nothing is made, before these are sound,
                                                   and every page where there is no folder
-    2  both locks on the bookmark folder          from here on nobody else writes
-    3  the header again                           another writer may have been at work until step 2
+    3  locks on the bookmark folders              a Go program would lock one of them
+       the header again                           one may have been at work until now
     4  update, tail and index, by the table       `recovery.py`; pages are walked before they are indexed
-    5  one flush of what was found                a process killed in a commit leaves the new stream unflushed
+    5  what was found, past the page cache        a process killed in a commit leaves the new stream unflushed;
+                                                  where a flush had failed, in doubt
 
 A new stream: the locks first, then the file, which appears whole. For reading only: the file is opened so
 that it cannot be written, the locks are shared, and the index is a copy in a temporary folder.
@@ -30,11 +32,14 @@ from datastream.errors import (
     BookmarksUnavailable,
     EntriesDisagree,
     StreamFileUnavailable,
+    StreamInUse,
     UpdateUnfinished,
 )
+from datastream.file_lock import lock_stream_file, refuse_other_writers
+from datastream.file_system import flush_folder
 from datastream.fingerprint import is_of_stream
 from datastream.header_check import inspect_header
-from datastream.layout import StreamHeader, encode_header_page, file_size_of
+from datastream.layout import HEADER_PAGE_SIZE, StreamHeader, encode_header_page, file_size_of
 from datastream.limits import BOOKMARKS_CHECKED_AT_OPEN_MAX, BOOKMARKS_KEPT_AT_OPEN_MAX
 from datastream.page_sums import fits, kept_sums, stored_sums
 from datastream.recovery import (
@@ -101,11 +106,12 @@ def open_parts(path: Path, options: OpeningOptions) -> tuple[StreamFile, Bookmar
                 disk = _open_disk(path, options, undo)
                 file = _load_or_doubt(path, disk, options)
             if file is None:
-                file = _create(path, disk, options)
-                undo.callback(file.disk.close)
+                file = _create(path, disk, options, undo)
             elif inspect_header(path, file.disk, file.stream_type) != file.header(file.committed):
                 file = _load_or_doubt(path, file.disk, options)
             appender = _recover(file, bookmarks, options)
+            if options.disk is None and not read_only:
+                flush_folder(path.parent)  # the names of file and index: whoever made them may not have
         except OSError as error:
             raise StreamFileUnavailable(path, error) from error
         undo.pop_all()
@@ -128,9 +134,20 @@ def _is_there(path: Path) -> bool:
 
 
 def _open_disk(path: Path, options: OpeningOptions, undo: contextlib.ExitStack) -> Disk:
-    """Open an existing file."""
-    disk = RealDisk(path, writable=options.access is Access.WRITE)
+    """Open an existing file, and lock it.
+
+    Raises:
+        StreamInUse: another opener has it.
+    """
+    is_writable = options.access is Access.WRITE
+    try:
+        if is_writable:
+            refuse_other_writers(path)
+        disk = RealDisk(path, writable=is_writable)
+    except BlockingIOError as error:  # in this moment, another opener asks whether anybody has it open
+        raise StreamInUse(path, None) from error
     undo.callback(disk.close)
+    lock_stream_file(path, disk.fileno(), shared=not is_writable)
     return disk
 
 
@@ -139,6 +156,9 @@ def _load_or_doubt(path: Path, disk: Disk, options: OpeningOptions) -> StreamFil
 
     That the entries disagree is then found again by `_recover`.
     """
+    if options.access is Access.WRITE:
+        # A header that the disk does not have is one whose flush failed: nobody was told of what it counts.
+        disk.refresh(HEADER_PAGE_SIZE, 0)
     file = StreamFile(path, disk, inspect_header(path, disk, options.new_header.stream_type))
     has_folder = bookmarks_folder(path).is_dir()
     try:
@@ -162,12 +182,12 @@ def _open_bookmarks(path: Path, options: OpeningOptions) -> BookmarkIndex:
     return BookmarkIndex(path, options.open_database, read_only=read_only)
 
 
-def _create(path: Path, disk: Disk | None, options: OpeningOptions) -> StreamFile:
+def _create(path: Path, disk: Disk | None, options: OpeningOptions, undo: contextlib.ExitStack) -> StreamFile:
     """Make a new stream; the locks are held, so nobody else does."""
     page, size = encode_header_page(options.new_header), file_size_of(options.initial_pages)
     if disk is None:
         create_file(path, page, size)
-        disk = RealDisk(path)
+        disk = _open_disk(path, options, undo)
     else:
         disk.truncate(size)
         disk.pwrite(page, 0)

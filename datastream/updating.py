@@ -148,6 +148,8 @@ class Changer:
         self._unfinished: _Unfinished | None = None
         self._correction: _Correction | None = None
         """What the index has to be told of a truncation."""
+        self._in_doubt = False
+        """A flush of the unfinished update failed."""
         self._record_left = False
         """A record may be in the DB that must not be followed."""
         self.overdue = False
@@ -244,12 +246,26 @@ class Changer:
         # may be one by which the index knows the stream.
         pages = pages_used(committed.total_length)
         self._bookmarks.correct(unfinished.bookmarks, committed.total_entries, pages)
-        self._file.disk.replace(patch.data, patch.offset)
-        self._file.disk.fdatasync()
+        self._write(patch)
         self._bookmarks.write_pending()
         self._bookmarks.put_update_record(None)
         self._file.changes.end_update()
         self._unfinished = None
+
+    def _write(self, patch: Patch) -> None:
+        """Do step 4; past the page cache where a flush of the same blocks failed."""
+        disk = self._file.disk
+        if self._in_doubt:
+            disk.rewrite(patch.data, patch.offset)
+            self._in_doubt = False
+            return
+        disk.replace(patch.data, patch.offset)
+        try:
+            disk.fdatasync()
+        except OSError:
+            self._in_doubt = True
+            self._appender.doubt()
+            raise
 
     def _bookmarks_after_update(self, number: int, old: bytes, new: bytes) -> dict[bytes, int | None]:
         """Return where the old bookmark and the new one of entry `number` point once it is updated."""

@@ -205,6 +205,10 @@ class _Peer:
     """What it sent last that cannot be, in words."""
     lied_at_number: int | None = None
     """The node needed this block then."""
+    stalled_at_number: int | None = None
+    """The node needed this block when the peer stalled last."""
+    stalled_count: int = 0
+    """So often in a row it stalled at that block."""
 
 
 @dataclass(slots=True)
@@ -313,6 +317,15 @@ class CatchUp:
             peer.address for peer in self._peers if peer.address != address and now_ns >= peer.rests_until_ns
         ]
 
+    def stalled_at(self, address: str, next_number: int) -> int:
+        """How often a peer has stalled in a row at the block that is needed now."""
+        peer = self._peer(address)
+        return peer.stalled_count if peer.stalled_at_number == next_number else 0
+
+    def is_shunned(self, address: str, now_ns: int) -> bool:
+        """Whether nobody is to be left for a peer: not long ago, it told of blocks and did not bring them."""
+        return now_ns < self._peer(address).shunned_until_ns
+
     def noted(self, address: str, first: int | None, last: int | None, role: str) -> None:
         """A peer said in passing what it has and is; an empty `role`: it did not answer."""
         peer = self._peer(address)
@@ -327,7 +340,7 @@ class CatchUp:
         followed = self._peer(address)
         last = -1 if followed.last_seen is None else followed.last_seen
         for peer in self._peers:
-            may_be_tried = now_ns >= max(peer.rests_until_ns, peer.shunned_until_ns)
+            may_be_tried = now_ns >= peer.rests_until_ns and not self.is_shunned(peer.address, now_ns)
             if peer is followed or not self._is_preferred(peer) or not may_be_tried:
                 continue
             if (
@@ -464,6 +477,9 @@ class CatchUp:
             peer.role = ""  # it is to answer again before it is preferred
         if outcome in _SHUNNED:
             peer.shunned_until_ns = now_ns + self.rules.rest_max_ns
+        if outcome is Outcome.STALLED:
+            peer.stalled_count = self.stalled_at(address, next_number) + 1
+            peer.stalled_at_number = next_number
         if came_forward:
             peer.lie = ""
         if outcome is Outcome.LIED:

@@ -114,6 +114,7 @@ class Conductor:
             first_stored=self._first_stored,
             stored=self._stored,
             failed=self._commit_failed,
+            still_failing=arbiter.disk_refuses,
             recovered=arbiter.disk_recovered,
         )
         self._commit_queue = self._group_commit.queue  # looked at with each message

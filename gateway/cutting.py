@@ -29,6 +29,7 @@ from typing import Final
 from datastream import DataStreamer
 from datastream.disk import RealDisk
 from datastream.errors import StreamFileRefused
+from datastream.file_system import flush_folder
 from datastream.header_check import inspect_header
 from datastream.layout import BOOKMARK_TYPE, HEADER_OFFSET, HEADER_SIZE, StreamHeader, decode_header
 from datastream.streamfile import StreamFile
@@ -36,7 +37,6 @@ from gateway.block_layout import BLOCK_END_TYPE, BOOKMARK_COUNT
 from gateway.errors import Fatal, ItemError
 from gateway.items import header_of
 from gateway.merkle import HASH_SIZE
-from gateway.regular_files import flush_folder
 
 __all__ = ["Looked", "block_time", "check_place", "look_at", "write_cut"]
 

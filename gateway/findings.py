@@ -58,6 +58,7 @@ class Kind(Enum):
     CONNECTIONS = "connections"
     MESSAGE_TOO_LONG = "message too long"
     BAD_PAGE = "bad page"
+    PROCESSOR = "processor"
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +168,12 @@ ADVICE: Final[dict[Kind, Advice]] = {
         "A page is bad",
         is_problem=False,
     ),
+    Kind.PROCESSOR: Advice(
+        "Find out what else uses the processors of this machine: top. Move it elsewhere, or give it a lower "
+        "priority than the node (nice); in a container, raise the limit.",
+        "The processor is too slow",
+        is_problem=False,
+    ),
 }
 
 
@@ -227,6 +234,8 @@ class Facts:
     """What message was refused for its length, if one was of late."""
     bad_pages: tuple[str, ...] = ()
     """Damaged pages of the stream file, in words."""
+    processor: str | None = None
+    """Which tasks of the node get too little processor, in words."""
 
 
 Seen = tuple[Kind, str]
@@ -311,6 +320,8 @@ def _notes(facts: Facts) -> list[Seen]:
         seen.append((Kind.MESSAGE_TOO_LONG, facts.refused_message))
     if facts.bad_pages:
         seen.append((Kind.BAD_PAGE, "; ".join(facts.bad_pages)))
+    if facts.processor is not None:
+        seen.append((Kind.PROCESSOR, facts.processor))
     return seen
 
 
@@ -321,7 +332,7 @@ class Finding:
     text: str
     """What."""
     since_unix_seconds: float
-    """When it was seen first."""
+    """When it was seen first, as the time of day is now."""
     advice: str
     """What to do."""
     section: str
@@ -331,19 +342,25 @@ class Finding:
 
 
 class FindingBook:
-    """Remembers since when each kind of finding is there."""
+    """Remembers since when each kind of finding is there, by a clock that nobody sets."""
 
     def __init__(self) -> None:
         self._since: dict[Kind, float] = {}
 
-    def note(self, seen: Iterable[Seen], now_unix_seconds: float) -> tuple[Finding, ...]:
-        """Take note of what is wrong now; what is not among it is over."""
+    def note(self, seen: Iterable[Seen], now_unix_seconds: float, now_seconds: float) -> tuple[Finding, ...]:
+        """Take note of what is wrong now; what is not among it is over.
+
+        Args:
+            seen: what is wrong.
+            now_unix_seconds: the time of day, which may be set forward and back.
+            now_seconds: a time that only goes on, also while the machine sleeps.
+        """
         seen = tuple(seen)
-        self._since = {kind: self._since.get(kind, now_unix_seconds) for kind, _ in seen}
+        self._since = {kind: self._since.get(kind, now_seconds) for kind, _ in seen}
         return tuple(
             Finding(
                 text,
-                self._since[kind],
+                now_unix_seconds - (now_seconds - self._since[kind]),
                 ADVICE[kind].words,
                 ADVICE[kind].section,
                 ADVICE[kind].is_problem,

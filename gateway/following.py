@@ -20,6 +20,7 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from grpc import aio
 
@@ -47,6 +48,10 @@ __all__ = ["Following"]
 
 log = logging.getLogger(__name__)
 
+PEER_PACE_SHARE_MIN: Final = 0.5
+"""The share of the network's pace below which a peer is left that has further blocks, if another peer has
+them: the node would never come to the end of the chain. Half, since a live one is as fast as the network."""
+
 _QUIET = frozenset({Outcome.COMPLETE, Outcome.RACED, Outcome.NOTHING, Outcome.STANDBY, Outcome.CLOSED})
 
 
@@ -58,6 +63,7 @@ class Following:
         metrics: is told of everything.
         rules: of the attempts.
         stall_seconds: a peer that has more and sends nothing for this long is given up.
+        block_time_seconds: the network's time between blocks.
         message_bytes_max: the longest message of a peer that is taken.
         tls: how peers are connected to.
         instance: what this node calls itself in its facts; a peer that has the same is itself.
@@ -70,6 +76,7 @@ class Following:
         *,
         rules: CatchUpRules | None = None,
         stall_seconds: float = 10.0,
+        block_time_seconds: float = 2.0,
         message_bytes_max: int = MESSAGE_BYTES_DEFAULT,
         tls: ClientTls | None = None,
         instance: str = "",
@@ -80,6 +87,7 @@ class Following:
         self._metrics = metrics
         self._rules = rules or CatchUpRules()
         self._stall_seconds = stall_seconds
+        self._pace_min = PEER_PACE_SHARE_MIN / block_time_seconds
         self._message_bytes_max = message_bytes_max
         self._tls = tls
         self._instance = instance
@@ -323,7 +331,10 @@ class Following:
                 address,
                 plan,
                 self._stall_seconds,
-                block_seconds=_block_seconds(self._stall_seconds, machine.stalled_count),
+                block_seconds=_block_seconds(
+                    self._stall_seconds, machine.stalled_at(address, conductor.next_to_store)
+                ),
+                blocks_per_second_min=self._pace_min,
                 ask_others=lambda: self._highest_of(machine.others(address, conductor.now_ns())),
             )
             stream.known_last = said.last
@@ -363,7 +374,7 @@ class Following:
         stream.is_mute, stream.known_active, stream.known_last = False, None, said.last
         machine.heard(address, said.last, self._conductor.next_to_store)
         machine.noted(address, said.first, said.last, said.role)
-        if stream.is_quiet or machine.is_standby(address):
+        if stream.is_quiet or machine.is_standby(address) or stream.is_unlooked:
             await self._look_beside(machine, stream, address)
 
     async def _look_beside(self, machine: CatchUp, stream: PeerStream, address: str) -> None:
@@ -377,10 +388,10 @@ class Following:
                 stream.known_active = machine.active_beside(
                     address, conductor.next_to_store, conductor.now_ns()
                 )
-            if said.last is not None:
+            if said.last is not None and not machine.is_shunned(other, conductor.now_ns()):
                 stream.known_elsewhere = max(said.last, stream.known_elsewhere or 0)
 
-        stream.known_active = stream.known_elsewhere = None
+        stream.looks_beside()
         others = machine.others(address, conductor.now_ns())
         for other in others:
             machine.noted(other, None, None, "")
@@ -442,7 +453,7 @@ class Following:
 
 
 def _block_seconds(stall_seconds: float, stalled_count: int) -> float:
-    """How long one block of a peer is waited for, if another has it, after so many attempts in vain.
+    """How long one block of a peer is waited for, if another has it, after it stalled so often at that block.
 
     Longer each time: a block that is large, by a line that is slow, is to come in the end.
     """

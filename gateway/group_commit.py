@@ -18,7 +18,8 @@ A group has flushes of its own
   of it and asks the thread again, more of them gather.
 
 When the disk refuses a group, nothing of it can be seen, and what waits behind it is forgotten, too: it is
-linked to what is not there. Then the disk is tried until it takes writes again.
+linked to what is not there. Then the disk is tried until it takes writes again; a flush that failed is never
+trusted again, so what it left in doubt is written past the page cache and read back (`Ledger.probe`).
 
 Invariants
   - One group at a time is begun, and blocks are in the order of the queue.
@@ -100,7 +101,8 @@ class GroupCommit:
             which one that it shares counts for the group behind it; the ledger is still to `advance` by its
             blocks.
         failed: told of the first block of a group that is not, and why; what waited is forgotten.
-        recovered: told that the disk takes writes again.
+        still_failing: told why the disk still does not take writes, each time that it was tried.
+        recovered: told that the disk takes writes again, and that what a flush left in doubt is on it.
     """
 
     def __init__(
@@ -115,6 +117,7 @@ class GroupCommit:
         first_stored: Callable[[Attempt], Awaitable[None]],
         stored: Callable[[Sequence[Attempt], Sequence[VerifiedBlock], int, int], None],
         failed: Callable[[Attempt, str], None],
+        still_failing: Callable[[str], None],
         recovered: Callable[[], None],
     ) -> None:
         self.queue: deque[Attempt] = deque()
@@ -130,6 +133,7 @@ class GroupCommit:
         self._first_stored = first_stored
         self._stored = stored
         self._failed = failed
+        self._still_failing = still_failing
         self._recovered = recovered
         self._running: asyncio.Task[None] | None = None
         self._probing: asyncio.Task[None] | None = None
@@ -317,6 +321,7 @@ class GroupCommit:
                 level = logging.DEBUG if str(error) == said else logging.WARNING
                 log.log(level, "the disk still cannot be written", extra=fields(got=str(error)))
                 said = str(error)
+                self._still_failing(said)
                 continue
             break
         log.info("the disk takes writes again", extra=fields(last_block=self._ledger.last_number))

@@ -58,7 +58,7 @@ from gateway.limits import (
 )
 from gateway.logs import fields
 from gateway.merkle import HASH_SIZE
-from gateway.regular_files import flush_folder
+from gateway.regular_files import make_folder, replace_file
 
 __all__ = ["STREAM_FILE_NAME", "Ledger", "VerifiedBlock"]
 
@@ -128,7 +128,7 @@ class Ledger:
             datastream.DatastreamError: the stream file or its bookmarks cannot be opened.
         """
         try:
-            data_dir.mkdir(parents=True, exist_ok=True)
+            make_folder(data_dir)
             path = data_dir / STREAM_FILE_NAME
             if disk is None and not path.exists():
                 _look_for_lost_blocks(data_dir, "no such file")
@@ -513,15 +513,7 @@ class Ledger:
 
     def _replace_snapshot(self, *, flush: bool = False) -> None:
         path = self.data_dir / SNAPSHOT_NAME
-        new_path = path.with_suffix(".new")
-        with new_path.open("w", encoding="utf-8") as file:
-            file.write(_pack(self.chain.state()))
-            if flush:
-                file.flush()
-                os.fsync(file.fileno())
-        new_path.replace(path)
-        if flush:
-            flush_folder(self.data_dir)
+        replace_file(path, _pack(self.chain.state()).encode(), flush=flush)
 
 
 def _pack(state: Mapping[str, object]) -> str:

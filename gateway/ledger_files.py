@@ -42,7 +42,7 @@ from gateway.proofs.ledger_data import (
     read_publication,
     refusal_of,
 )
-from gateway.regular_files import open_regular
+from gateway.regular_files import open_regular, replace_file
 from gateway.root_hash import RootLayout
 from gateway.verification import BlockVerifier, Verdict
 
@@ -144,15 +144,10 @@ def keep_ledger(data_dir: Path, ledger: LedgerData) -> None:
     A failure is logged and no more: at the next start block 0 has the publication too.
     """
     path = data_dir / KEPT_NAME
-    written = path.with_suffix(".new")
     try:
         if os.path.lexists(path):
             return
-        with written.open("wb") as file:
-            file.write(ledger.publication)
-            file.flush()
-            os.fsync(file.fileno())
-        written.replace(path)
+        replace_file(path, ledger.publication)
     except OSError as error:
         log.error("ledger data could not be kept", extra=fields(file=str(path), got=str(error)))
         return

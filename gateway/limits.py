@@ -86,7 +86,6 @@ __all__ = [
     "PROOFS_PER_BLOCK_MAX",
     "PROOFS_TOGETHER_MAX",
     "PROOF_CHECK_SECONDS_MAX",
-    "PROOF_PROCESS_NICENESS",
     "PROOF_PROCESS_REST_SECONDS",
     "PUBLICATION_FILE_BYTES_MAX",
     "PUBLISHER_NAME_CHARACTERS_MAX",
@@ -195,11 +194,6 @@ PROOF_CHECK_SECONDS_MAX: Final = 30.0
 HELPER_LOOK_LATE_SECONDS_MAX: Final = 1.0
 """How late the node may look whether a process has answered in time. Its event loop is late by milliseconds;
 by more than this, it was stopped itself, maybe with the process, and gives it its time again."""
-
-PROOF_PROCESS_NICENESS: Final = 10
-"""By how much the process that checks proofs gives way to the rest of the node where processors are short: a
-tenth of a share. The event loop and the hashing wait for it less (a third fewer pauses above 4 ms on two
-cores), so blocks come faster; proofs that wait are checked together, which is cheaper."""
 
 PROOF_PROCESS_REST_SECONDS: Final = 5.0
 """Time between two attempts to start the process that checks proofs, where one did not get ready: each costs

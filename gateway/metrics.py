@@ -37,6 +37,8 @@
     sluice_subscriber_lag_blocks             blocks that the slowest subscriber was not sent yet
     sluice_asyncio_tasks                     tasks of the event loop
     sluice_event_loop_lag_seconds            how late the event loop comes round, sampled
+    sluice_processor_wait_seconds_total{task}  how long a task was ready and had no processor: event loop,
+                                             commits, proofs, hashing
     sluice_catch_up_distance_blocks          blocks that the node knows of and does not have
     sluice_catch_up_attempts_total{outcome}  attempts to take blocks from a peer
     sluice_catch_up_stalled                  1 when the node does not come closer
@@ -148,13 +150,7 @@ class Metrics:
         )
         self.last_block.set(-1)
         self.publishers = Gauge("sluice_publishers", "Publishers connected.", registry=registry)
-        self.asyncio_tasks = Gauge("sluice_asyncio_tasks", "Tasks of the event loop.", registry=registry)
-        self.event_loop_lag_seconds = Histogram(
-            "sluice_event_loop_lag_seconds",
-            "How late the event loop comes round.",
-            buckets=_LAG_BUCKETS_SECONDS,
-            registry=registry,
-        )
+        self._make_processor_metrics()
         self._make_standby_metrics()
         self._make_reading_metrics()
         self._make_door_metrics()
@@ -162,6 +158,23 @@ class Metrics:
         self.ready = Gauge("sluice_ready", "1 when the node is ready.", registry=registry)
         Info("sluice_verification_mode", "What is checked of a block.", registry=registry).info(
             {"mode": verification_mode}
+        )
+
+    def _make_processor_metrics(self) -> None:
+        """Make those of the event loop, and of the time that the node waits for a processor."""
+        registry = self.registry
+        self.asyncio_tasks = Gauge("sluice_asyncio_tasks", "Tasks of the event loop.", registry=registry)
+        self.event_loop_lag_seconds = Histogram(
+            "sluice_event_loop_lag_seconds",
+            "How late the event loop comes round.",
+            buckets=_LAG_BUCKETS_SECONDS,
+            registry=registry,
+        )
+        self.processor_wait_seconds = Counter(
+            "sluice_processor_wait_seconds",
+            "How long the tasks of the node were ready and had no processor.",
+            ["task"],
+            registry=registry,
         )
 
     def _make_standby_metrics(self) -> None:

@@ -60,6 +60,7 @@ from gateway.node_servers import NodeServers
 from gateway.node_service import BlockAccessService, BlockNodeService
 from gateway.own_address import other_nodes
 from gateway.page_blocks import PageBlocks
+from gateway.processor_watch import ProcessorWatch
 from gateway.proof_checks import ProofChecks
 from gateway.proofs import ProofVerifier
 from gateway.publish_service import PublishService
@@ -270,6 +271,7 @@ class Node:
             self.metrics,
             rules=catch_up_rules(settings),
             stall_seconds=settings.catchup_stall_seconds,
+            block_time_seconds=settings.block_time_seconds,
             # Blocks that peers stored are not to be out of reach because publishers may send less by now.
             message_bytes_max=max(settings.grpc_max_message_bytes, MESSAGE_BYTES_DEFAULT),
             tls=peer_tls(settings),
@@ -384,6 +386,8 @@ class Node:
         self._tcp_server = server
 
     def _make_account(self) -> None:
+        processor = ProcessorWatch(self.metrics, self._processes)
+        self._cleanup.callback(processor.close)
         self.account = NodeAccount(
             self.settings,
             self.metrics,
@@ -398,7 +402,13 @@ class Node:
             door_notes=self._servers.door_notes,
             refused_messages=self.refused_messages,
             healer=self._healer,
+            processor=processor,
         )
+
+    def _processes(self) -> list[tuple[str, int | None]]:
+        """The processes that work for this one, each with the name of its task."""
+        hashing = [("hashing", process.pid) for process in self._hash_processes]
+        return [("proofs", self._checks.process_id), *hashing]
 
     async def _start_http(self) -> Address:
         server = await start_http(self.account, self.settings.http_address)

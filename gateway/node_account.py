@@ -27,6 +27,7 @@ from gateway.limits import HEALTH_CHECK_SECONDS
 from gateway.metrics import Metrics
 from gateway.node_service import INSTANCE_KEY
 from gateway.page_facts import gather_status, standby_facts
+from gateway.processor_watch import ProcessorWatch
 from gateway.refused_messages import RefusedMessages
 from gateway.role_keeper import RoleKeeper
 from gateway.settings import Settings
@@ -49,6 +50,7 @@ class NodeAccount:
         door_notes: what happened at their doors, as they come.
         refused_messages: those that gRPC refused.
         healer: knows the damaged pages.
+        processor: knows whether the node gets enough of it.
     """
 
     def __init__(
@@ -67,6 +69,7 @@ class NodeAccount:
         door_notes: Sequence[DoorNotes],
         refused_messages: RefusedMessages,
         healer: Healer,
+        processor: ProcessorWatch,
     ) -> None:
         self.metrics = metrics
         self.is_stopping = False
@@ -82,6 +85,7 @@ class NodeAccount:
         self._door_notes = door_notes
         self._refused_messages = refused_messages
         self._healer = healer
+        self._processor = processor
         self._addresses: tuple[tuple[str, str], ...] | None = None
         self._grpc_address = settings.grpc_address
         self._subscriber_address = settings.subscriber_address or settings.grpc_address
@@ -166,7 +170,8 @@ class NodeAccount:
 
     def _findings(self) -> tuple[Finding, ...]:
         """Say what is wrong, and since when."""
-        return self._finding_book.note(look(self._look_facts()), time.time())
+        now_seconds = time.clock_gettime(time.CLOCK_BOOTTIME)
+        return self._finding_book.note(look(self._look_facts()), time.time(), now_seconds)
 
     def _look_facts(self) -> Facts:
         arbiter, acknowledging = self._conductor.arbiter, self._conductor.acknowledging
@@ -192,4 +197,5 @@ class NodeAccount:
             stored_seconds=None if acknowledged_at is None else now - acknowledged_at,
             refused_message=self._refused_messages.recent,
             bad_pages=self._healer.words(),
+            processor=self._processor.words,
         )

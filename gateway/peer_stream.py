@@ -68,6 +68,8 @@ class PeerStream:
         plan: what to subscribe to.
         stall_seconds: how long the peer may be silent when it has more.
         block_seconds: how long the node may wait for the messages of one block, if another peer has it.
+        blocks_per_second_min: a peer that has further blocks, and brings fewer in `block_seconds` of waiting
+            for it, is left behind a whole block for one that has them.
         ask_others: the highest last block of other peers that may be tried; None where no other has any.
     """
 
@@ -79,6 +81,7 @@ class PeerStream:
         stall_seconds: float,
         *,
         block_seconds: float = math.inf,
+        blocks_per_second_min: float = 0.0,
         ask_others: Callable[[], Awaitable[int | None]] | None = None,
     ) -> None:
         self.known_last: int | None = None
@@ -94,6 +97,7 @@ class PeerStream:
         self._plan = plan
         self._stall_seconds = stall_seconds
         self._block_seconds = block_seconds
+        self._pace_min = blocks_per_second_min
         self._ask_others = ask_others
         self._looking = Looking(conductor.turns)
         self._order = SubscriptionOrder(plan.start_number, plan.end_number)
@@ -101,7 +105,26 @@ class PeerStream:
         """Since when a message is waited for; None while none is."""
         self._waited_seconds = 0.0
         """What the block that is being received was waited for until its last message."""
+        self._total_waited_seconds = 0.0
+        """What all messages so far were waited for."""
+        self._owing_since: tuple[float, int] | None = None
+        """`_total_waited_seconds` and the next block when the peer began to have further blocks; None: it has
+        none, or is judged anew."""
+        self._is_crawling: str | None = None
+        """That it brings too few blocks while another peer has them, in words."""
+        self._looked_at = asyncio.get_running_loop().time()
+        """When other peers were asked last."""
         self._settled = asyncio.Event()
+
+    def looks_beside(self) -> None:
+        """Take note that other peers are asked now."""
+        self.known_active = self.known_elsewhere = None
+        self._looked_at = asyncio.get_running_loop().time()
+
+    @property
+    def is_unlooked(self) -> bool:
+        """Whether no other peer was asked for long: this one may say that it is level, and is not."""
+        return asyncio.get_running_loop().time() - self._looked_at >= self._stall_seconds
 
     @property
     def offered_next(self) -> int:
@@ -188,9 +211,9 @@ class PeerStream:
                 self._heard_at = loop.time()
                 response = await reading
                 # A header may be long in coming: the block before it was the last one.
-                self._waited_seconds = (
-                    self._waited_seconds + self._silent_seconds() if order.in_block else 0.0
-                )
+                silent_seconds = self._silent_seconds()
+                self._waited_seconds = self._waited_seconds + silent_seconds if order.in_block else 0.0
+                self._total_waited_seconds += silent_seconds
                 self._heard_at = None
                 if response is aio.EOF:
                     return Outcome.BROKE_OFF, "the stream ended without a status"
@@ -199,7 +222,8 @@ class PeerStream:
                 # gRPC receives the next message, in a thread of its own, while this one is hashed.
                 reading = asyncio.ensure_future(call.read())
                 await self._take(response, outbox)
-                if (ending := self._left_for_an_active_peer()) is not None:
+                ending = self._left_for_an_active_peer() or self._left_as_crawling()
+                if ending is not None:
                     return ending
         except SubscriptionError as error:
             return Outcome.LIED, str(error)
@@ -296,11 +320,39 @@ class PeerStream:
             return None
         return Outcome.STALLED, f"{slowness}, and another peer has block {last}"
 
+    def _left_as_crawling(self) -> Ending | None:
+        """Leave the peer between two blocks, if another one brings more; None: go on."""
+        if self._is_crawling is None or self._order.in_block:
+            return None
+        return Outcome.STALLED, self._is_crawling
+
+    async def _look_at_pace(self) -> None:
+        """See whether the peer brings too few of the blocks that it, or another one, has.
+
+        Each block comes in time, but the node would never be level. The time of the node's own disk does not
+        count.
+        """
+        order, waited_seconds = self._order, self._total_waited_seconds + self._silent_seconds()
+        number = order.next_number or 0
+        if not (self._has(self.known_last) or self._has(self.known_elsewhere)):
+            self._owing_since = self._is_crawling = None
+            return
+        if self._owing_since is None:
+            self._owing_since = waited_seconds, number
+        seconds, count = waited_seconds - self._owing_since[0], number - self._owing_since[1]
+        if seconds < self._block_seconds or self._ask_others is None:
+            return
+        self._owing_since = self._is_crawling = None
+        if count < self._pace_min * seconds and self._has(last := await self._ask_others()):
+            words = f"{count} blocks in {seconds:.0f} s in which it was waited for"
+            self._is_crawling = f"{words}, and another peer has block {last}"
+
     async def _watch(self) -> Ending:
         """Wait until the peer has been silent for too long, though it, or another one, has more; or slow."""
         while True:
             await asyncio.sleep(min(self._stall_seconds / 4, PEER_POLL_SECONDS))
             order = self._order
+            await self._look_at_pace()
             ending = self._left_as_mute() or self._left_for_an_active_peer() or await self._left_as_slow()
             if ending is not None:
                 return ending

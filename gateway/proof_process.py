@@ -10,7 +10,8 @@ A shell around `gateway.verification`: `gateway.helper_process` with these frame
 Big integers and pairings hold Python's lock for milliseconds at a time. Requests follow one another without a
 pause: the next one is there before the last one is answered. Where several wait, since blocks come faster
 than they are checked, what is cheaper together is checked together.
-Where processors are short, the process gives way to the node: no event loop waits until a pairing is done.
+Where processors are short, it has the same share as the node and other programs, since acknowledgements wait
+for it; but it takes the processor from nobody who is to run just for a moment (SCHED_BATCH), as event loops.
 
     the process                          what it was asked
     dies, or takes too long              is asked again of another one, each block by itself
@@ -35,7 +36,6 @@ from gateway.errors import BlockRefused, HelperProcessLost
 from gateway.helper_process import HelperProcess, serve
 from gateway.limits import (
     PROOF_CHECK_SECONDS_MAX,
-    PROOF_PROCESS_NICENESS,
     PROOF_PROCESS_REST_SECONDS,
     PROOFS_GATHER_SECONDS,
     PROOFS_TOGETHER_MAX,
@@ -164,8 +164,9 @@ class ProofProcess:
 
 def main() -> None:
     """Answer requests until the node ends."""
-    with contextlib.suppress(OSError):  # a container or service manager may forbid it
-        os.nice(PROOF_PROCESS_NICENESS)
+    if os.sched_getscheduler(0) == os.SCHED_OTHER:
+        with contextlib.suppress(OSError):  # a container or service manager may forbid it
+            os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
     round_constants()  # 0.1 s that the first block need not wait for
     serve(_Answers(), PROOFS_TOGETHER_MAX, PROOFS_GATHER_SECONDS, lambda request: request[0] == 1)
 

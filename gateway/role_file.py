@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 from pathlib import Path
 
 from gateway.addresses import parse_address
 from gateway.errors import AddressError, Fatal
-from gateway.regular_files import flush_folder
+from gateway.regular_files import replace_file
 from gateway.roles import RoleRecord
 
 __all__ = ["ROLE_FILE_NAME", "read_role", "write_role"]
@@ -56,24 +55,17 @@ def write_role(data_dir: Path, record: RoleRecord) -> None:
         OSError: the disk refused; what was remembered before still is.
     """
     path = data_dir / ROLE_FILE_NAME
-    new_path = path.with_suffix(".new")
     before = path.read_bytes() if path.exists() else None
     content: dict[str, str] = {"role": record.role}
     if record.followed is not None:
         content["followed"] = record.followed
-    with new_path.open("w", encoding="utf-8") as file:
-        file.write(json.dumps(content) + "\n")
-        file.flush()
-        os.fsync(file.fileno())
-    new_path.replace(path)
     try:
-        flush_folder(data_dir)
+        replace_file(path, (json.dumps(content) + "\n").encode())
     except OSError:
         # Nobody acts on the new role, so a restart must not find it: that could be a second active node.
         with contextlib.suppress(OSError):
             if before is None:
                 path.unlink()
             else:
-                new_path.write_bytes(before)
-                new_path.replace(path)
+                replace_file(path, before)
         raise

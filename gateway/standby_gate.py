@@ -78,6 +78,8 @@ class _Peer:
     """The highest block that was ever found to be there, by whatever process."""
     other_chain: int | None = None
     """The block that it has with another root hash."""
+    is_unknown: bool = False
+    """Whether the root hash of our block of that number is to be looked up."""
     is_stale: bool = False
     """Whether the stream to it was opened before a process was replaced that may be behind it."""
 
@@ -107,7 +109,6 @@ class StandbyGate:
         self._first_number: int | None = None
         self._last_number = -1
         self._own: dict[int, bytes] = {}
-        self._unknown: set[int] = set()
         self._notes: list[StandbyNote] = []
         if chain is not None and chain.last_number is not None and chain.last_root_hash is not None:
             self._first_number = chain.first_number
@@ -139,7 +140,7 @@ class StandbyGate:
         if level.instance != peer.instance:
             self._forget_process(peer.instance, peer)
             peer.instance, peer.level, peer.other_chain = level.instance, None, None
-        was_connected, peer.said = peer.said is not None, level
+        was_connected, peer.said, peer.is_unknown = peer.said is not None, level, False
         number = _number(level.number)
         if number < peer.highest:
             self._note(
@@ -159,16 +160,17 @@ class StandbyGate:
         peer = self._peers[address]
         if peer.said is None or level.instance != peer.instance or level.number is None:
             return  # it went away meanwhile, or its report says it already
-        if _number(peer.level) < level.number <= self._last_number:
-            self._judge(peer, level.number, level.root_hash)
+        if _number(peer.level) < level.number and (own := self._own.get(level.number)) is not None:
+            self._compare(peer, level.number, level.root_hash, own)
             self._count()
 
     def recalled(self, number: int, root_hash: bytes | None) -> None:
         """The root hash of an older block of this node, as `unknown` asked for; None: it cannot be read."""
-        self._unknown.discard(number)
         for peer in self._peers.values():
-            if root_hash is not None and peer.said is not None and peer.said.number == number:
-                self._compare(peer, number, peer.said.root_hash, root_hash)
+            if peer.is_unknown and peer.said is not None and peer.said.number == number:
+                peer.is_unknown = False
+                if root_hash is not None:
+                    self._compare(peer, number, peer.said.root_hash, root_hash)
         self._count()
 
     def lost(self, address: str, reason: str) -> None:
@@ -185,7 +187,10 @@ class StandbyGate:
 
     def unknown(self) -> int | None:
         """A block of this node whose root hash is to be read and given to `recalled`; None: none."""
-        return min(self._unknown, default=None)
+        peers = self._peers.values()
+        return min(
+            (_number(peer.said.number) for peer in peers if peer.said and peer.is_unknown), default=None
+        )
 
     def ahead(self) -> tuple[int, list[str]]:
         """This node's last block, and who is to be asked for it: they are ahead, and not known to have it."""
@@ -250,7 +255,7 @@ class StandbyGate:
         if own is not None:
             self._compare(peer, number, root_hash, own)
         else:
-            self._unknown.add(number)
+            peer.is_unknown = True
             if _number(peer.level) > number:
                 peer.level = None
 

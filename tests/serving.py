@@ -63,12 +63,13 @@ class ServeProcess:
     Args:
         data_dir: its folder.
         arguments: further options.
+        log_path: where its log goes, if not beside the folder.
     """
 
-    def __init__(self, data_dir: Path, *arguments: object) -> None:
+    def __init__(self, data_dir: Path, *arguments: object, log_path: Path | None = None) -> None:
         self.data_dir = data_dir
         self._arguments = [str(argument) for argument in arguments]
-        self._log_path = data_dir.with_name(data_dir.name + ".log")
+        self._log_path = log_path or data_dir.with_name(data_dir.name + ".log")
         self._process: NodeProcess | None = None
         self.grpc_address = self.tcp_address = self.http_address = Address("127.0.0.1", 0)
 

@@ -1,16 +1,24 @@
-"""Disks that lie: one in memory that keeps unflushed writes and tears them, and one that fails on demand."""
+"""Disks that lie: one in memory that keeps unflushed writes and tears them, and one that fails on demand.
+
+After a flush that failed they go on lying, as ext4 does with bytes that were a hole of the file: the page
+cache holds what was written and takes it for flushed, and what is written to the same blocks later, through
+the cache, never reaches the disk, whatever a later flush says. A direct write does, and where a block is cut
+off or made a hole, the lie is over.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from datastream.disk import Disk
 
 SECTOR_SIZE = 512
+BLOCK_SIZE = 4096
 
 
 class PowerLost(BaseException):
@@ -31,6 +39,10 @@ class MemoryDisk:
     _durable: bytearray = field(default_factory=bytearray)
     _unflushed: list[tuple[int, bytes | None]] = field(default_factory=list)
     """(offset, bytes), or (size, None) for a truncation."""
+    _past_cache: set[int] = field(default_factory=set)
+    """Which of them a failed flush does not forget, by identity: they went past the page cache."""
+    lost: set[int] = field(default_factory=set)
+    """Numbers of blocks whose flush failed: what is written to them through the cache goes nowhere."""
 
     @classmethod
     def of(cls, image: bytes) -> MemoryDisk:
@@ -68,6 +80,7 @@ class MemoryDisk:
     def replace(self, data: bytes, offset: int) -> None:
         """Make a hole, then write, as a real disk does."""
         self.pwrite(bytes(len(data)), offset)
+        self._find_again(len(data), offset)
         self.pwrite(data, offset)
 
     def fdatasync(self) -> None:
@@ -75,10 +88,9 @@ class MemoryDisk:
         try:
             self._step("fdatasync")
         except OSError:
-            self._unflushed = [change for change in self._unflushed if change[1] is None]
+            self.forget()
             raise
-        # Only what is dirty: what a failed flush forgot does not come back with the next one.
-        for offset, data in self._unflushed:
+        for offset, data in self._reaching():
             if data is None:
                 _resize(self._durable, offset)
             else:
@@ -86,11 +98,92 @@ class MemoryDisk:
                     _resize(self._durable, offset + len(data))
                 self._durable[offset : offset + len(data)] = data
         self._unflushed.clear()
+        self._past_cache.clear()
+
+    def forget(self) -> None:
+        """A flush has failed: take what was to be flushed for written."""
+        kept = []
+        for change in self._unflushed:
+            offset, data = change
+            if data is None or id(change) in self._past_cache:
+                kept.append(change)
+            elif data:
+                self.lost.update(range(offset // BLOCK_SIZE, (offset + len(data) - 1) // BLOCK_SIZE + 1))
+        self._unflushed = kept
+
+    def _reaching(self) -> Iterator[tuple[int, bytes | None]]:
+        """Yield of what is not flushed what can reach the disk: nothing of it through blocks that were lost."""
+        for change in self._unflushed:
+            offset, data = change
+            if data is None or id(change) in self._past_cache or not self.lost:
+                yield change
+                continue
+            position = 0
+            while position < len(data):
+                block = (offset + position) // BLOCK_SIZE
+                end = min(len(data), (block + 1) * BLOCK_SIZE - offset)
+                if block not in self.lost:
+                    yield offset + position, data[position:end]
+                position = end
+
+    def evict(self, rng: random.Random) -> None:
+        """Drop some pages that were taken for written, as a kernel does that needs memory: they are read anew."""
+        dirty = {
+            block
+            for offset, data in self._unflushed
+            for block in range(offset // BLOCK_SIZE, (offset + len(data or b"") - 1) // BLOCK_SIZE + 1)
+        }
+        for block in sorted(self.lost - dirty):
+            if rng.random() < 0.3:
+                start, size = block * BLOCK_SIZE, len(self.cache)
+                on_disk = self._durable[start : start + BLOCK_SIZE]
+                self.cache[start : start + BLOCK_SIZE] = on_disk.ljust(min(BLOCK_SIZE, size - start), b"\0")
+                self.lost.discard(block)
+
+    def _find_again(self, size: int, offset: int) -> None:
+        """The cache holds no page of a range any more: the next one tells no lie."""
+        self.lost -= set(range(offset // BLOCK_SIZE, -(-(offset + size) // BLOCK_SIZE)))
+
+    def _write_past_cache(self, data: bytes, offset: int) -> None:
+        self._find_again(len(data), offset)
+        self._write(data, offset)
+        self._past_cache.add(id(self._unflushed[-1]))
+
+    def rewrite(self, data: bytes, offset: int) -> None:
+        """Write directly and flush."""
+        assert offset % BLOCK_SIZE == len(data) % BLOCK_SIZE == 0
+        self._step("pwrite")
+        self._write_past_cache(data, offset)
+        self.fdatasync()
+        assert self._durable[offset : offset + len(data)] == data
+
+    def discard(self, offset: int) -> None:
+        """Make a hole."""
+        assert offset % BLOCK_SIZE == 0
+        self._step("discard")
+        if offset < len(self.cache):
+            self._write_past_cache(bytes(len(self.cache) - offset), offset)
+
+    def read_past_cache(self, size: int, offset: int) -> bytes | None:
+        """Read what is on the disk; what is not flushed is written first, as far as that reaches it."""
+        if not self._unflushed:
+            return bytes(self._durable[offset : offset + size])
+        return self.image_after_crash("all", random.Random(0))[offset : offset + size]
+
+    def refresh(self, size: int, offset: int) -> None:
+        """Flush, and drop what the cache holds of a range."""
+        with contextlib.suppress(OSError):
+            self.fdatasync()
+        on_disk = self.read_past_cache(size, offset)
+        if on_disk != self.cache[offset : offset + size]:
+            self.cache[offset : offset + size] = on_disk or b""
+            self._find_again(size, offset)
 
     def truncate(self, size: int) -> None:
         """Cut or extend."""
         self._step("truncate")
         _resize(self.cache, size)
+        self.lost = {block for block in self.lost if block * BLOCK_SIZE < size}
         self._unflushed.append((size, None))
 
     def size(self) -> int:
@@ -115,9 +208,9 @@ class MemoryDisk:
             how: which unflushed writes reached it: "none", "all", "prefix" (in order, the last cut at any
                 byte) or "sectors" (any of their sectors). What lies inside one sector is whole or absent.
         """
-        image = bytearray(self._durable)
-        last = rng.randrange(len(self._unflushed) + 1) if how == "prefix" else len(self._unflushed)
-        for position, (offset, data) in enumerate(self._unflushed):
+        image, changes = bytearray(self._durable), list(self._reaching())
+        last = rng.randrange(len(changes) + 1) if how == "prefix" else len(changes)
+        for position, (offset, data) in enumerate(changes):
             if how == "none" or position > last:
                 break
             if data is None:
@@ -214,10 +307,32 @@ class FailingDisk:
 
     def fdatasync(self) -> None:
         """Flush or fail."""
+        self._flush_or_fail()
+        self.below.fdatasync()
+
+    def rewrite(self, data: bytes, offset: int) -> None:
+        """Write directly, flush, or fail at that."""
+        self._flush_or_fail()
+        self.below.rewrite(data, offset)
+
+    def _flush_or_fail(self) -> None:
         number = self._next("fdatasync")
         if number is not None:
+            if isinstance(self.below, MemoryDisk):
+                self.below.forget()
             raise OSError(number, os.strerror(number))
-        self.below.fdatasync()
+
+    def discard(self, offset: int) -> None:
+        """Pass on."""
+        self.below.discard(offset)
+
+    def read_past_cache(self, size: int, offset: int) -> bytes | None:
+        """Pass on."""
+        return self.below.read_past_cache(size, offset)
+
+    def refresh(self, size: int, offset: int) -> None:
+        """Pass on."""
+        self.below.refresh(size, offset)
 
     def truncate(self, size: int) -> None:
         """Set the size or fail."""

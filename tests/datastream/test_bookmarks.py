@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import os
 import shutil
 import subprocess
 import sys
@@ -117,7 +118,7 @@ def test_a_second_opener_in_this_process_is_refused_and_unlocks_nothing(tmp_path
             BookmarkIndex(tmp_path / "s.bin")
         lock = tmp_path / "s.db" / "LOCK"
         assert str(caught.value) == (
-            f"{tmp_path}/s.bin: the stream is in use by another program or opener (lock {lock})"
+            f"{tmp_path}/s.bin: the stream is in use by another program or opener (lock {lock}, this process)"
         )
     # The refused opener closed no descriptor of LOCK: that would have dropped the first one's fcntl lock.
     assert run(OPEN_WITH_LEVELDB, tmp_path / "s.db")[0] == 7
@@ -129,7 +130,9 @@ def test_a_second_opener_in_another_process_is_refused(tmp_path: Path) -> None:
     index = BookmarkIndex(tmp_path / "s.bin")
     status, output = run(OPEN_WITH_US, tmp_path / "s.bin")
     assert status == 7
-    assert output.endswith(f"in use by another program or opener (lock {tmp_path}/s.db/LOCK)")
+    assert (
+        f"in use by another program or opener (lock {tmp_path}/s.db/LOCK, process {os.getpid()} (" in output
+    )
     index.close()
     assert run(OPEN_WITH_US, tmp_path / "s.bin")[0] == 0
 

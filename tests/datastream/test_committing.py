@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import random
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ from datastream.errors import (
     StreamReadOnly,
 )
 from datastream.layout import DATA_SIZE_MAX
+from datastream.leveldb_log import open_leveldb
 from datastream.operation import OperationGroup
 from datastream.page_index import PageIndex
 from datastream.streamer import DataStreamer
@@ -402,3 +404,36 @@ def test_whatever_the_disk_refuses(
         assert list(streamer.read_entries(0)) == entries(*seen, *last)
         assert zero_past_the_end(memory, streamer)
         assert memory.image_after_crash("none", random.Random(1)) == bytes(memory.cache)
+
+
+@pytest.mark.parametrize("how", ["commit", "begin", "recover"])
+def test_after_a_failed_flush_the_index_is_opened_again(tmp_path: Path, how: str) -> None:
+    """LevelDB does not hear that its log, on the same disk, was not written; opened again it writes it anew.
+
+    First the file is put right: a DB that is closed while its disk is ill cannot be read.
+    """
+    memory = MemoryDisk()
+    disk = FailingDisk(memory)
+    opened: list[int] = []
+
+    def open_database(folder: str) -> object:
+        opened.append(len(disk.plan.get("fdatasync", [])))
+        return open_leveldb(folder)
+
+    streamer = DataStreamer.open(tmp_path / "s.bin", disk=disk, initial_pages=1, open_database=open_database)
+    with streamer:
+        commit(streamer, *FIRST, flush=True)
+        opened.clear()
+        disk.plan["fdatasync"] = [errno.EIO] * 3
+        with pytest.raises(CommitFailed, match="flush"):
+            (begin if how == "begin" else partial(commit, flush=True))(streamer, *SECOND)
+        with pytest.raises(CommitFailed, match="step 0a repair"):
+            streamer.recover()
+        assert streamer.get_bookmark(bookmark(1)[1]) == 0
+        assert opened == []
+        if how == "recover":
+            streamer.recover()
+        commit(streamer, *SECOND, flush=True)
+        commit(streamer, bookmark(4), flush=True)
+        assert opened == [0]
+        assert [streamer.get_bookmark(bookmark(number)[1]) for number in (1, 2, 4)] == [0, 3, 5]

@@ -11,7 +11,16 @@ from pathlib import Path
 import pytest
 
 from datastream import file_system
-from datastream.file_system import EXT, TMPFS, XFS, file_system_of, takes_direct_writes
+from datastream.file_system import (
+    EXT,
+    TMPFS,
+    XFS,
+    file_system_of,
+    flush_folder,
+    has_no_disk,
+    is_cached,
+    takes_direct_writes,
+)
 
 SHARED_MEMORY = Path("/dev/shm")
 
@@ -59,6 +68,7 @@ def test_tmpfs_writes_through_the_cache() -> None:
         path.unlink()
         assert file_system_of(fd) == TMPFS
         assert not takes_direct_writes(fd)
+        assert has_no_disk(fd)
     finally:
         os.close(fd)
 
@@ -66,3 +76,32 @@ def test_tmpfs_writes_through_the_cache() -> None:
 def test_a_descriptor_of_nothing_has_no_file_system() -> None:
     assert file_system_of(-1) == 0
     assert not takes_direct_writes(-1)
+
+
+def test_what_the_page_cache_holds(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"x" * 65_536)
+    with path.open("r+b") as file:
+        if has_no_disk(file.fileno()):
+            pytest.skip("there is nothing but the page cache here")
+        assert is_cached(file.fileno(), 65_536, 0)
+        os.fsync(file.fileno())
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        assert not is_cached(file.fileno(), 65_536, 0)
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)
+        os.pread(file.fileno(), 1, 32_768)
+        assert is_cached(file.fileno(), 65_536, 0)
+        assert not is_cached(file.fileno(), 4_096, 0)
+
+
+def test_the_names_in_a_folder_are_flushed_by_its_own_descriptor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flushed: list[Path] = []
+    descriptors = Path("/proc/self/fd")
+    monkeypatch.setattr(os, "fsync", lambda number: flushed.append((descriptors / str(number)).readlink()))
+    flush_folder(tmp_path)
+    assert flushed == [tmp_path]
+    (tmp_path / "file").touch()
+    with pytest.raises(NotADirectoryError):
+        flush_folder(tmp_path / "file")

@@ -214,7 +214,7 @@ def test_what_a_failed_commit_left_does_not_come_back_with_an_update(path: Path)
     disk = FailingDisk(memory)
     with DataStreamer.open(path, disk=disk, initial_pages=2) as streamer:
         commit(streamer, *ITEMS[:3], flush=True)
-        disk.plan = {"fdatasync": [errno.EIO], "pwrite": [None, errno.EIO]}
+        disk.plan = {"fdatasync": [errno.EIO, errno.EIO]}
         with pytest.raises(CommitFailed):
             commit(streamer, (1, b"garbage"), flush=True)
         end = streamer.committed.total_length

@@ -55,6 +55,7 @@ def test_nothing_is_wrong_with_a_node_that_is_fine() -> None:
             Kind.DOUBT,
             replace(DISPUTED, is_dead_end=False).text,
         ),
+        (replace(FINE, processor="too little"), Kind.PROCESSOR, "too little"),
         (replace(FINE, publisher_count=0), Kind.NO_PUBLISHERS, "no publisher is connected"),
         (replace(FINE, publisher_count=1), Kind.ONE_PUBLISHER, "only one publisher is connected"),
         (
@@ -132,11 +133,20 @@ def test_what_the_node_lacks_is_a_problem_where_the_chain_stands(
 
 def test_since_when_is_remembered_as_long_as_it_lasts() -> None:
     book = FindingBook()
-    assert book.note([(Kind.DISK, "no space")], 100.0)[0].since_unix_seconds == 100.0
-    [finding] = book.note([(Kind.DISK, "no space, still")], 160.0)
+    assert book.note([(Kind.DISK, "no space")], 100.0, 5.0)[0].since_unix_seconds == 100.0
+    [finding] = book.note([(Kind.DISK, "no space, still")], 160.0, 65.0)
     assert (finding.text, finding.since_unix_seconds, finding.is_problem) == ("no space, still", 100.0, True)
-    assert book.note([], 200.0) == ()
-    assert book.note([(Kind.DISK, "no space")], 300.0)[0].since_unix_seconds == 300.0
+    assert book.note([], 200.0, 105.0) == ()
+    assert book.note([(Kind.DISK, "no space")], 300.0, 205.0)[0].since_unix_seconds == 300.0
+
+
+@pytest.mark.parametrize("jump_seconds", [7_200.0, -7_200.0])
+def test_a_clock_that_is_set_changes_nothing_of_how_long_something_lasts(jump_seconds: float) -> None:
+    book = FindingBook()
+    book.note([(Kind.DISK, "no space")], 10_000.0, 5.0)
+    now_unix_seconds = 10_060.0 + jump_seconds
+    [finding] = book.note([(Kind.DISK, "no space")], now_unix_seconds, 65.0)
+    assert now_unix_seconds - finding.since_unix_seconds == 60.0
 
 
 @pytest.mark.parametrize("kind", Kind)

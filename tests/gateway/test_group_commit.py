@@ -322,6 +322,7 @@ def test_a_disk_that_refuses_again_is_tried_again(
         probe(ledger)
 
     monkeypatch.setattr(Ledger, "probe", failing_probe)
+    shown: set[str | None] = set()
 
     async def play(stage: Stage) -> None:
         for number in range(3):
@@ -331,13 +332,15 @@ def test_a_disk_that_refuses_again_is_tried_again(
             last = number - 1 if number else None
             await alice.expect_end(f"end PERSISTENCE_FAILED last {last} about {number}")
             async with asyncio.timeout(ANSWER_SECONDS):
-                while stage.conductor.arbiter.persistence_failed is not None:  # noqa: ASYNC110
+                while stage.conductor.arbiter.persistence_failed is not None:
+                    shown.add(stage.conductor.arbiter.persistence_failed)
                     await asyncio.sleep(0.002)
             alice = stage.publisher("alice")
             alice.block(BLOCKS[number])
             await alice.expect(f"ack {number}")
 
     on_stage(tmp_path, play)
+    assert {"[Errno 5] full", "[Errno 5] broken"} < shown  # what status and /readyz say
     said = [
         (record.levelname, record.sluice_fields["got"])  # type: ignore[attr-defined]
         for record in caplog.records

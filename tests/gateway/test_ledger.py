@@ -17,7 +17,7 @@ from unittest.mock import Mock
 import plyvel
 import pytest
 
-from datastream import DataStreamer, bookmarks
+from datastream import DataStreamer, leveldb_log
 from datastream.disk import RealDisk
 from datastream.errors import CommitFailed, StreamFileRefused, StreamInUse
 from datastream.layout import BOOKMARK_TYPE
@@ -207,7 +207,7 @@ def test_bookmarks_that_cannot_be_written_do_not_undo_a_commit(
     )
     ledger = None
     with monkeypatch.context() as patch:
-        patch.setattr(bookmarks, "plyvel", stand_in)
+        patch.setattr(leveldb_log, "plyvel", stand_in)
         ledger = Ledger.open(tmp_path)
         state.update(write_fails=True, open_fails=True)
         commit(ledger, BLOCKS[:1])

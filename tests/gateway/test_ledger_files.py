@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import os
 from collections.abc import Sequence
@@ -248,14 +249,19 @@ def test_a_folder_that_cannot_be_written_is_no_reason_to_stop(
 
 
 def test_a_full_disk_is_no_reason_to_stop_and_leaves_nothing_half_written(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     new = (tmp_path / KEPT_NAME).with_suffix(".new")
-    new.symlink_to("/dev/full")
-    keep_ledger(tmp_path, NETWORK.ledger)
+
+    def refuse(number: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", refuse)
+        keep_ledger(tmp_path, NETWORK.ledger)
     assert [record.message for record in caplog.records] == ["ledger data could not be kept"]
     assert kept_ledger(tmp_path) is None
-    new.unlink()
+    assert not new.exists()
     new.write_bytes(NETWORK.publication[:100])  # as a crash leaves it
     assert kept_ledger(tmp_path) is None
     assert start(tmp_path, NO_KEYS, CHAIN.block(0)) == NETWORK.ledger

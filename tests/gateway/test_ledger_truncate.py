@@ -10,7 +10,6 @@ import pytest
 
 from datastream.disk import RealDisk
 from datastream.errors import CommitFailed
-from gateway import ledger as ledger_module
 from gateway.errors import Fatal
 from gateway.ledger import Ledger
 from tests.datastream.fake_disk import FailingDisk
@@ -81,7 +80,7 @@ def test_no_snapshot_is_ever_ahead_of_the_stream(tmp_path: Path, monkeypatch: py
         raise OSError(errno.EIO, "refused", str(folder))
 
     with monkeypatch.context() as patched:
-        patched.setattr(ledger_module, "flush_folder", refuse)
+        patched.setattr("gateway.regular_files.flush_folder", refuse)
         with pytest.raises(OSError, match="refused"):
             ledger.truncate(4)
     assert ledger.last_number == 7

@@ -18,7 +18,7 @@ import uvloop
 
 from gateway.errors import BlockRefused
 from gateway.ledger_keys import LedgerKeys
-from gateway.limits import PROOF_PROCESS_NICENESS, PROOF_PROCESS_REST_SECONDS, PROOFS_TOGETHER_MAX
+from gateway.limits import PROOF_PROCESS_REST_SECONDS, PROOFS_TOGETHER_MAX
 from gateway.proof_process import ProofProcess, _Answers
 from gateway.proofs import ProofVerifier
 from gateway.root_hash import BlockSummary
@@ -78,24 +78,33 @@ def test_it_answers_as_the_verifier_here_does() -> None:
     with_process(play)
 
 
-def test_it_gives_way_to_the_node() -> None:
+def test_it_has_the_share_of_the_node_and_preempts_nobody() -> None:
     async def play(process: ProofProcess) -> None:
         await process.check(KNOWING, SUMMARY, ())
         assert process.pid is not None
-        own = os.getpriority(os.PRIO_PROCESS, 0)
-        assert os.getpriority(os.PRIO_PROCESS, process.pid) == min(own + PROOF_PROCESS_NICENESS, 19) > own
+        assert os.getpriority(os.PRIO_PROCESS, process.pid) == os.getpriority(os.PRIO_PROCESS, 0)
+        assert os.sched_getscheduler(process.pid) == os.SCHED_BATCH
 
     with_process(play)
 
 
-def test_it_checks_where_it_may_not_give_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Service managers and containers can forbid it."""
+@pytest.mark.parametrize(
+    ("name", "replacement"),
+    [
+        ("sched_setscheduler", "forbid"),
+        ("sched_getscheduler", "lambda pid: os.SCHED_RR"),  # as that of the node
+    ],
+)
+def test_it_checks_with_the_policy_that_it_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, replacement: str
+) -> None:
+    """Service managers and containers can forbid to change it, or have chosen one for the node."""
     (tmp_path / "forbidden.py").write_text(
         "import os\n"
         "from gateway.proof_process import main\n"
-        "def nice(by):\n"
+        "def forbid(*of):\n"
         "    raise PermissionError(1, 'Operation not permitted')\n"
-        "os.nice = nice\n"
+        f"os.{name} = {replacement}\n"
         "main()\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
@@ -103,7 +112,7 @@ def test_it_checks_where_it_may_not_give_way(tmp_path: Path, monkeypatch: pytest
     async def play(process: ProofProcess) -> None:
         assert await outcome(process, KNOWING, SUMMARY) == here(KNOWING, SUMMARY)
         assert process.pid is not None
-        assert os.getpriority(os.PRIO_PROCESS, process.pid) == os.getpriority(os.PRIO_PROCESS, 0)
+        assert os.sched_getscheduler(process.pid) == os.SCHED_OTHER
 
     with_process(play, "forbidden")
 
@@ -317,7 +326,6 @@ def test_once_closed_it_is_not_started_again() -> None:
 ORPHAN = """
 import asyncio
 import sys
-from gateway.limits import PROOF_PROCESS_NICENESS
 from gateway.proof_process import ProofProcess
 async def main():
     process = ProofProcess()

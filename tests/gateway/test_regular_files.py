@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 from collections.abc import Iterator
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.regular_files import flush_folder, open_regular
+from gateway.regular_files import make_folder, open_regular, replace_file
 
 
 def test_a_file_and_a_link_to_it_are_read(tmp_path: Path) -> None:
@@ -53,14 +54,40 @@ def opened() -> Iterator[str]:
             yield str(entry.readlink())
 
 
-def test_the_names_in_a_folder_are_flushed_by_its_own_descriptor(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("flush", [True, False])
+def test_a_file_is_replaced_by_a_new_one(tmp_path: Path, flush: bool) -> None:
+    path, left = tmp_path / "role.json", tmp_path / "role.new"
+    left.write_bytes(b"left by a crash" * 1000)
+    with left.open("rb") as left_file:
+        replace_file(path, b"one", flush=flush)
+        assert path.stat().st_ino != os.fstat(left_file.fileno()).st_ino
+    replace_file(path, b"two", flush=flush)
+    assert path.read_bytes() == b"two"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_file_whose_flush_failed_is_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "role.json"
+    replace_file(path, b"one")
+
+    def refuse(number: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", refuse)
+        with pytest.raises(OSError, match="Input/output error"):
+            replace_file(path, b"two")
+    assert path.read_bytes() == b"one"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_new_folder_is_in_those_above_it_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     flushed: list[Path] = []
-    descriptors = Path("/proc/self/fd")
-    monkeypatch.setattr(os, "fsync", lambda number: flushed.append((descriptors / str(number)).readlink()))
-    flush_folder(tmp_path)
-    assert flushed == [tmp_path]
+    monkeypatch.setattr("gateway.regular_files.flush_folder", flushed.append)
+    make_folder(tmp_path / "a" / "b")
+    assert sorted(flushed) == [tmp_path, tmp_path / "a"]
+    make_folder(tmp_path / "a" / "b")
+    assert len(flushed) == 2
     (tmp_path / "file").touch()
-    with pytest.raises(NotADirectoryError):
-        flush_folder(tmp_path / "file")
+    with pytest.raises(FileExistsError):
+        make_folder(tmp_path / "file")

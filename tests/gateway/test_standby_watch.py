@@ -327,7 +327,11 @@ def test_a_node_of_an_older_version_is_told_from_one_that_is_away(tmp_path: Path
 @pytest.mark.parametrize(
     ("number", "root_hash", "got"),
     [
-        (7, b"abc", "a root hash of 3 bytes and instance 'x', expected 48 bytes and a name"),
+        (
+            7,
+            b"abc",
+            "a root hash of 3 bytes and instance 'x', expected 48 bytes and a name of at most 64 characters",
+        ),
         (1 << 63, bytes(48), "block 9223372036854775808, expected at most 9223372036854775807"),
     ],
 )

@@ -212,6 +212,7 @@ class Storage:
         self.power_fails_after = None
         self.is_dead = False
         if how == PROCESS_ENDS:
+            self.disk.evict(rng)
             return
         self.disk = MemoryDisk.of(self.disk.image_after_crash(how, rng))
         self.disk.fail = self._failure

@@ -1,0 +1,187 @@
+"""A file system of its own on a device that can refuse: a loop device, whose file lies on a tmpfs.
+
+    folder/memory       tmpfs                     made too small, it has no page more for what was never written
+    folder/memory/disk  the device, sparse
+    folder/disk         the file system, ext4 or XFS, on a loop device
+
+While it refuses, what lies on the device already can be written again: journal, inodes, the stream's header. So
+the file system goes on, and only data that need a new place are lost, as on a thin volume that is full.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import struct
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+KINDS = ("ext4", "xfs", "btrfs")
+_MEMORY_BYTES = 900 << 20
+_DISK_BYTES = 320 << 20
+_BLOCK_SIZE = 4096
+_AG_HEAD_BYTES = 1 << 17
+_FORMAT = {
+    "ext4": "mkfs.ext4 -q -b 4096 -N 256 -J size=4 -O ^resize_inode "
+    "-E nodiscard,lazy_itable_init=0,lazy_journal_init=0",
+    "xfs": "mkfs.xfs -q -K -f",
+    "btrfs": "mkfs.btrfs -q -K -f -m single",
+}
+
+
+class DeviceError(Exception):
+    """A command failed."""
+
+
+def why_not(kind: str) -> str | None:
+    """Say why there can be no device of a kind here; None where there can."""
+    if os.geteuid() != 0:
+        return "only root can mount a file system"
+    if not Path("/dev/loop-control").exists():
+        return "this machine has no loop devices"
+    for program in ("mount", "umount", "losetup", f"mkfs.{kind}"):
+        if shutil.which(program, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin") is None:
+            return f"there is no {program} on this machine"
+    if kind not in Path("/proc/filesystems").read_text("utf-8"):
+        return f"this kernel has no {kind}"
+    return None
+
+
+def command(*words: object) -> str:
+    """Run a command; return what it printed.
+
+    Raises:
+        DeviceError: it failed.
+    """
+    done = subprocess.run([*map(str, words)], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise DeviceError(f"{' '.join(map(str, words))}: {done.stderr.strip()}")
+    return done.stdout.strip()
+
+
+class Device:
+    """One device with its file system, mounted at `disk`; use with `with`, which leaves nothing behind.
+
+    Args:
+        folder: an empty one.
+        kind: of the file system.
+
+    Raises:
+        DeviceError: it cannot be made here.
+    """
+
+    def __init__(self, folder: Path, kind: str) -> None:
+        self.kind = kind
+        self.disk = folder / "disk"
+        self._memory = folder / "memory"
+        self._image = self._memory / "disk"
+
+    def __enter__(self) -> Self:
+        """Make it."""
+        try:
+            self._memory.mkdir()
+            self.disk.mkdir()
+            command("mount", "-t", "tmpfs", "-o", f"size={_MEMORY_BYTES}", "none", self._memory)
+            with self._image.open("xb") as file:
+                file.truncate(_DISK_BYTES)
+            command(*_FORMAT[self.kind].split(), self._image)
+            self._place_metadata()
+            self.mount()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
+        """Take it away."""
+        self.close()
+
+    def mount(self) -> None:
+        """Mount it; the loop device goes by itself when it is unmounted."""
+        loop = command("losetup", "-f", "--show", self._image)
+        try:
+            # A loop device takes a request for done of which the file took a part: so they are of one page.
+            Path(f"/sys/block/{Path(loop).name}/queue/max_sectors_kb").write_text("4", "ascii")
+            command("mount", loop, self.disk)
+        finally:
+            command("losetup", "-d", loop)
+
+    def unmount(self) -> None:
+        """Unmount it: nothing is cached any more.
+
+        Raises:
+            DeviceError: somebody has files open.
+        """
+        command("umount", self.disk)
+
+    @property
+    def is_read_only(self) -> bool:
+        """Whether the file system has stopped itself: it could not write what it writes for itself."""
+        return bool(os.statvfs(self.disk).f_flag & os.ST_RDONLY)
+
+    def refuse(self) -> None:
+        """From now on refuse what needs a new place on the device."""
+        os.sync()
+        while True:
+            used = os.statvfs(self._memory)
+            size = (used.f_blocks - used.f_bfree) * used.f_frsize
+            with contextlib.suppress(DeviceError):  # it has grown meanwhile
+                command("mount", "-o", f"remount,size={size}", self._memory)
+                return
+
+    def take(self) -> None:
+        """Take everything again."""
+        command("mount", "-o", f"remount,size={_MEMORY_BYTES}", self._memory)
+
+    def close(self) -> None:
+        """Take it away, whatever is the matter."""
+        for folder in (self.disk, self._memory):
+            for words in (("umount",), ("umount", "-l")):
+                with contextlib.suppress(DeviceError):
+                    command(*words, folder)
+                if not os.path.ismount(folder):
+                    break
+                time.sleep(0.1)
+
+    def _place_metadata(self) -> None:
+        """Give what the file system writes for itself its place, or it would fail instead of the data."""
+        with self._image.open("r+b") as file:
+            for start, end in self._metadata(file.read(_BLOCK_SIZE)):
+                for offset in range(start, end, 1 << 20):
+                    file.seek(offset)
+                    data = file.read(min(1 << 20, end - offset))
+                    file.seek(offset)
+                    file.write(data)
+
+    def _metadata(self, first_block: bytes) -> Iterator[tuple[int, int]]:
+        """Yield where it lies, from and to."""
+        if self.kind == "ext4":
+            text, start = command("dumpe2fs", self._image), 0
+            free = (
+                found
+                for line in re.findall(r"^  Free blocks: (.*)$", text, re.MULTILINE)
+                for found in line.split(", ")
+            )
+            for first, last in ((one.partition("-")[0], one.rpartition("-")[2]) for one in free if one):
+                yield start, int(first) * _BLOCK_SIZE
+                start = (int(last) + 1) * _BLOCK_SIZE
+        elif self.kind == "xfs":
+            block_size, log_start = (
+                struct.unpack_from(">I40xQ", first_block, 4)[0],
+                struct.unpack_from(">Q", first_block, 48)[0],
+            )
+            group_blocks, group_count, _, log_blocks = struct.unpack_from(">4I", first_block, 84)
+            shift = first_block[124]
+            start = (log_start >> shift) * group_blocks + (log_start & ((1 << shift) - 1))
+            yield start * block_size, (start + log_blocks) * block_size
+            for number in range(group_count):
+                group_start = number * group_blocks * block_size
+                yield group_start, group_start + _AG_HEAD_BYTES
