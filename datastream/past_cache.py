@@ -5,8 +5,8 @@ A page that is in the page cache hides what became of it on the disk. So the scr
 or go through the cache (btrfs with checksums), the range is dropped from the cache first, which the kernel
 does (POSIX_FADV_DONTNEED) for what is clean and not mapped; on tmpfs memory is the disk.
 
-Unlike `Disk.read_past_cache` and `Disk.rewrite` this touches nothing beside the range, so that it may run beside
-commits. Offsets and sizes are multiples of 4,096.
+Unlike `Disk.read_past_cache` and `Disk.rewrite` this touches nothing beside the range, so that it may run
+beside commits. Offsets and sizes are multiples of 4,096.
 
 Source: open(2), posix_fadvise(2).
 """
