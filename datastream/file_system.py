@@ -13,6 +13,7 @@ from pathlib import Path
 
 __all__ = [
     "EXT",
+    "NETWORK",
     "TMPFS",
     "XFS",
     "file_system_of",
@@ -26,6 +27,8 @@ EXT = 0xEF53
 """ext2, ext3 and ext4. This and the next two are from <linux/magic.h>."""
 TMPFS = 0x01021994
 XFS = 0x58465342
+NETWORK = (0x6969, 0xFE534D42, 0xFF534D42)
+"""NFS, SMB of version 2 and later, and CIFS: the server may know of openers that the kernel here does not."""
 _RAMFS = 0x858458F6
 
 _libc = ctypes.CDLL(None)

@@ -266,7 +266,9 @@ class OtherFolderLocks:
                 if _held[key] is self._own:
                     return True
                 raise StreamInUse(stream_path, lock_path, "this process")
-            if (key is None and not make) or key in map(_key_of_fd, self._locked.values()):
+            if key is None and not make:
+                return True
+            if key is not None and key in map(_key_of_fd, self._locked.values()):
                 return True
             if make:
                 folder.mkdir(exist_ok=True)

@@ -26,7 +26,7 @@ from grpc import aio
 
 from gateway.api import node_pb2_grpc
 from gateway.catch_up import DONE, CatchUp, CatchUpRules, Outcome, Range, Try
-from gateway.channels import ClientTls, keepalive, open_channel, relayed_if_refused
+from gateway.channels import ClientTls, keepalive, open_channel, relayed_if_refused, why_failed
 from gateway.conductor import Conductor
 from gateway.errors import GatewayError, PeerError
 from gateway.limits import (
@@ -268,7 +268,7 @@ class Following:
         try:
             outcome, reason = await relayed_if_refused(address, lambda: self._attempt(machine, address))
         except aio.AioRpcError as error:
-            outcome, reason = Outcome.UNREACHABLE, f"{error.code().name}: {error.details()}"
+            outcome, reason = Outcome.UNREACHABLE, why_failed(error)
             if why := why_too_long(reason, "grpc.max_message_bytes of this node"):
                 outcome, reason = Outcome.NODE, f"a block of {address}: {why}"
         except PeerError as error:

@@ -25,6 +25,7 @@ from grpc import aio
 from gateway.api import subscribe_pb2, subscribe_pb2_grpc
 from gateway.block_numbers import to_wire
 from gateway.catch_up import Outcome, Range
+from gateway.channels import why_failed
 from gateway.conductor import Conductor
 from gateway.errors import ItemError, SubscriptionError
 from gateway.item_set import ItemSet
@@ -373,5 +374,5 @@ class PeerStream:
                 failures_count = 0
             except aio.AioRpcError as error:
                 failures_count += 1
-                reason = f"{error.code().name}: {error.details()}"
+                reason = why_failed(error)
         return Outcome.UNREACHABLE, reason

@@ -16,6 +16,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from publishers.errors import SparkUnavailable
+from tests import reference_data
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -80,6 +81,39 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
         return (yield)
     finally:
         faulthandler.cancel_dump_traceback_later()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip a test whose files are not there, before its fixtures are made."""
+    reference_data.skip_without(item)
+
+
+def pytest_report_teststatus(
+    report: pytest.CollectReport | pytest.TestReport,
+) -> tuple[str, str, str] | None:
+    """Keep tests that were skipped for want of files apart from others."""
+    return reference_data.category_of(report)
+
+
+def _without_reference_data(config: pytest.Config) -> list[pytest.TestReport]:
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    return [] if reporter is None else reporter.stats.get(reference_data.CATEGORY, [])
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Fail a run that skipped what it must not."""
+    if _without_reference_data(session.config) and reference_data.may_not_be_skipped():
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> Generator[None, object, object]:
+    """Say in one line, the last before the counts, how many tests had no files."""
+    result = yield
+    if skipped := _without_reference_data(terminalreporter.config):
+        terminalreporter.write_line(reference_data.summary_of(skipped))
+    return result
 
 
 def pytest_enter_pdb() -> None:

@@ -338,6 +338,93 @@ def test_no_path_of_one_machine() -> None:
     expect_none(findings)
 
 
+# --- sources ------------------------------------------------------------------------------------------------
+
+SOURCE = re.compile(r"(?:^|(?<=\s))Source: (.+?)(?:\.(?=\s+[A-Z]|\s*\Z)|\n\s*\n|\Z)", re.DOTALL)
+PUBLIC_SOURCES = re.compile(
+    r"\b(?:RFC|HIP-|EIP-|CVE-|NIST SP|draft-irtf-) ?\w+"  # by number
+    r"|\b(?:POSIX|APPNOTE\.TXT|protobuf\.dev|hiero-block-node|hiero-consensus-node|zkevm-data-streamer|LevelDB)\b"
+    r"|\bLinux, Documentation/"
+    r"|\bgRPC (?:protocol over HTTP/2|over HTTP/2|health checking protocol)\b"
+    r"|\bGuide to Elliptic Curve Cryptography\b|\b[a-z]\w+\([1-8]\)"  # a book; manual pages
+    r"|^[A-Z][a-z]+[^;]* \(?(?:19|20)\d\d\b"  # a paper: authors, year
+)
+PAGE_NAMED = re.compile(r"(?<![\w/.-])((?:\.\./)*(?:[\w-]+/)*[\w-]+\.(?:md|py|proto))\b")
+SPEC_SECTION = re.compile(
+    r"\b([\w-]+)\.md`?(?:\]\([^)]*\))?,? (?:sections? )?((?:\d+(?:\.\d+)*(?:, | and |,? to )?)+)"
+)
+
+
+@cache
+def headings_of(page: str) -> frozenset[str]:
+    """The headings of a page, and the numbers that they begin with."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    found = re.findall(r"(?m)^#+ ((\d+(?:\.\d+)*)?.*)$", text)
+    return frozenset(part for both in found for part in both)
+
+
+def docstrings() -> Iterator[tuple[str, int, str]]:
+    """Yield path, line and text of every docstring."""
+    kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    for path in python_files(*CODE):
+        for node in ast.walk(tree_of(path)):
+            if isinstance(node, kinds) and (text := ast.get_docstring(node)):
+                yield path, getattr(node, "lineno", 1), text
+
+
+def unresolved(source: str) -> Iterator[str]:
+    """Yield what one source names and what is not there: pages, their headings, their sections."""
+    named = PAGE_NAMED.search(source)
+    if named is None:
+        if not PUBLIC_SOURCES.search(source):
+            yield f"{source!r} is neither a page of the repository nor a public specification"
+        return
+    page, rest = named[1], re.sub(r"\([^)]*\)", "", source[named.end() :])
+    if page not in repository_files():
+        if not PUBLIC_SOURCES.search(source):
+            yield f"{page} is not in the repository"
+    elif page.endswith(".md"):
+        for heading in re.findall(r'"([^"]+)"', rest):
+            if heading not in headings_of(page):
+                yield f"{page} has no heading {heading!r}"
+        for number in re.findall(r"(?<= )\d+(?:\.\d+)*", rest):
+            if number not in headings_of(page):
+                yield f"{page} has no section {number}"
+
+
+def test_every_source_is_in_the_repository_or_public() -> None:
+    sources = [
+        (path, line, " ".join(source.split()))
+        for path, line, text in docstrings()
+        for found in SOURCE.findall(text)
+        for source in re.split(r";\s", found)
+    ]
+    assert len(sources) > 200
+    expect_none(
+        f"{path}:{line}: {finding}" for path, line, source in sources for finding in unresolved(source)
+    )
+
+
+def test_every_page_that_is_named_is_there() -> None:
+    """In code, comments and pages; of the specification, also every section."""
+    names = {path.split("/")[-1] for path in repository_files()}
+    spec = {path.split("/")[-1]: path for path in repository_files() if path.startswith("docs/spec/")}
+    findings = []
+    for path in repository_files():
+        if not path.endswith((".md", ".proto", ".py", ".pyi", ".toml")) or path == "tests/test_tidy.py":
+            continue
+        for number, line in enumerate((ROOT / path).read_text(encoding="utf-8").splitlines(), start=1):
+            for page in re.findall(r"[\w-]+\.md\b", line):
+                if page not in names and not PUBLIC_SOURCES.search(line):
+                    findings.append(f"{path}:{number}: {page} is not in the repository")
+            for name, numbers in SPEC_SECTION.findall(line):
+                page = spec.get(f"{name}.md", "")
+                for section in re.findall(r"\d+(?:\.\d+)*", numbers) if page else ():
+                    if section not in headings_of(page):
+                        findings.append(f"{path}:{number}: {page} has no section {section}")
+    expect_none(findings)
+
+
 # --- the repository -----------------------------------------------------------------------------------------
 
 

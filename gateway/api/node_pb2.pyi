@@ -40,7 +40,7 @@ Global___ServerStatusRequest: _TypeAlias = ServerStatusRequest  # noqa: Y015
 
 @_typing.final
 class ServerStatusResponse(_message.Message):
-    """An empty node answers first 0, last 2^64 - 1, next expected 0."""
+    """An empty node answers first and last 2^64 - 1, and next expected the block that it begins with, or 2^64 - 1."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -7,13 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import plyvel
-import pytest
 
 from datastream.bookmarks import COVERED_KEY
 from datastream.layout import BOOKMARK_TYPE, Entry
 from datastream.streamer import DataStreamer
-
-SAMPLE = Path(__file__).parents[3] / "shared" / "data" / "zkevm-stream" / "sample.bin.gz"
+from tests.reference_data import STREAM
 
 Item = tuple[int, bytes]
 """(entry type, data); type 0xb0 is a bookmark."""
@@ -79,9 +77,7 @@ def u64(number: int) -> bytes:
 
 
 def sample_file(folder: Path) -> Path:
-    """Unpack the zkEVM sample into `folder`; skip the test where the data is absent."""
-    if not SAMPLE.exists():
-        pytest.skip(f"no {SAMPLE.name} in ../shared/data")
+    """Unpack the zkEVM sample into `folder`; for tests with the mark `needs_stream`."""
     path = folder / "sample.bin"
-    path.write_bytes(gzip.decompress(SAMPLE.read_bytes()))
+    path.write_bytes(gzip.decompress(STREAM.read_bytes()))
     return path

@@ -22,6 +22,7 @@ from datastream.layout import (
 from datastream.limits import CHECK_FINDINGS_MAX
 from datastream.streamer import DataStreamer
 from tests.datastream.streams import bookmark, change_database, commit, operation, sample_file, u64
+from tests.reference_data import needs_stream
 
 ENTRY = (1, b"x" * 51)  # 68 bytes
 PER_PAGE = PAGE_SIZE // 68
@@ -76,6 +77,7 @@ def test_a_sound_stream(path: Path) -> None:
     assert repair_stream(path, result) == []
 
 
+@needs_stream
 def test_the_sample(tmp_path: Path) -> None:
     path = sample_file(tmp_path)
     result = check_stream(path)

@@ -13,6 +13,7 @@ from datastream.original_events import EndL2Block, OriginalBookmark, StartL2Bloc
 from datastream.sanity import SanityCheck
 from datastream.streamer import DataStreamer
 from tests.datastream.streams import sample_file
+from tests.reference_data import needs_stream
 
 
 def findings_of(*events: Event) -> list[str]:
@@ -57,6 +58,7 @@ def test_entry_numbers() -> None:
     assert found == [[], [], ["entry 8: entry 8, expected 7"], [], ["entry 9: entry 9, expected 10"]]
 
 
+@needs_stream
 def test_a_real_stream(tmp_path: Path) -> None:
     check = SanityCheck()
     with DataStreamer.open(sample_file(tmp_path)) as streamer:

@@ -30,8 +30,7 @@ from gateway.root_hash import BlockHasher
 from tests.datastream.fake_disk import FailingDisk
 from tests.datastream.test_bookmarks import FailingDatabase
 from tests.nodes import make_blocks, stream_bytes
-
-ZKEVM_SAMPLE = Path(__file__).resolve().parents[3] / "shared" / "data" / "zkevm-stream" / "sample.bin.gz"
+from tests.reference_data import STREAM, needs_stream
 
 
 def verified(block: Block) -> VerifiedBlock:
@@ -506,9 +505,9 @@ def test_a_stream_that_does_not_hold_a_chain_is_refused(
     assert not (tmp_path / "chain.json").exists()
 
 
-@pytest.mark.skipif(not ZKEVM_SAMPLE.is_file(), reason=f"no sample in {ZKEVM_SAMPLE}")
+@needs_stream
 def test_a_stream_of_another_use_is_refused(tmp_path: Path) -> None:
-    content = gzip.decompress(ZKEVM_SAMPLE.read_bytes())
+    content = gzip.decompress(STREAM.read_bytes())
     (tmp_path / "datastream.bin").write_bytes(content)
     with pytest.raises(Fatal) as caught:
         Ledger.open(tmp_path)

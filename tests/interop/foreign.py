@@ -1,7 +1,6 @@
-"""What somebody else would write from wire.md alone: protobuf, hashes, blocks, pages and entries by hand.
+"""What somebody else would write from docs/spec alone: protobuf, hashes, blocks, pages and entries by hand.
 
 Nothing here comes from our own packages, so that a mistake which our encoders and decoders share shows.
-Section numbers are those of wire.md.
 """
 
 from __future__ import annotations
@@ -14,12 +13,23 @@ from dataclasses import dataclass
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-__all__ = ["Block", "Chain", "Tcp", "bytes_field", "entries_of", "number_field", "pages_of", "split_fields"]
+__all__ = [
+    "Block",
+    "Chain",
+    "Tcp",
+    "bytes_field",
+    "digest",
+    "entries_of",
+    "number_field",
+    "pages_of",
+    "split_fields",
+    "tree_root",
+]
 
 EMPTY_TREE = hashlib.sha384(b"\0").digest()
 PAGE_BYTES = 1 << 20
 _SUBTREES = {2: 0, 3: 0, 4: 1, 1: 2, 5: 2, 6: 2, 10: 2, 7: 3, 11: 4, 25: 2, 28: 5}
-"""Section 7: which subtree a field number belongs to; 25 is 5 modulo 20, 28 is extension subtree 0."""
+"""Which subtree a field number belongs to; 25 is 5 modulo 20, 28 is extension subtree 0."""
 
 
 # --- protobuf -----------------------------------------------------------------------------------------------
@@ -73,10 +83,11 @@ def split_fields(message: bytes) -> list[tuple[int, int | bytes]]:
     return fields
 
 
-# --- blocks (section 7) -------------------------------------------------------------------------------------
+# --- blocks (docs/spec/block-hash.md) ----------------------------------------------------------------------
 
 
-def _hash(*parts: bytes) -> bytes:
+def digest(*parts: bytes) -> bytes:
+    """SHA-384 of the parts, joined."""
     return hashlib.sha384(b"".join(parts)).digest()
 
 
@@ -85,7 +96,7 @@ def tree_root(hashes: Sequence[bytes]) -> bytes:
     if len(hashes) <= 1:
         return hashes[0] if hashes else EMPTY_TREE
     left = 1 << (len(hashes) - 1).bit_length() - 1
-    return _hash(b"\2", tree_root(hashes[:left]), tree_root(hashes[left:]))
+    return digest(b"\2", tree_root(hashes[:left]), tree_root(hashes[left:]))
 
 
 @dataclass(frozen=True)
@@ -114,9 +125,9 @@ class Chain:
         links = [previous, tree_root(self._roots), b"\x11" * 48]
         subtrees: list[list[bytes]] = [[] for _ in range(13)]
         for item in (header, *middle):
-            subtrees[_SUBTREES[split_fields(item)[0][0]]].append(_hash(b"\0", item))
+            subtrees[_SUBTREES[split_fields(item)[0][0]]].append(digest(b"\0", item))
         top = tree_root([*links, *map(tree_root, subtrees)])
-        root_hash = _hash(b"\2", _hash(b"\0", timestamp), top)
+        root_hash = digest(b"\2", digest(b"\0", timestamp), top)
         footer = bytes_field(12, b"".join(bytes_field(at, link) for at, link in enumerate(links, 1)))
         proofs = [
             bytes_field(9, number_field(1, number) + bytes_field(2, bytes_field(1, key.sign(root_hash))))
@@ -126,7 +137,7 @@ class Chain:
         return Block(number, [header, *middle, footer, *proofs], root_hash)
 
 
-# --- the stream (sections 1 and 3, design.md "From block to stream") ----------------------------------------
+# --- the stream (docs/spec/stream-file.md, docs/spec/block-layout.md) ---------------------------------------
 
 
 def entries_of(block: Block) -> list[tuple[int, bytes]]:

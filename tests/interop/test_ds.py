@@ -15,6 +15,7 @@ import pytest
 from datastream import BlockingStreamClient, DataStreamer
 from tests.datastream.serving import ServerThread
 from tests.datastream.streams import commit, operation, sample_file
+from tests.reference_data import needs_stream
 
 SLUICE = [sys.executable, "-m", "gateway.cli", "ds"]
 LISTENING = re.compile(rb"listening on \S+:(\d+)")
@@ -91,6 +92,7 @@ def test_a_relay_of_another_stream_ends_with_one_line(tmp_path: Path) -> None:
     assert errors.decode() == "sluice: server: another stream: system id: got 137, expected 5\n"
 
 
+@needs_stream
 def test_the_sample_read_only(tmp_path: Path) -> None:
     sample = sample_file(tmp_path)
     content = sample.read_bytes()

@@ -24,32 +24,26 @@ from gateway.root_hash import BlockHasher
 from publishers.block_places import blocks_in, read_chain
 from publishers.job import publish
 from publishers.node_process import NodeProcess
+from tests.reference_data import BLOCKS, needs_blocks
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-CHAINS = Path(__file__).parents[3] / "shared" / "data" / "hiero-blocks"
-
-pytestmark = [
-    pytest.mark.spark,
-    pytest.mark.skipif(
-        not CHAINS.is_dir(), reason="the real blocks (../shared/data/hiero-blocks) are not here"
-    ),
-]
+pytestmark = [pytest.mark.spark, needs_blocks]
 
 
 # Chain -> what the node is told: nothing but block 0, or the address book of its nodes.
 KEYS = {
     "signed-chain": [],
     "layout-8-chain": [],
-    "record-file-chain": ["--ledger-key", f"rsa:{CHAINS / 'record-file-chain' / 'address-book.json'}"],
+    "record-file-chain": ["--ledger-key", f"rsa:{BLOCKS / 'record-file-chain' / 'address-book.json'}"],
 }
 
 
 @pytest.fixture(params=list(KEYS))
 def chain(request: pytest.FixtureRequest) -> Path:
     """The folder of a real chain."""
-    return CHAINS / str(request.param)
+    return BLOCKS / str(request.param)
 
 
 def read_stream(node: NodeProcess, last_number: int) -> list[StoredBlock]:

@@ -1,13 +1,11 @@
 """Blocks of real networks: their root hashes, their links, their way through the stream's layout and back.
 
-The blocks are in `../shared/data/hiero-blocks`, beside the repository; without them these tests are skipped.
-The roots are those of proofs.md section 8, and every root is also checked by the footer of the next block.
+Every root but a chain's last is also checked by the footer of the next block.
 """
 
 from __future__ import annotations
 
 import gzip
-from pathlib import Path
 
 import pytest
 
@@ -21,10 +19,9 @@ from gateway.merkle import EMPTY_HASH
 from gateway.proofs import ProofKind, ProofVerifier, kind_of_proof
 from gateway.root_hash import BlockHasher, BlockSummary
 from gateway.verdict import RefusalKind
+from tests.reference_data import BLOCKS, needs_blocks
 
-FOLDER = Path(__file__).resolve().parents[3] / "shared" / "data" / "hiero-blocks"
-
-pytestmark = pytest.mark.skipif(not FOLDER.is_dir(), reason=f"no real blocks in {FOLDER}")
+pytestmark = needs_blocks
 
 # Chain -> root layout, first 8 bytes of each root.
 CHAINS = {
@@ -36,7 +33,6 @@ CHAINS = {
         ],
     ),
     "record-file-chain": (16, ["cc2c7c849e986345", "8b70cecb8deabc57", "6cfb9066c335aebe"]),
-    # Not in proofs.md; each but the last is confirmed by the footer of the next block.
     "layout-8-chain": (
         8,
         ["abca002469f5a59b", "16be13db66b0ee4b", "ebb69bd6d03e4a15", "ab58d1104bb0a09b", "fedfb3dafcb18673"],
@@ -52,7 +48,7 @@ ALL_BLOCKS = [(chain, number) for chain, numbers in FILES for number in numbers]
 
 
 def serialized(chain: str, number: int) -> bytes:
-    return gzip.decompress((FOLDER / chain / f"{number}.blk.gz").read_bytes())
+    return gzip.decompress((BLOCKS / chain / f"{number}.blk.gz").read_bytes())
 
 
 def block(chain: str, number: int) -> Block:

@@ -17,6 +17,7 @@ from datastream.limits import FollowLimits
 from datastream.streamer import DataStreamer
 from tests.datastream.serving import ServerThread
 from tests.datastream.streams import commit, operation, sample_file
+from tests.reference_data import needs_stream
 from tests.serving import free_port
 
 QUICK = FollowLimits(backoff_first_seconds=0.02, backoff_max_seconds=0.1)
@@ -127,6 +128,7 @@ def test_killed_at_any_moment(tmp_path: Path) -> None:
             assert copy.get_bookmark(bookmark) == 18
 
 
+@needs_stream
 def test_the_sample_through_two_relays(tmp_path: Path) -> None:
     sample = sample_file(tmp_path)
     with DataStreamer.open(sample) as streamer, ServerThread(streamer) as serving:

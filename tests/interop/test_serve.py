@@ -23,11 +23,11 @@ from datastream import StreamClient
 from gateway.api import publish_pb2_grpc
 from publishers.node_process import NodeProcess, environment_without_settings
 from tests.nodes import ANSWER_SECONDS, Publisher, ledger_key, make_blocks
+from tests.reference_data import STREAM, needs_stream
 from tests.serving import ANYWHERE, ServeProcess, refused
 
 KEY = ("--ledger-key", ledger_key())
 BLOCKS = make_blocks(3)
-ZKEVM_SAMPLE = Path(__file__).resolve().parents[3] / "shared" / "data" / "zkevm-stream" / "sample.bin.gz"
 
 
 # --- refused: one line, no traceback, the right status ------------------------------------------------------
@@ -82,9 +82,9 @@ def test_a_file_that_is_no_stream(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["datastream.bin"]
 
 
-@pytest.mark.skipif(not ZKEVM_SAMPLE.is_file(), reason=f"no sample in {ZKEVM_SAMPLE}")
+@needs_stream
 def test_a_stream_of_other_things(tmp_path: Path) -> None:
-    (tmp_path / "datastream.bin").write_bytes(gzip.decompress(ZKEVM_SAMPLE.read_bytes()))
+    (tmp_path / "datastream.bin").write_bytes(gzip.decompress(STREAM.read_bytes()))
     got = refused(*ANYWHERE, *KEY, "--data-dir", tmp_path)
     assert got == (
         1,

@@ -35,7 +35,7 @@ def test_what_the_page_says() -> None:
 
 def test_each_known_answer_is_in_the_test_that_the_page_names() -> None:
     named = re.findall(r"`((?:tests/interop/)?test_\w+(?:\.\w+)*)`", section_of(PAGE, "Known answers"))
-    assert len(named) == 9
+    assert len(named) == 10
     for name in named:
         if name.endswith(".py"):
             assert (ROOT / name).exists()
@@ -60,27 +60,34 @@ def _in_order(section: str) -> list[int]:
     return [int(number) for number in re.findall(r"\d+", section)]
 
 
-RULES = section_of(PAGE, "From proofs.md to the code and the tests")
+RULES = {
+    title: section_of(PAGE, f"From {title} to the code and the tests")
+    for title in ("the root hash", "the proofs")
+}
 
 
-def test_each_rule_of_proofs_is_where_the_page_says() -> None:
-    """Each thing exists, in a module that names proofs.md as its source."""
-    rows = rows_of(RULES)
-    assert {int(re.split(r"\D", row[0])[0]) for row in rows} == set(range(1, 10))
+@pytest.mark.parametrize(
+    ("title", "sections"), [("the root hash", {1, 2, 3, 4}), ("the proofs", {1, 2, 4, 5})]
+)
+def test_each_rule_is_where_the_page_says(title: str, sections: set[int]) -> None:
+    """Each thing exists, in a module that names one of the two pages as its source."""
+    rows = rows_of(RULES[title])
+    assert {int(re.split(r"\D", row[0])[0]) for row in rows} == sections
     assert [row[0] for row in rows] == sorted((row[0] for row in rows), key=_first_in_order)
     for _, _, where, tests in rows:
         assert names_in(where)
         assert names_in(tests)
         for name in names_in(where):
             module, _ = found(name)
-            assert "proofs.md" in (module.__doc__ or ""), name
+            assert re.search(r"\b(block-hash|proofs)\.md", module.__doc__ or ""), name
 
 
 def _first_in_order(section: str) -> list[int]:
     return _in_order(section.split(",")[0])
 
 
-def test_each_test_of_proofs_is_there() -> None:
-    named = {name for row in rows_of(RULES) for name in names_in(row[3])}
-    assert len(named) > len(rows_of(RULES))
+@pytest.mark.parametrize("rules", RULES.values(), ids=RULES)
+def test_each_test_of_a_rule_is_there(rules: str) -> None:
+    named = {name for row in rows_of(rules) for name in names_in(row[3])}
+    assert len(named) > 20
     assert named - functions_in("gateway", "gateway/proofs", "interop", "publishers") == set()

@@ -9,6 +9,9 @@ from datastream.events import Generation, RawEvent, decode_event, encode_event, 
 from datastream.network_events import Bookmark, L2Block
 from datastream.streamer import DataStreamer
 from tests.datastream.streams import sample_file
+from tests.reference_data import needs_stream
+
+pytestmark = needs_stream
 
 
 def test_every_event_comes_back_as_the_same_bytes(tmp_path: Path) -> None:

@@ -11,6 +11,9 @@ from datastream.layout import PAGE_SIZE, Entry, StreamHeader
 from datastream.streamer import DataStreamer
 from tests.datastream.serving import ServerThread, read_exactly
 from tests.datastream.streams import commit, sample_file
+from tests.reference_data import needs_stream
+
+pytestmark = needs_stream
 
 ENTRY_COUNT = 13_952
 OK = bytes.fromhex("ff 0000000b 00000000 4f4b")

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
+from tests.reference_data import BLOCKS, needs_blocks
 
-REAL_BLOCKS = Path(__file__).parents[3] / "shared" / "data" / "hiero-blocks"
-
-needs_real_blocks = pytest.mark.skipif(not REAL_BLOCKS.is_dir(), reason="../shared/data is not here")
+REAL_BLOCKS = BLOCKS
+needs_real_blocks = needs_blocks
 
 
 def real_chain(name: str) -> Path:

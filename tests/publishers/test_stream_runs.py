@@ -12,6 +12,7 @@ from datastream.layout import HEADER_PAGE_SIZE, PAGE_SIZE, Entry
 from datastream.streamer import DataStreamer
 from publishers.stream_runs import PageRun, PagesReader, stream_file_in
 from tests.datastream.streams import commit, entries, sample_file
+from tests.reference_data import needs_stream
 
 ITEMS = tuple((1 + number % 3, bytes([number % 256]) * 90_000) for number in range(40))
 
@@ -60,6 +61,7 @@ def test_an_empty_stream_has_no_runs(tmp_path: Path) -> None:
         assert pages.plan(3) == []
 
 
+@needs_stream
 def test_the_sample_of_a_network(tmp_path: Path) -> None:
     with PagesReader(sample_file(tmp_path)) as pages:
         found = [entry for run in pages.plan(2) for entry in entries_in(pages, run)]

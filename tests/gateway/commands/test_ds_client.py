@@ -26,6 +26,7 @@ from gateway.commands.ds_client import bookmarks_of
 from tests.datastream.masters import ScriptedServer
 from tests.datastream.serving import ServerThread
 from tests.datastream.streams import commit, entries, sample_file
+from tests.reference_data import needs_stream
 
 ITEMS = [item for number in range(6) for item in sample_operation(number, 1_700_000_000)]
 CLIENT = ["ds", "client", "--log", "error"]
@@ -261,6 +262,7 @@ def test_sanity_check(address: str, capsys: pytest.CaptureFixture[str]) -> None:
     )
 
 
+@needs_stream
 def test_the_sample_as_typed_events(sample_address: str, capsys: pytest.CaptureFixture[str]) -> None:
     client = [*CLIENT, "--server", sample_address]
     assert cli.main([*client, "--from", "0", "--no-live", "--json"]) == 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import subprocess
 import sys
@@ -18,10 +17,11 @@ from gateway.block_layout import BLOCK_END_TYPE, encode
 from gateway.cli import main
 from gateway.commands.truncate import command
 from gateway.ledger import Ledger
-from tests.datastream.streams import SAMPLE, entries, operation
 from tests.datastream.streams import commit as commit_items
+from tests.datastream.streams import entries, operation, sample_file
 from tests.gateway.test_ledger import BLOCKS, commit, filled
 from tests.nodes import stream_bytes
+from tests.reference_data import needs_stream
 
 OPERATIONS = [item for number in range(5) for item in operation(number)]
 KILLER = """
@@ -111,7 +111,7 @@ def test_the_last_blocks_of_a_node_are_cut_when_somebody_says_yes(data_dir: Path
     assert result.stdout.splitlines() == [
         f"{data_dir}/datastream.bin: data folder of a node, 153 entries",
         "stays  blocks 0 to 4, entries 0 to 95",
-        "goes   blocks 5 to 7 of 2026-01-01T00:00:10Z to 2026-01-01T00:00:14Z, entries 96 to 152, 6558 bytes",
+        "goes   blocks 5 to 7 of 2026-01-01T00:00:10Z to 2026-01-01T00:00:14Z, entries 96 to 152, 6540 bytes",
         f"       to {cut} first",
         f"{data_dir}/datastream.bin ends with block 4, 96 entries now",
         f"What was cut is in {cut}",
@@ -147,7 +147,7 @@ def test_json_and_the_same_again(data_dir: Path) -> None:
         "truncated": True,
         "kept_entries": 134,
         "cut_entries": 19,
-        "cut_bytes": 2188,
+        "cut_bytes": 2179,
         "cut_to": str(place),
         "last_block": 6,
         "cut_first_block": 7,
@@ -354,10 +354,9 @@ def test_a_copy_of_a_nodes_stream_is_cut_by_blocks_or_entries(data_dir: Path) ->
         assert streamer.committed.total_entries == 61
 
 
-@pytest.mark.skipif(not SAMPLE.is_file(), reason=f"no stream of the Go server in {SAMPLE}")
+@needs_stream
 def test_a_stream_of_the_go_server_is_cut_before_a_block(tmp_path: Path) -> None:
-    path = tmp_path / "sample.bin"
-    path.write_bytes(gzip.decompress(SAMPLE.read_bytes()))
+    path = sample_file(tmp_path)
     with DataStreamer.open(path, read_only=True) as streamer:
         before = list(streamer.read_entries(0))
     marks = [entry for entry in before if entry.type == BOOKMARK_TYPE]

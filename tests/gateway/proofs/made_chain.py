@@ -110,6 +110,22 @@ class MadeChain:
             state_proofs.path((3, self._parts[number].root), siblings[:-1], 2),
             state_proofs.path(None, [], state_proofs.END),
         ]
+        return self._state_proof_item(number, signed, paths)
+
+    def form_a_proof(self, number: int) -> bytes:
+        """The proof in form A of a block; it and those up to the next signed one have layout 8."""
+        signed = next(at for at in range(number + 1, len(self._plans)) if self._plans[at].is_signed)
+        siblings: list[state_proofs.Sibling] = []
+        for parts in self._parts[number : signed + 1]:
+            siblings += [*parts.hop[:3], (leaf_hash(parts.time),)]
+        paths = [
+            state_proofs.path((6, self._parts[signed].time), [], 2),
+            state_proofs.path((3, self._parts[number - 1].root), siblings[:-1], 2),
+            state_proofs.path(None, [], state_proofs.END),
+        ]
+        return self._state_proof_item(number, signed, paths)
+
+    def _state_proof_item(self, number: int, signed: int, paths: Sequence[bytes]) -> bytes:
         proof = state_proofs.proof(paths, self.network.sign(self._parts[signed].root))
         message = block_pb2.BlockProof(block=number, block_state_proof=proof)
         return field_item(ItemKind.BLOCK_PROOF, message.SerializeToString())

@@ -1,20 +1,18 @@
-"""Real blocks for the tests of proofs; they are beside the repository, and tests without them are skipped."""
+"""Real blocks for the tests of proofs."""
 
 from __future__ import annotations
 
 import gzip
 from functools import cache
-from pathlib import Path
-
-import pytest
 
 from gateway.block import Block
 from gateway.items import proof_of
 from gateway.proofs.ledger_data import LedgerData, publications_in, read_publication
 from gateway.root_hash import BlockHasher, BlockSummary
+from tests.reference_data import BLOCKS, needs_blocks
 
-FOLDER = Path(__file__).resolve().parents[4] / "shared" / "data" / "hiero-blocks"
-needs_real_blocks = pytest.mark.skipif(not FOLDER.is_dir(), reason=f"no real blocks in {FOLDER}")
+FOLDER = BLOCKS
+needs_real_blocks = needs_blocks
 
 
 @cache

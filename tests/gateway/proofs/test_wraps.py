@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import gzip
 import hashlib
-from pathlib import Path
 
 import pytest
 
-from gateway.block import Block
 from gateway.errors import ProofDataError
 from gateway.items import fields_of, payload_of, proof_of
 from gateway.proofs import wraps
 from gateway.proofs.bn254_fields import ORDER
 from gateway.verdict import Refusal, RefusalKind
+from tests.gateway.proofs import real
 from tests.gateway.proofs.bn254_setup import WrapsSetup, g1, g1_bytes, g2_bytes
-
-FOLDER = Path(__file__).resolve().parents[4] / "shared" / "data" / "hiero-blocks" / "wraps-chain"
 
 # tss.md section 6.1: the key that the reference library has built in.
 DEFAULT_KEY_SHA256 = "5a6d78fb8d0d1ef989db3ca9c6aff7e2bd336665af8f5ec904892522ec8f2b3d"
@@ -156,13 +152,9 @@ def test_malformed_keys_are_refused() -> None:
 # --- a real network -----------------------------------------------------------------------------------------
 
 
-def block(number: int) -> Block:
-    return Block.from_bytes(gzip.decompress((FOLDER / f"{number}.blk.gz").read_bytes()))
-
-
 def publication() -> tuple[bytes, bytes]:
     """Return (ledger id, WRAPS key) of the network, tss.md section 1.1."""
-    for item in block(0).items:
+    for item in real.block("wraps-chain", 0).items:
         if item[0] == 0x22:
             body = next((field.value for field in fields_of(payload_of(item)) if field.number == 1), b"")
             assert isinstance(body, bytes)
@@ -177,12 +169,12 @@ def publication() -> tuple[bytes, bytes]:
     raise AssertionError("no publication")
 
 
-@pytest.mark.skipif(not FOLDER.is_dir(), reason=f"no real blocks in {FOLDER}")
+@real.needs_real_blocks
 def test_a_proof_of_a_real_network() -> None:
     ledger_id, serialized_key = publication()
     assert hashlib.sha256(serialized_key).hexdigest() == DEFAULT_KEY_SHA256
     key = wraps.prepare(serialized_key)
-    proof = proof_of(block(391).items[-1]).signed_block_proof.block_signature[2728:]
+    proof = proof_of(real.block("wraps-chain", 391).items[-1]).signed_block_proof.block_signature[2728:]
     # zi[1], which for an accepted block is hashArray of the hinTS key in its signature.
     vk_hash = int.from_bytes(proof[144:176], "little")
     assert vk_hash == 0x15FCEACA7E2900A7B4E01A2961679A36BC39F4F8B426AFC946A878F5A5DA6551

@@ -20,6 +20,7 @@ from publishers.spark.data_stream import DataStreamDataSource, DataStreamReader,
 from tests.datastream.serving import ServerThread
 from tests.datastream.streams import sample_file
 from tests.publishers.stored import large_blocks, ledger_of
+from tests.reference_data import needs_stream
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -83,6 +84,7 @@ def test_a_file_that_grows_after_it_was_planned_gives_what_was_there(tmp_path: P
     assert rows_of(reader, parts) == there
 
 
+@needs_stream
 def test_events_of_the_sample(tmp_path: Path) -> None:
     reader = reader_of(sample_file(tmp_path), decode="events", partitions="2")
     rows = rows_of(reader, reader.partitions())
