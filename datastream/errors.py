@@ -13,6 +13,7 @@ DatastreamError
 ├── StreamFileRefused         the file is not one that we may use
 │   ├── ShorterThanHeaderPage, NotWholePages, WrongMagic, WrongPacketType, WrongHeaderSize
 │   ├── WrongStreamType, TotalLengthOutOfFile, UpdateUnfinished
+│   ├── HeaderBehind          something knows of more entries than the header
 │   └── EntriesDisagree       also raised when a damaged page is met later
 │       └── PageDamaged       of a page that is not as it was written
 ├── PageUnchecked             of a thread that does not wait for a disk
@@ -56,6 +57,7 @@ __all__ = [
     "EnvironmentFault",
     "EventMalformed",
     "EventValueWrong",
+    "HeaderBehind",
     "MisuseError",
     "NoOperationOpen",
     "NotFoundError",
@@ -396,6 +398,12 @@ class UpdateUnfinished(StreamFileRefused):
     """A crash interrupted an update in place, and this opening may not write what is missing."""
 
     what = "update of an entry"
+
+
+class HeaderBehind(StreamFileRefused):
+    """The header counts fewer entries than something else knows of; what lies behind it may be committed."""
+
+    what = "header"
 
 
 # --- typed events ----------------------------------------------------------------------------------------

@@ -101,7 +101,9 @@ class StreamFile:
         self.is_walked = False
         """Whether `load` walked every page."""
         self.damaged: set[int] = set()
-        """Full pages that `load` could not follow, and that do not fit their sums."""
+        """Full pages that `load` could not follow and that do not fit their sums."""
+        self.passed_over: dict[int, PageTable] = {}
+        """What damaged full pages held, by their tables: `load` does not look at these pages."""
 
     @property
     def committed(self) -> Committed:
@@ -122,8 +124,7 @@ class StreamFile:
         Args:
             whole: walk all pages of a large file, too.
             go_on: called before each page that is walked; what it raises ends this.
-            sums: of full pages, where `tables` and these are known to be of this file: a page that does not
-                fit its own is `damaged`, and no reason to refuse the others.
+            sums: of full pages of this file, as are `tables`: a page that does not fit is `damaged`.
 
         Raises:
             EntriesDisagree: the entries do not lead exactly to the header's totals.
@@ -142,25 +143,28 @@ class StreamFile:
                 )
             return
         for page_number in range(page_count):
+            table = self.passed_over.get(page_number)
             try:
-                first_number = self._check_page_head(page_number)
+                number = self._check_page_head(page_number) if table is None else table.first_number
             except EntriesDisagree:
-                table = self.tables.get_table(page_number)
-                if not self._is_damaged(page_number, sums) or table is None:
+                if (table := self.tables.get_table(page_number)) is None or not self._is_damaged(
+                    page_number, sums
+                ):
                     raise
-                first_number = table.first_number
-            self.index.add_page(page_number, first_number)
+                number = table.first_number
+            self.index.add_page(page_number, number)
         walk_from = 0 if whole or page_count <= FULL_CHECK_PAGES_MAX else page_count - 1
         for page_number in range(walk_from, page_count):
             if go_on is not None:
                 go_on()
             try:
-                walk = self.walk(page_number)
+                if page_number not in self.passed_over:
+                    walk = self.walk(page_number)
             except EntriesDisagree:
                 if not self._is_damaged(page_number, sums):
                     raise
         self.index.fill_page(page_count - 1, walk.checkpoints)
-        self.is_walked = walk_from == 0 and not self.damaged
+        self.is_walked = walk_from == 0 and not (self.damaged or self.passed_over)
 
     def _is_damaged(self, page_number: int, sums: Mapping[bytes, bytes] | None) -> bool:
         """Note whether a page is full and does not fit its sum."""
@@ -176,13 +180,14 @@ class StreamFile:
             EntriesDisagree: as `load`.
         """
         fresh = StreamFile(self.path, self.disk, self.header(self.committed))
+        fresh.passed_over = self.passed_over
         fresh.load()
         self.index = fresh.index
         self.sums.cut(self.full_count)
 
     @property
     def full_count(self) -> int:
-        """How many pages are full: all but the last."""
+        """The number of full pages: all but the last."""
         return max(pages_used(self.totals[0]) - 1, 0)
 
     def _check_page_head(self, page_number: int) -> int:
@@ -298,7 +303,7 @@ class StreamFile:
         lead exactly to the end of the page's data. What lies between checkpoints is confirmed when used.
         """
         committed = self.committed
-        if page_number + 1 >= pages_used(committed.total_length):
+        if page_number + 1 >= pages_used(committed.total_length) or page_number in self.passed_over:
             return None
         table = self.tables.get_table(page_number)
         first_number = index.first_numbers[page_number]

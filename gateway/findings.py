@@ -15,6 +15,7 @@ from typing import Final
 
 from gateway.dispute import Disputed
 from gateway.limits import QUIET_BLOCK_TIMES, QUIET_SECONDS_MIN, STANDBY_WAIT_SECONDS
+from gateway.race_reputation import BackedOff
 
 __all__ = [
     "ADVICE",
@@ -58,6 +59,7 @@ class Kind(Enum):
     CONNECTIONS = "connections"
     MESSAGE_TOO_LONG = "message too long"
     BAD_PAGE = "bad page"
+    BLOCKS_HELD = "blocks held open"
     PROCESSOR = "processor"
 
 
@@ -168,6 +170,12 @@ ADVICE: Final[dict[Kind, Advice]] = {
         "A page is bad",
         is_problem=False,
     ),
+    Kind.BLOCKS_HELD: Advice(
+        "See in the log what it failed: block dropped, block refused. One of yours: look at its line and its "
+        "key. A stranger: keep it out with a firewall or client certificates; the chain goes on without it.",
+        "A publisher holds blocks open",
+        is_problem=False,
+    ),
     Kind.PROCESSOR: Advice(
         "Find out what else uses the processors of this machine: top. Move it elsewhere, or give it a lower "
         "priority than the node (nice); in a container, raise the limit.",
@@ -234,6 +242,8 @@ class Facts:
     """What message was refused for its length, if one was of late."""
     bad_pages: tuple[str, ...] = ()
     """Damaged pages of the stream file, in words."""
+    backing_off: tuple[BackedOff, ...] = ()
+    """Who failed blocks again and again, and backs off."""
     processor: str | None = None
     """Which tasks of the node get too little processor, in words."""
 
@@ -320,6 +330,10 @@ def _notes(facts: Facts) -> list[Seen]:
         seen.append((Kind.MESSAGE_TOO_LONG, facts.refused_message))
     if facts.bad_pages:
         seen.append((Kind.BAD_PAGE, "; ".join(facts.bad_pages)))
+    if facts.backing_off:
+        worst, *others = facts.backing_off
+        text = f"{worst.words()}: {worst.level} failed blocks in a row or more, backing off"
+        seen.append((Kind.BLOCKS_HELD, text + (f"; so do {len(others)} others" if others else "")))
     if facts.processor is not None:
         seen.append((Kind.PROCESSOR, facts.processor))
     return seen

@@ -24,6 +24,8 @@
     sluice_inflight_bytes                    items held and not yet committed
     sluice_last_block                        number of the last acknowledged block, -1 when there is none
     sluice_publishers, sluice_tcp_clients    connected now
+    sluice_backoffs_total                    backoffs of publishers that failed blocks again
+    sluice_backing_off                       publishers, addresses, and all newcomers, that back off now
     sluice_tcp_sent_bytes_total              sent to data-streamer clients
     sluice_tcp_lag_bytes                     how far the slowest streaming data-streamer client is behind
     sluice_connections{setting}              gRPC connections now, by the address that is listened at
@@ -70,6 +72,7 @@ from prometheus_client import (
     generate_latest,
 )
 
+from gateway.identity import is_vouched_for
 from gateway.limits import METRIC_PUBLISHERS_MAX
 
 __all__ = ["OTHER_PUBLISHERS", "Metrics"]
@@ -150,6 +153,8 @@ class Metrics:
         )
         self.last_block.set(-1)
         self.publishers = Gauge("sluice_publishers", "Publishers connected.", registry=registry)
+        self.backoffs = Counter("sluice_backoffs", "Backoffs of publishers that failed.", registry=registry)
+        self.backing_off = Gauge("sluice_backing_off", "Who backs off just now.", registry=registry)
         self._make_processor_metrics()
         self._make_standby_metrics()
         self._make_reading_metrics()
@@ -302,10 +307,15 @@ class Metrics:
             self.role.labels(role=shown).set(1 if shown == role else 0)
 
     def count_won(self, publisher: str) -> None:
-        """Count a block for the publisher that sent it; publishers beyond the limit share one label."""
+        """Count a block for the publisher that sent it; publishers beyond the limit share one label.
+
+        Names that nobody vouches for have half of the labels: who invents them takes no label of others.
+        """
         won = self._won_by.get(publisher)
         if won is None:
-            if len(self._won_by) >= METRIC_PUBLISHERS_MAX:
+            at_will_count = sum(not is_vouched_for(name) for name in self._won_by)
+            is_full = not is_vouched_for(publisher) and at_will_count >= METRIC_PUBLISHERS_MAX // 2
+            if is_full or len(self._won_by) >= METRIC_PUBLISHERS_MAX:
                 self.blocks_won.labels(publisher=OTHER_PUBLISHERS).inc()
                 return
             won = self._won_by[publisher] = self.blocks_won.labels(publisher=publisher)

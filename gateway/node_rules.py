@@ -11,7 +11,7 @@ from gateway.admission import AdmissionLimits
 from gateway.catch_up import CatchUpRules
 from gateway.channels import ClientTls
 from gateway.ledger_keys import LedgerKeys
-from gateway.race_facts import RaceRules
+from gateway.race_records import RaceRules
 from gateway.settings import Settings
 from gateway.status_detail import Abilities
 from gateway.subscribe_service import SubscribeLimits
@@ -111,10 +111,16 @@ def subscribe_limits(settings: Settings) -> SubscribeLimits:
     )
 
 
-def tcp_limits(settings: Settings) -> ServerLimits:
-    """Give the limits of data-streamer clients."""
+def tcp_limits(settings: Settings, descriptors: int | None) -> ServerLimits:
+    """Give the limits of data-streamer clients.
+
+    Args:
+        descriptors: file descriptors that the process may have. Clients have five in sixteen of them at most:
+            without a descriptor for publishers and other nodes, the chain stands.
+    """
+    most = settings.tcp_max_connections
     return ServerLimits(
-        connections_max=settings.tcp_max_connections,
+        connections_max=most if descriptors is None else max(1, min(most, descriptors * 5 // 16)),
         write_timeout_seconds=settings.tcp_write_timeout_seconds,
         inactivity_timeout_seconds=settings.tcp_inactivity_timeout_seconds,
     )

@@ -28,6 +28,7 @@ from gateway.catch_up import Outcome, Range
 from gateway.channels import why_failed
 from gateway.conductor import Conductor
 from gateway.errors import ItemError, SubscriptionError
+from gateway.identity import name_of_peer
 from gateway.item_set import ItemSet
 from gateway.limits import PEER_POLL_FAILURES_MAX, PEER_POLL_SECONDS
 from gateway.logs import fields
@@ -178,7 +179,7 @@ class PeerStream:
                 end_block_number=to_wire(plan.end_number),
             )
         )
-        outbox = self._conductor.connect(f"peer {self._address}", is_peer=True)
+        outbox = self._conductor.connect(name_of_peer(self._address), is_peer=True)
         unlisten = self._conductor.on_stored(self._settled.set)
         works: list[Coroutine[Any, Any, Ending]] = [
             self._read(call, outbox),

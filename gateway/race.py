@@ -17,7 +17,8 @@ from gateway.race_actions import (
     PublisherId,
     SourceError,
 )
-from gateway.race_facts import GONE, RaceError, RaceRules, StreamFacts
+from gateway.race_facts import GONE, RaceError
+from gateway.race_records import RaceRules, StreamFacts
 from gateway.race_steps import RaceSteps, Said
 from gateway.race_tables import (
     BlockEvent,
@@ -69,7 +70,8 @@ class Arbiter(RaceSteps):
         elif self.is_closing or (self.retired is not None and not is_peer):
             self._end(stream, EndStatus.SUCCESS, self._closing_reason())
         elif len(alone) == 1 and not alone[0].is_peer and (block := alone[0].block) is not None:
-            block.timed_from_ns = now_ns  # somebody else could bring it from now on
+            block.used_ns = 0  # somebody else could bring it from now on
+            block.runs_from_ns = block.timed_from_ns = now_ns
         return self._settle()
 
     def header(
@@ -83,7 +85,7 @@ class Arbiter(RaceSteps):
         proven: bool = False,
     ) -> list[Action]:
         """An item set that begins with the header of block `number`; `kinds`, `proven` as for `items`."""
-        self._now_ns = now_ns
+        self._now_ns = self.now_ns = now_ns
         stream = self.stream(publisher_id)
         said = Said(now_ns, "", number, items, kinds, proven)
         if stream.block is not None:  # which it leaves
@@ -193,6 +195,8 @@ class Arbiter(RaceSteps):
         block = self.attempts.get(attempt_id)
         if block is not None:
             self._move(block, BlockEvent.VERIFIED)
+            if block.is_counted:
+                self.reputations.delivered(block.winner_name, block.winner_address)
         return self._settle()
 
     def linked(self, attempt_id: AttemptId, now_ns: int) -> list[Action]:
@@ -228,7 +232,7 @@ class Arbiter(RaceSteps):
         if block.number != self.next_number:
             raise RaceError(f"block {block.number}: committed, expected block {self.next_number}")
         self._move(block, BlockEvent.COMMITTED)
-        self.last_number, self.lowest_since_ns = block.number, now_ns
+        self.last_number, self.lowest_since_ns, self.skipped_ns = block.number, now_ns, 0
         self._forget(block)
         del self.blocks[block.number]
         acknowledgement = Acknowledgement(block.number)
@@ -250,10 +254,6 @@ class Arbiter(RaceSteps):
         self._drop_all(reason, number)
         self._end_all(EndStatus.PERSISTENCE_FAILED, reason, proximate_number=number)
         return self._settle()
-
-    def disk_refuses(self, reason: str) -> None:
-        """The disk still does not take writes, perhaps for another reason: nobody hears of it, status shows it."""
-        self.persistence_failed = reason
 
     def disk_recovered(self) -> None:
         """The disk takes writes again: new streams are welcome."""
@@ -291,7 +291,7 @@ class Arbiter(RaceSteps):
 
     def tick(self, now_ns: int) -> list[Action]:
         """Time has passed; call at `next_deadline_ns` or later."""
-        self._now_ns = now_ns
+        self._now_ns = self.now_ns = now_ns
         for stream in list(self.streams.values()):
             owed_at = self.owed_deadline(stream)
             if owed_at is not None and now_ns >= owed_at:
@@ -308,10 +308,11 @@ class Arbiter(RaceSteps):
                 self._end(stream, EndStatus.TIMEOUT, f"no block header in {seconds:g} s")
             elif stream.state is StreamState.FINISHED:
                 self._close(stream)
-        block, seconds, what = self.lowest_sent(), self.rules.block_timeout_ns / 1e9, "not complete after"
+        self._run_time()  # a block below another may be complete now
+        block, seconds, what = self.slowest(), self.rules.block_timeout_ns / 1e9, "not complete after"
         at, pardon_at = self.block_deadline(block), self.pardon_deadline()
         if pardon_at is not None and now_ns >= pardon_at:
-            self.blocks[self.next_number].blamed.clear()
+            self._pardon()
         if block is not None and at is not None and now_ns >= at:
             if self.source_count == 1:
                 seconds, what = self.rules.idle_timeout_ns / 1e9, "nothing came of it for"
@@ -349,7 +350,9 @@ class Arbiter(RaceSteps):
             raise RaceError(f"publisher {publisher_id} ({stream.name}): goes on, but was not delayed")
         stream.since_ns += now_ns - max(from_ns, stream.since_ns)
         if (block := stream.block) is not None:
-            block.timed_from_ns += now_ns - max(from_ns, block.timed_from_ns)
+            block.begun_ns += now_ns - max(from_ns, block.begun_ns)
+            if block is self._timed:
+                block.timed_from_ns += now_ns - max(from_ns, block.runs_from_ns)
 
     def stood_still(self, for_ns: int, now_ns: int) -> None:
         """The node did not run for so long, up to now, and heard nobody: nobody's time has passed."""
@@ -357,6 +360,9 @@ class Arbiter(RaceSteps):
         for stream in self.streams.values():
             stream.since_ns = min(now_ns, stream.since_ns + for_ns)
         for block in self.blocks.values():
+            block.begun_ns = min(now_ns, block.begun_ns + for_ns)
+            block.runs_from_ns = min(now_ns, block.runs_from_ns + for_ns)
             block.timed_from_ns = min(now_ns, block.timed_from_ns + for_ns)
             block.opened_ns = min(now_ns, block.opened_ns + for_ns)
         self.lowest_since_ns = min(now_ns, self.lowest_since_ns + for_ns)
+        self.skipped_ns = min(now_ns, self.skipped_ns + for_ns) if self.skipped_ns else 0

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NewType
 
+from gateway.race_reputation import BackedOff
 from gateway.race_tables import EndStatus, Failure
 
 __all__ = [
@@ -193,5 +194,17 @@ class CatchUp:
 
 
 Action = (
-    Send | Close | Begin | Append | Verify | CheckLink | Commit | Drop | Idle | SourceError | Stray | CatchUp
+    Send
+    | Close
+    | Begin
+    | Append
+    | Verify
+    | CheckLink
+    | Commit
+    | Drop
+    | Idle
+    | SourceError
+    | Stray
+    | BackedOff
+    | CatchUp
 )

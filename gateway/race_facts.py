@@ -10,131 +10,32 @@ Invariants, asserted by `check()`, which the tests and the simulator call after 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
 
 from gateway.block_numbers import BLOCK_NUMBER_MAX
 from gateway.errors import GatewayError
-from gateway.limits import BLOCK_ITEMS_MAX, ITEM_OVERHEAD_BYTES
 from gateway.race_actions import AttemptId, PublisherId
-from gateway.race_tables import BlockState, Failure, Standing, StreamState
+from gateway.race_records import BlockFacts, RaceRules, StreamFacts
+from gateway.race_reputation import Reputations
+from gateway.race_tables import BlockState, Standing, StreamState
 
-__all__ = ["GONE", "LIVE", "BlockFacts", "RaceError", "RaceFacts", "RaceRules", "StreamFacts"]
+__all__ = ["GONE", "LIVE", "RaceError", "RaceFacts"]
+
+
+NEWCOMER_BLOCKS_MAX: Final = 8
+"""Blocks above L + 1 that all newcomers together may have begun before others may go first."""
+ADDRESS_BLOCKS_MAX: Final = 4
+"""Of these, those of the newcomers of one address. Both are 1 while newcomers have failed of late."""
+QUIET_PART: Final = 6
+"""A block is held open without items coming when nothing came for it in this part of `block_timeout_ns`."""
+_NOBODY: Final = 1 << 30
 
 
 class RaceError(GatewayError):
     """The caller reported something that cannot be: our bug, never a publisher's."""
-
-
-@dataclass(frozen=True, slots=True)
-class RaceRules:
-    """The settings that the arbiter goes by. Times are nanoseconds; 0 means never."""
-
-    block_bytes_max: int = 256 * 1024 * 1024
-    block_items_max: int = BLOCK_ITEMS_MAX
-    inflight_bytes_max: int = 1 << 30
-    """Of all blocks together, `held_bytes` of each; beyond it, publishers have to wait."""
-    publisher_bytes_max: int = 1 << 30
-    """As `inflight_bytes_max`, of the blocks of one publisher, by name."""
-    address_bytes_max: int = 1 << 30
-    """As `inflight_bytes_max`, of the blocks that come from one network address."""
-    proof_idle_ns: int = 2_000_000_000
-    block_timeout_ns: int = 6_000_000_000
-    stall_blocks: int = 3
-    idle_timeout_ns: int = 300_000_000_000
-    duplicate_skip_window: int = 0
-    stray_messages_max: int = 1000
-    """Messages in a row that belong to no block and are dropped on one stream."""
-    late_acknowledgement_ns: int = 1_000_000_000
-    """How long a stream that skipped a block from before it connected waits for a later acknowledgement."""
-    goodbye_ns: int = 1_000_000_000
-    """How long a stream that said EndStream still hears of its own blocks."""
-    full_bytes_min: int = field(init=False)
-    """The least of the three limits of bytes: with fewer in flight, it is full for nobody."""
-
-    def __post_init__(self) -> None:
-        """Find what is asked for with every message."""
-        least = min(self.inflight_bytes_max, self.publisher_bytes_max, self.address_bytes_max)
-        object.__setattr__(self, "full_bytes_min", least)
-
-
-_NO_ATTEMPT = AttemptId(0)
-
-
-@dataclass(slots=True)
-class BlockFacts:
-    """A block above L that was begun at least once."""
-
-    number: int
-    state: BlockState = BlockState.OPEN
-    attempt_id: AttemptId = _NO_ATTEMPT
-    winner: PublisherId | None = None
-    """The stream that sends or sent the attempt; None when it has gone."""
-    winner_name: str = ""
-    winner_address: str = ""
-    is_counted: bool = False
-    """Its bytes count for its winner's name and address."""
-    failure: Failure | None = None
-    """Why it failed last; None: it has not."""
-    blamed: set[str] = field(default_factory=set)
-    """Names of the publishers that failed it."""
-    size_bytes: int = 0
-    """Of the items received so far."""
-    item_count: int = 0
-    """Of the items received so far."""
-    turn: int = 0
-    """Its place in the order in which blocks were begun first, or read again, at whatever time."""
-    timed_from_ns: int = 0
-    """Where the time of its winner counts from: when it began the block, or was read again; or when a block
-    below it failed since, because that one may be wanted of it first. Time that the node took is added."""
-    opened_ns: int = 0
-    """When it failed last."""
-
-    @property
-    def held_bytes(self) -> int:
-        """What its items cost in memory: their bytes, and what Python adds to each."""
-        return self.size_bytes + self.item_count * ITEM_OVERHEAD_BYTES
-
-
-@dataclass(slots=True)
-class StreamFacts:
-    """One publisher's stream."""
-
-    publisher_id: PublisherId
-    name: str
-    state: StreamState
-    since_ns: int
-    """When it connected; when its last items came (SENDING, PROVEN); when it said goodbye (FINISHED)."""
-    block: BlockFacts | None = None
-    """The block that it is sending."""
-    last_ended: int | None = None
-    """The block that it sent last, once that is complete."""
-    address: str = ""
-    """The network address that it comes from."""
-    is_peer: bool = False
-    """It is this node's own subscription to another node: welcome while publishers are sent elsewhere, and
-    under no limit of its own."""
-    next_offer: int | None = None
-    """The block that it will offer next by itself, as far as we can tell; None before its first header."""
-    offered_max: int = -1
-    asked_for: int | None = None
-    """It was sent ResendBlock of this block, and has not come back to it yet: what comes before it does was
-    sent before it read that."""
-    behind_from: int | None = None
-    """It was answered BehindPublisher, and may come back to this block, the one after L."""
-    stray_count: int = 0
-    """Messages since its last header that belong to no block."""
-    held_back: bool = False
-    """The shell does not read it now, because too much is in flight."""
-    delayed_from_ns: int | None = None
-    """Since when the shell has kept a message of it that is not told yet: no time limit runs for it."""
-    hears_from: int = 0
-    """The first block whose acknowledgement this stream gets: L + 1 when it connected."""
-    has_heard: bool = False
-    """It was sent an acknowledgement, which says of every earlier block, too, that it is safe."""
-    owed_since_ns: int | None = None
-    """When it was told to skip a block committed before it connected: it waits to hear that it is safe."""
-    closes_at_ns: int = 0
-    """When a FINISHED stream is closed in any case; 0: only when its blocks are settled."""
 
 
 # Tuples, since to find a member of an enum in a set takes longer than to compare it with a few.
@@ -142,6 +43,18 @@ LIVE = (BlockState.STREAMING, BlockState.COMPLETE, BlockState.VERIFIED, BlockSta
 _SENDING = (StreamState.SENDING, StreamState.PROVEN)
 GONE = (StreamState.FINISHED, StreamState.ENDED)
 _TIMED = (StreamState.PROVEN, StreamState.FRESH, StreamState.FINISHED)
+
+
+@dataclass(slots=True)
+class _Held:
+    """What publishers hold open, being sent."""
+
+    quiet: set[tuple[str, str]]
+    """Those who hold a block open without items coming, by name and address."""
+    at_address: Counter[str]
+    """Blocks of newcomers by address."""
+    in_all: int = 0
+    """Blocks of newcomers."""
 
 
 class RaceFacts:
@@ -173,6 +86,14 @@ class RaceFacts:
         """The block that could not be: those below it may still wait to be acknowledged."""
         self.lowest_since_ns = 0
         """When block L was committed: since then, block L + 1 is the one that all wait for."""
+        self.skipped_ns = 0
+        """When the first of those who stand back was told to skip block L + 1; 0: none was."""
+        self.pardoned: int | None = None
+        """The block that anybody may send, because those who were to bring it have let their time go by."""
+        self.reputations = Reputations(self.rules.block_timeout_ns)
+        self.now_ns = 0
+        """When something other than items came last: by this it goes who backs off."""
+        self._before_others: PublisherId | None = None  # who stood back behind nobody when it was asked last
         self.blocks: dict[int, BlockFacts] = {}
         self.attempts: dict[AttemptId, BlockFacts] = {}
         self.streams: dict[PublisherId, StreamFacts] = {}
@@ -216,10 +137,10 @@ class RaceFacts:
         live = [block.number for block in self.blocks.values() if block.state in LIVE]
         return max(live) + 1 if live else self.next_number
 
-    def next_unstreamed_for(self, name: str) -> int:
+    def next_unstreamed_for(self, stream: StreamFacts) -> int:
         """U as it is for a publisher that failed block U and may not send it: it goes on behind that."""
         number = self.next_unstreamed
-        while (block := self.blocks.get(number)) is not None and not self.may_send(name, block):
+        while number in self.blocks and not self.may_send(stream, number):
             number += 1
         return number
 
@@ -259,7 +180,7 @@ class RaceFacts:
         if block is None or stream is None:
             return False
         if block.state is BlockState.OPEN:
-            return self.may_send(stream.name, block)
+            return self.may_send(stream, block.number)
         return block.state is BlockState.STREAMING and stream.block is block
 
     def is_in_the_way(self, stream: StreamFacts) -> bool:
@@ -274,20 +195,20 @@ class RaceFacts:
         if wanted is None or wanted.state is not BlockState.OPEN or wanted.number >= stream.block.number:
             return False
         return self.is_full_for(stream) and (
-            stream.asked_for is not None or self.may_send(stream.name, wanted)
+            stream.asked_for is not None or self.may_send(stream, wanted.number)
         )
 
     def next_deadline_ns(self) -> int | None:
         """When `tick` has something to do at the latest; None: no time limit is running."""
-        deadlines = [self.block_deadline(self.lowest_sent()), self.pardon_deadline()]
+        deadlines = [self.block_deadline(self.slowest()), self.pardon_deadline()]
         for stream in self.streams.values():
             # Asked after every event, of every stream: most have no time limit of their own.
             if stream.state in _TIMED or stream.owed_since_ns is not None:
                 deadlines += (self.stream_deadline(stream), self.owed_deadline(stream))
         return min(filter(None, deadlines), default=None)
 
-    def standing_of(self, number: int, name: str) -> Standing:
-        """Where block `number` stands for the publisher called `name`."""
+    def standing_of(self, number: int, stream: StreamFacts) -> Standing:
+        """Where block `number` stands for a publisher."""
         anywhere = self.is_unbegun()
         if number < self.next_number and not anywhere:
             if self.last_number is None or number < (self.first_number or 0):
@@ -295,21 +216,117 @@ class RaceFacts:
             window_start = self.next_number - self.rules.duplicate_skip_window
             return Standing.COMMITTED_JUST_NOW if number >= window_start else Standing.COMMITTED
         block = self.blocks.get(number)
+        if block is not None and block.state is BlockState.STREAMING:
+            gives_way = self.gives_way(block, stream)
+            return Standing.HEADER_OF_NEWCOMER if gives_way else Standing.STREAMING
         if block is not None and block.state in LIVE:
-            return Standing.STREAMING if block.state is BlockState.STREAMING else Standing.HELD
+            return Standing.HELD
         # The number that means "no block" is ahead wherever the chain begins, and wherever it ends.
-        if number > BLOCK_NUMBER_MAX or (number > self.next_unstreamed_for(name) and not anywhere):
+        if number > BLOCK_NUMBER_MAX:
             return Standing.AHEAD
-        if block is not None and not self.may_send(name, block):
+        if not anywhere and number > (unstreamed := self.next_unstreamed_for(stream)):
+            stands_back = number <= stream.offered_max + 1 and not self.may_send(stream, unstreamed)
+            return Standing.WANTED_BUT_P_STANDS_BACK if stands_back else Standing.AHEAD
+        if self.may_send(stream, number):
+            return Standing.WANTED
+        if block is not None and stream.name in block.blamed:
             return Standing.WANTED_BUT_LOST_BY_P
-        return Standing.WANTED
+        return Standing.WANTED_BUT_P_STANDS_BACK
 
-    def may_send(self, name: str, block: BlockFacts) -> bool:
-        """Whether `name` may win the open block: it did not fail it, or everybody who is connected did."""
-        if name not in block.blamed:
-            return True
-        names = {stream.name for stream in self.streams.values() if stream.state not in GONE}
-        return names <= block.blamed
+    def may_send(self, stream: StreamFacts, number: int) -> bool:
+        """Whether a publisher may win a block that nobody sends: nobody else who is connected goes first."""
+        back = self.stands_back(stream, number)
+        return not back or back <= self.least_back(number)
+
+    def least_back(self, number: int) -> int:
+        """How far those who are connected stand back for a block, who do so least."""
+        held = self._held() if number > self.next_number else None
+        first = self.streams.get(self._before_others or PublisherId(0))
+        if first is not None and self._is_waited_for(first) and not self.stands_back(first, number, held):
+            return 0
+        least = _NOBODY
+        for stream in self.streams.values():
+            if self._is_waited_for(stream) and (back := self.stands_back(stream, number, held)) < least:
+                least = back
+                if not back:
+                    self._before_others = stream.publisher_id
+                    break
+        return least
+
+    def _is_waited_for(self, stream: StreamFacts) -> bool:
+        return stream.state not in GONE and not stream.let_pass
+
+    def stands_back(self, stream: StreamFacts, number: int, held: _Held | None = None) -> int:
+        """How far a publisher stands back for a block that nobody sends; 0: behind nobody.
+
+        First by what it backs off for, then for having failed this very block, then by what it holds already.
+
+        Args:
+            stream: the publisher's.
+            number: of the block.
+            held: what is held open above L + 1, where that is known.
+        """
+        block = self.blocks.get(number)
+        is_blamed = block is not None and stream.name in block.blamed
+        if stream.is_peer or number == self.pardoned or self.is_unbegun():
+            return 4 if is_blamed else 0
+        back = 8 * self.reputations.backoff(stream.name, stream.address, self.now_ns)
+        if is_blamed:
+            back += 4
+        return back + self.share_of(stream, held or self._held()) if number > self.next_number else back
+
+    def share_of(self, stream: StreamFacts, held: _Held) -> int:
+        """Which share of open blocks is used up: 3 its own, 2 its address's, 1 all newcomers'; 0: none.
+
+        Whoever it is may hold one block open without items coming. Newcomers may hold few, with or without: a
+        header that came just now is nothing either, of one who has delivered no block.
+        """
+        who = stream.name, stream.address
+        if who in held.quiet:
+            return 3
+        if not held.in_all or not self.reputations.is_newcomer(*who):
+            return 0
+        is_feared = self.reputations.fears_newcomers(self.now_ns)
+        if held.at_address[stream.address] >= (1 if is_feared else ADDRESS_BLOCKS_MAX):
+            return 2
+        return 1 if held.in_all >= (1 if is_feared else NEWCOMER_BLOCKS_MAX) else 0
+
+    def _held(self) -> _Held:
+        """What publishers hold open."""
+        held = _Held(set(), Counter())
+        for block in self.sent_blocks():
+            who = block.winner_name, block.winner_address
+            is_newcomer = block.is_counted and self.reputations.is_newcomer(*who)
+            if block.is_counted and (self._is_quiet(block) or (is_newcomer and block.item_count <= 1)):
+                held.quiet.add(who)
+            if is_newcomer:
+                held.at_address[block.winner_address] += 1
+                held.in_all += 1
+        return held
+
+    def _is_quiet(self, block: BlockFacts) -> bool:
+        """Whether nothing has come for a block for a while, though its winner is read."""
+        winner = None if block.winner is None else self.streams.get(block.winner)
+        if winner is None or winner.held_back or winner.delayed_from_ns is not None:
+            return False
+        timeout_ns = self.rules.block_timeout_ns
+        return timeout_ns > 0 and self.now_ns >= winner.since_ns + timeout_ns // QUIET_PART
+
+    def gives_way(self, block: BlockFacts, stream: StreamFacts) -> bool:
+        """Whether a block that is being sent goes to another publisher, who offers it.
+
+        While newcomers have failed of late, one who delivers blocks is preferred to a newcomer of whose block
+        nothing but the header has come. In peace the first is the first.
+        """
+        if block.item_count > 1 or not block.is_counted or stream.is_peer or not self.has_beginning:
+            return False
+        reputations = self.reputations
+        return (
+            reputations.fears_newcomers(self.now_ns)
+            and reputations.is_newcomer(block.winner_name, block.winner_address)
+            and not reputations.is_newcomer(stream.name, stream.address)
+            and not self.stands_back(stream, block.number)
+        )
 
     def awaits(self, stream: StreamFacts) -> bool:
         """Whether a block that the stream has offered is still in flight, or to be acknowledged late."""
@@ -329,7 +346,7 @@ class RaceFacts:
         return not any(block.state in LIVE for block in self.blocks.values())
 
     def slowest(self) -> BlockFacts | None:
-        """The block that all others wait for: being sent, and everything below it received."""
+        """The block that all others wait for, whose time runs: being sent, and all below it received."""
         number = self.next_number
         while (block := self.blocks.get(number)) is not None and block.state is not BlockState.OPEN:
             if block.state is BlockState.STREAMING:
@@ -337,10 +354,13 @@ class RaceFacts:
             number += 1
         return None
 
+    def sent_blocks(self) -> Iterable[BlockFacts]:
+        """The blocks that are being sent."""
+        return [block for block in self.blocks.values() if block.state is BlockState.STREAMING]
+
     def lowest_sent(self) -> BlockFacts | None:
-        """The lowest block that is being sent, whatever is below it: the one whose time runs."""
-        sent = [block for block in self.blocks.values() if block.state is BlockState.STREAMING]
-        return min(sent, key=lambda block: block.number, default=None)
+        """The lowest block that is being sent, whatever is below it."""
+        return min(self.sent_blocks(), key=lambda block: block.number, default=None)
 
     def is_stalled(self, block: BlockFacts) -> bool:
         """Whether another publisher has begun and completed a block `stall_blocks` ahead since this one."""
@@ -362,7 +382,7 @@ class RaceFacts:
         return winner is not None and winner.held_back
 
     def block_deadline(self, block: BlockFacts | None) -> int | None:
-        """When the winner of the lowest block that is being sent must have completed it; None: never.
+        """When the winner of the block that all others wait for must have completed it; None: never.
 
         A publisher that is alone may take its time as long as it goes on sending: nobody else could bring the
         block. So may a peer that sends history, unless a publisher has that block, too: a large block over a
@@ -391,16 +411,28 @@ class RaceFacts:
         )
 
     def pardon_deadline(self) -> int | None:
-        """When those who failed block L + 1 may try again, though others are connected; None: never.
+        """When those who stand back may bring block L + 1 all the same; None: never, or they may.
 
         The others had the time of a whole block to offer it, and have not: the chain must not wait for them.
         """
-        block = self.blocks.get(self.next_number)
-        if block is None or block.state is not BlockState.OPEN or not block.blamed:
+        number, timeout_ns = self.next_number, self.rules.block_timeout_ns
+        block = self.blocks.get(number)
+        if not timeout_ns or number == self.pardoned:
             return None
-        if not self.rules.block_timeout_ns:
+        if block is None:
+            if not self.has_beginning or not self._is_passed(number):
+                return None
+            return max(self.skipped_ns, self.lowest_since_ns) + timeout_ns
+        if block.state is not BlockState.OPEN or not (block.blamed or self._is_passed(number)):
             return None
-        return max(block.opened_ns, self.lowest_since_ns) + self.rules.block_timeout_ns
+        return max(block.opened_ns, self.lowest_since_ns) + timeout_ns
+
+    def _is_passed(self, number: int) -> bool:
+        """Whether somebody has passed a block, who would come back for it if it were asked."""
+        return any(
+            stream.next_offer is not None and stream.next_offer > number and stream.state not in GONE
+            for stream in self.streams.values()
+        )
 
     def stream_deadline(self, stream: StreamFacts) -> int | None:
         """When the stream's own time limit runs out; None: none is running."""
@@ -471,7 +503,7 @@ class RaceFacts:
         ready = [stream for stream in self.streams.values() if stream.state not in GONE]
         if block is None or block.state is not BlockState.OPEN or not ready or self.is_closing:
             return
-        able = [stream for stream in ready if self.may_send(stream.name, block)]
+        able = [stream for stream in ready if self.may_send(stream, block.number)]
         assert able, f"block {block.number}: nobody may send it"
         for stream in able:
             assert stream.next_offer is None or stream.next_offer <= block.number, stream

@@ -5,7 +5,7 @@ Pure. `gateway.race` turns events into these steps; the facts that they change a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from gateway.block_numbers import BLOCK_NUMBER_MAX
@@ -29,7 +29,8 @@ from gateway.race_actions import (
     Stray,
     Verify,
 )
-from gateway.race_facts import GONE, LIVE, BlockFacts, RaceError, RaceFacts, RaceRules, StreamFacts
+from gateway.race_facts import GONE, LIVE, RaceError, RaceFacts
+from gateway.race_records import BlockFacts, RaceRules, StreamFacts
 from gateway.race_tables import (
     BLOCK_TABLE,
     CONSEQUENCES,
@@ -85,6 +86,8 @@ class RaceSteps(RaceFacts):
         self._link_asked = AttemptId(0)
         self._link_from = 0  # every block from L + 1 up to this one, exclusive, is on its way to disk
         self._sent: dict[int, BlockFacts] = {}
+        self._timed: BlockFacts | None = None  # the one whose winner's time runs
+        self._overdue: list[BlockFacts] = []
         self._open: dict[int, BlockFacts] = {}
         self._highest_live: int | None = None
         self._deadline_ns: int | None = None
@@ -108,6 +111,10 @@ class RaceSteps(RaceFacts):
     def next_unstreamed(self) -> int:
         """U, as in `RaceFacts`."""
         return self.next_number if self._highest_live is None else self._highest_live + 1
+
+    def sent_blocks(self) -> Iterable[BlockFacts]:
+        """As in `RaceFacts`."""
+        return self._sent.values()
 
     def lowest_sent(self) -> BlockFacts | None:
         """As in `RaceFacts`."""
@@ -137,6 +144,7 @@ class RaceSteps(RaceFacts):
         assert self._highest_live == max(in_flight, default=None), self._highest_live
         assert self.lowest_sent() is super().lowest_sent()
         assert self.slowest() is super().slowest()
+        assert self._timed is self.slowest()
         assert set(self._open) == {block.number for block in self.blocks.values()} - set(in_flight)
 
     def _index(self, block: BlockFacts) -> None:
@@ -203,6 +211,8 @@ class RaceSteps(RaceFacts):
         elif answer is Answer.SKIP:
             if number < stream.hears_from and not stream.has_heard and stream.owed_since_ns is None:
                 stream.owed_since_ns = said.now_ns
+            if number == self.next_number and not self.skipped_ns and number not in self.blocks:
+                self.skipped_ns = said.now_ns  # by one who stands back: others have their time from now on
             self._send(stream, Skip(number))
         elif answer is Answer.BEHIND:
             self._offered_ahead(number)
@@ -220,10 +230,11 @@ class RaceSteps(RaceFacts):
     def _standing(self, stream: StreamFacts, said: Said) -> Standing:
         if said.failure is Failure.RESTARTED and self.blocks[said.number].state is BlockState.OPEN:
             return Standing.STARTED_OVER  # it was dropped just now; behind a proof it would be whole
-        return self.standing_of(said.number, stream.name)
+        return self.standing_of(said.number, stream)
 
     def _note_way(self, stream: StreamFacts, number: int) -> None:
         """Note where the stream stands on its way through the chain, now that it offers block `number`."""
+        stream.let_pass = False
         asked, behind = stream.asked_for, stream.behind_from
         if asked is not None and (number <= asked or asked < self.next_number):
             stream.asked_for = asked = None
@@ -235,6 +246,9 @@ class RaceSteps(RaceFacts):
 
     def _accept(self, stream: StreamFacts, said: Said) -> None:
         number = said.number
+        before = self.blocks.get(number)
+        if before is not None and before.state is BlockState.STREAMING:
+            self._fail(before, Failure.GAVE_WAY, f"{stream.name} offers the block, and delivers blocks")
         if self.is_unbegun():
             self.first_number = self._link_from = number
             for other in [other for other in self.blocks if other != number]:
@@ -326,9 +340,8 @@ class RaceSteps(RaceFacts):
         if consequence.blamed:
             self._blame(block)
         block.winner, block.opened_ns, block.failure = None, self._now_ns, failure
-        for above in self.blocks.values():
-            if above.number > block.number and above.state is BlockState.STREAMING:
-                above.timed_from_ns = self._now_ns
+        if self.pardoned == block.number:
+            self.pardoned = None
         if not self.has_beginning and block.number == self.first_number:
             # What was to follow this beginning has nothing to follow now: begin with whatever comes next.
             for other in list(self.blocks.values()):
@@ -338,22 +351,40 @@ class RaceSteps(RaceFacts):
             return
         if winner.block is block:
             winner.block, winner.state = None, StreamState.DROPPING
+        if consequence.skips:
+            self._send(winner, Skip(block.number))
         if consequence.end_status is not None and winner.state is not StreamState.ENDED:
             self._end(winner, consequence.end_status, reason, proximate_number=block.number)
 
     def _blame(self, block: BlockFacts) -> None:
-        """Remember who failed a block; beyond the limit, of those who are connected alone."""
+        """Remember who failed a block; beyond the limit, of those who are connected alone. It pays."""
         block.blamed.add(block.winner_name)
         if len(block.blamed) > BLAMED_PUBLISHERS_KEPT:
             block.blamed &= {stream.name for stream in self.streams.values()}
+        if not block.is_counted:
+            return
+        name, address = block.winner_name, block.winner_address
+        self.now_ns = self._now_ns
+        self._actions += self.reputations.failed(name, address, self._now_ns)
+        # What those hold who back off now has its time from when it was begun: what has had all of it falls.
+        for other in self._sent.values():
+            if other is self._timed or not other.is_counted or self.is_held_back(other):
+                continue
+            if self.reputations.backoff(other.winner_name, other.winner_address, self._now_ns):
+                other.used_ns = max(other.used_ns, self._now_ns - other.begun_ns)
+                if other.used_ns >= self.rules.block_timeout_ns:
+                    self._overdue.append(other)
 
     # --- after every event ---------------------------------------------------------------------------------
 
     def _settle(self) -> list[Action]:
         """Do what follows from the facts as they now are, and hand over the actions."""
-        self._deadline_is_known = False
+        self._deadline_is_known, self.now_ns = False, self._now_ns
         self._link_next()
         self._end_stalled()
+        while self._overdue:
+            if (block := self._overdue.pop()).state is BlockState.STREAMING:
+                self._fail(block, Failure.TIMED_OUT, "its publisher backs off, and it has had its time")
         self._send_back()
         for stream in list(self.streams.values()):
             if stream.state is StreamState.FINISHED and not self.awaits(stream):
@@ -363,7 +394,25 @@ class RaceSteps(RaceFacts):
             self._end_all(EndStatus.SUCCESS, self._closing_reason())
             self._drop_all(self._closing_reason())
             self._actions.append(Idle())
+        self._run_time()
         return self._take()
+
+    def _run_time(self) -> None:
+        """Have the time of the winner run that all wait for, and nobody's else.
+
+        It runs from when all below its block is received, stops when one of these fails, since that may be
+        wanted of it first, and goes on where it was when that one is received again.
+        """
+        block, before, now_ns = self.slowest(), self._timed, self._now_ns
+        if block is before:
+            return
+        if before is not None and before.state is BlockState.STREAMING:
+            winner = None if before.winner is None else self.streams.get(before.winner)
+            kept_ns = None if winner is None else winner.delayed_from_ns
+            before.used_ns = max(0, (now_ns if kept_ns is None else kept_ns) - before.timed_from_ns)
+        if block is not None:
+            block.runs_from_ns, block.timed_from_ns = now_ns, now_ns - block.used_ns
+        self._timed = block
 
     def _take(self) -> list[Action]:
         actions, self._actions = self._actions, []
@@ -399,12 +448,25 @@ class RaceSteps(RaceFacts):
         is_wanted = self.has_beginning if block is None else block.state is BlockState.OPEN
         if self.is_closing or not is_wanted:
             return
+        least: int | None = None  # found once, and only where somebody stands back
         for stream in self.streams.values():
-            passed = stream.next_offer is not None and stream.next_offer > number
-            may_send = block is None or self.may_send(stream.name, block)
-            if passed and stream.state not in GONE and may_send:
+            if stream.next_offer is None or stream.next_offer <= number or stream.state in GONE:
+                continue
+            if back := self.stands_back(stream, number):
+                least = self.least_back(number) if least is None else least
+            if not back or back <= (least or 0):
                 stream.next_offer = stream.asked_for = number
                 self._send(stream, Resend(number, None if block is None else block.failure))
+
+    def _pardon(self) -> None:
+        """Let anybody bring block L + 1, and wait no more for those who could have."""
+        number, least = self.next_number, self.least_back(self.next_number)
+        for stream in self.streams.values():
+            if stream.state not in GONE and self.stands_back(stream, number) <= least:
+                stream.let_pass = True
+        self.pardoned = number
+        if (block := self.blocks.get(number)) is not None:
+            block.blamed.clear()
 
     def _close_doors(self) -> list[Action]:
         """Give up what is not complete; `_settle` ends the streams when what is complete is finished."""
@@ -434,8 +496,8 @@ class RaceSteps(RaceFacts):
     def _begin_time(self, block: BlockFacts) -> None:
         """The time of its winner begins, or begins anew."""
         self._turn_count += 1
-        block.turn = self._turn_count
-        block.timed_from_ns = self._now_ns
+        block.turn, block.used_ns = self._turn_count, 0
+        block.begun_ns = block.runs_from_ns = block.timed_from_ns = self._now_ns
 
     def _hold(self, block: BlockFacts, more_bytes: int) -> None:
         """Count bytes that a block holds more, or no longer: in all, and for its winner."""

@@ -74,10 +74,12 @@ class Standing(_Key):
     COMMITTED_JUST_NOW = "N <= L, inside the duplicate skip window"
     BELOW_FIRST = "N is below the first block that the node holds or begins with"
     STREAMING = "another publisher is sending it"
+    HEADER_OF_NEWCOMER = "a newcomer has sent its header alone, and P, who delivers blocks, is preferred"
     HELD = "received whole, not yet acknowledged"
     STARTED_OVER = "P is sending it, and starts it over"
     WANTED = "N <= U, and nobody is sending it"
     WANTED_BUT_LOST_BY_P = "N <= U, nobody is sending it, P failed it, and somebody else may bring it"
+    WANTED_BUT_P_STANDS_BACK = "nobody is sending it, P stands back, and somebody else may bring it"
     AHEAD = "N > U"
 
 
@@ -99,6 +101,8 @@ ON_HEADER: Final[dict[Standing, Answer]] = {
     # makes a consensus node go to another node for a while; on the other codes it starts again behind L.
     Standing.BELOW_FIRST: Answer.END_BELOW_FIRST,
     Standing.STREAMING: Answer.SKIP,
+    # The newcomer hears Skip: the block is P's now.
+    Standing.HEADER_OF_NEWCOMER: Answer.ACCEPT,
     Standing.HELD: Answer.SKIP,
     # P stays its winner, whatever has happened meanwhile: also where it failed the block before, and where a
     # block below is open again.
@@ -108,6 +112,8 @@ ON_HEADER: Final[dict[Standing, Answer]] = {
     # hears ResendBlock(N) when everybody else has left or has let its time go by, so that the block is never
     # one that nobody sends.
     Standing.WANTED_BUT_LOST_BY_P: Answer.SKIP,
+    # The same, for every block while it lasts; so it may come beyond U, and hears ResendBlock as those do.
+    Standing.WANTED_BUT_P_STANDS_BACK: Answer.SKIP,
     Standing.AHEAD: Answer.BEHIND,
 }
 
@@ -261,6 +267,7 @@ class Failure(Enum):
     ABANDONED = "the winner began another block in mid-block"
     SENT_BACK = "the winner went back because the node asked for an earlier block"
     RESTARTED = "the winner began the same block again"
+    GAVE_WAY = "the winner, a newcomer, had sent its header alone, and one who is preferred offered it"
     STREAM_ENDED = "the node ended the winner's stream for another reason"
     NODE = "the node could not go on: disk, shutdown"
 
@@ -272,7 +279,9 @@ class Consequence:
     end_status: EndStatus | None
     """Its stream is ended with this; None: it hears nothing."""
     blamed: bool
-    """It may not win the same block again while somebody else is connected."""
+    """It may not win the same block again while somebody else is connected, and pays (`race_reputation`)."""
+    skips: bool = False
+    """It hears SkipBlock(N)."""
 
 
 CONSEQUENCES: Final[dict[Failure, Consequence]] = {
@@ -290,6 +299,7 @@ CONSEQUENCES: Final[dict[Failure, Consequence]] = {
     Failure.ABANDONED: Consequence(None, blamed=True),
     Failure.SENT_BACK: Consequence(None, blamed=False),
     Failure.RESTARTED: Consequence(None, blamed=False),
+    Failure.GAVE_WAY: Consequence(None, blamed=False, skips=True),
     Failure.STREAM_ENDED: Consequence(None, blamed=False),
     Failure.NODE: Consequence(None, blamed=False),
 }
@@ -316,7 +326,9 @@ def failure_rules() -> str:
     lines = ["| an attempt fails because | its winner hears | may win it again |", "|---|---|---|"]
     for failure, consequence in CONSEQUENCES.items():
         status = consequence.end_status
-        hears = "nothing" if status is None else f"EndOfStream({status.name}, L, N)"
+        hears = "SkipBlock(N)" if consequence.skips else "nothing"
+        if status is not None:
+            hears = f"EndOfStream({status.name}, L, N)"
         again = "only if nobody else brings it" if consequence.blamed else "yes"
         lines.append(f"| {failure.value} | {hears} | {again} |")
     return "\n".join(lines) + "\n"

@@ -22,7 +22,7 @@ from gateway.proof_checks import ProofChecks
 from gateway.proofs import ProofVerifier
 from gateway.race import Arbiter
 from gateway.race_actions import Response
-from gateway.race_facts import RaceRules
+from gateway.race_records import RaceRules
 from gateway.verification import BlockVerifier
 from tests.datastream.fake_disk import FailingDisk
 from tests.gateway.racing import text_of

@@ -30,7 +30,7 @@ from gateway.race_actions import (
     SourceError,
     Verify,
 )
-from gateway.race_facts import RaceRules
+from gateway.race_records import RaceRules
 from gateway.race_tables import Failure
 
 SECOND_NS = 1_000_000_000

@@ -16,7 +16,7 @@ from gateway import group_commit as group_commit_module
 from gateway.block import Block
 from gateway.item_set import inspect
 from gateway.ledger import Ledger
-from gateway.race_facts import RaceRules
+from gateway.race_records import RaceRules
 from gateway.standby_gate import Level, StandbyGate
 from tests.gateway.conducting import Hand, Stage, gate, logged, on_stage
 from tests.gateway.racing import text_of

@@ -13,7 +13,7 @@ from gateway.ledger import Ledger
 from gateway.limits import ITEM_OVERHEAD_BYTES, STOOD_STILL_SECONDS_MIN
 from gateway.outbox import Outbox
 from gateway.race_actions import Action, Response
-from gateway.race_facts import RaceRules
+from gateway.race_records import RaceRules
 from tests.gateway.conducting import Stage, gate, logged, on_stage
 from tests.gateway.racing import text_of
 from tests.nodes import ANSWER_SECONDS, make_blocks

@@ -8,7 +8,7 @@ import pytest
 
 from gateway.limits import BLOCK_ITEMS_MAX
 from gateway.race_actions import Stray
-from gateway.race_facts import RaceRules
+from gateway.race_records import RaceRules
 from tests.gateway.racing import ITEM, PROOF, Race, race_of_three
 
 # --- the base protocol --------------------------------------------------------------------------------------

@@ -8,9 +8,9 @@ from itertools import product
 import pytest
 
 from gateway.block_numbers import BLOCK_NUMBER_MAX
-from gateway.limits import ITEM_OVERHEAD_BYTES
 from gateway.race_actions import AttemptId, PublisherId
-from gateway.race_facts import LIVE, BlockFacts, RaceError, RaceFacts, RaceRules, StreamFacts
+from gateway.race_facts import LIVE, RaceError, RaceFacts
+from gateway.race_records import BlockFacts, RaceRules, StreamFacts
 from gateway.race_tables import BlockState, Standing, StreamState
 
 LAST = 8
@@ -32,6 +32,11 @@ def connect(facts: RaceFacts, name: str, state: StreamState = StreamState.BETWEE
     stream = StreamFacts(publisher_id, name, state, since_ns=0)
     facts.streams[publisher_id] = stream
     return stream
+
+
+def named(name: str) -> StreamFacts:
+    """A stream of this name that offers a block."""
+    return StreamFacts(PublisherId(99), name, StreamState.BETWEEN, since_ns=0)
 
 
 # --- where a block stands -----------------------------------------------------------------------------------
@@ -61,7 +66,7 @@ def test_exactly_one_standing_for_every_combination_of_facts(
         expected = Standing.WANTED_BUT_LOST_BY_P
     else:
         expected = Standing.WANTED
-    assert facts.standing_of(NEXT, "P") is expected
+    assert facts.standing_of(NEXT, named("P")) is expected
 
 
 def test_blocks_below_and_above() -> None:
@@ -71,7 +76,7 @@ def test_blocks_below_and_above() -> None:
         BlockFacts(11, BlockState.STREAMING),
     )
     connect(facts, "P")
-    standings = [facts.standing_of(number, "P") for number in (0, 8, 9, 10, 11, 12, 13)]
+    standings = [facts.standing_of(number, named("P")) for number in (0, 8, 9, 10, 11, 12, 13)]
     assert standings == [
         Standing.COMMITTED,
         Standing.COMMITTED,
@@ -85,7 +90,7 @@ def test_blocks_below_and_above() -> None:
 
 def test_the_duplicate_skip_window() -> None:
     facts = facts_with(rules=RaceRules(duplicate_skip_window=3))
-    standings = {number: facts.standing_of(number, "P") for number in range(4, 10)}
+    standings = {number: facts.standing_of(number, named("P")) for number in range(4, 10)}
     assert standings == {
         4: Standing.COMMITTED,
         5: Standing.COMMITTED,
@@ -101,10 +106,10 @@ def test_what_is_below_the_first_block_is_never_taken_for_stored(window: int) ->
     rules = RaceRules(duplicate_skip_window=window)
     below = Standing.BELOW_FIRST
     empty = RaceFacts(None, 5, rules)
-    assert [empty.standing_of(number, "P") for number in (0, 4, 5)] == [below, below, Standing.WANTED]
+    assert [empty.standing_of(number, named("P")) for number in (0, 4, 5)] == [below, below, Standing.WANTED]
     one = RaceFacts(5, 5, rules)
     stored = Standing.COMMITTED_JUST_NOW if window else Standing.COMMITTED
-    assert [one.standing_of(number, "P") for number in (0, 4, 5, 6)] == [
+    assert [one.standing_of(number, named("P")) for number in (0, 4, 5, 6)] == [
         below,
         below,
         stored,
@@ -117,37 +122,37 @@ def test_the_number_that_means_no_block_is_ahead_wherever_the_chain_begins_or_en
     last_number: int | None,
 ) -> None:
     facts = RaceFacts(last_number, None)
-    assert facts.standing_of(BLOCK_NUMBER_MAX + 1, "P") is Standing.AHEAD
+    assert facts.standing_of(BLOCK_NUMBER_MAX + 1, named("P")) is Standing.AHEAD
     expected = Standing.COMMITTED if last_number == BLOCK_NUMBER_MAX else Standing.WANTED
-    assert facts.standing_of(BLOCK_NUMBER_MAX, "P") is expected
+    assert facts.standing_of(BLOCK_NUMBER_MAX, named("P")) is expected
 
 
 @pytest.mark.parametrize("number", [0, 5, BLOCK_NUMBER_MAX])
 def test_a_node_that_begins_anywhere_wants_any_block_until_it_has_one(number: int) -> None:
     facts = RaceFacts(None, None)
-    assert facts.standing_of(number, "P") is Standing.WANTED
+    assert facts.standing_of(number, named("P")) is Standing.WANTED
     facts.blocks[7] = BlockFacts(7, BlockState.OPEN)
-    assert facts.standing_of(number, "P") is Standing.WANTED
+    assert facts.standing_of(number, named("P")) is Standing.WANTED
     facts.blocks[7].state = BlockState.STREAMING
     facts.first_number = 7
     expected = Standing.BELOW_FIRST if number < 7 else Standing.AHEAD
-    assert facts.standing_of(number, "P") is expected
+    assert facts.standing_of(number, named("P")) is expected
     facts.blocks.clear()
     facts.last_number = 7
-    assert facts.standing_of(number, "P") is expected
+    assert facts.standing_of(number, named("P")) is expected
 
 
 def test_who_may_send_a_block_that_failed() -> None:
     block = BlockFacts(NEXT, BlockState.OPEN, blamed={"P", "gone"})
     facts = facts_with(block)
     connect(facts, "P")
-    assert facts.may_send("P", block)  # everybody who is connected failed it
-    assert facts.may_send("Q", block)
+    assert facts.may_send(named("P"), NEXT)  # everybody who is connected failed it
+    assert facts.may_send(named("Q"), NEXT)
     connect(facts, "left", StreamState.ENDED)
-    assert facts.may_send("P", block)
+    assert facts.may_send(named("P"), NEXT)
     connect(facts, "Q")
-    assert not facts.may_send("P", block)
-    assert facts.may_send("Q", block)
+    assert not facts.may_send(named("P"), NEXT)
+    assert facts.may_send(named("Q"), NEXT)
 
 
 # --- numbers ------------------------------------------------------------------------------------------------
@@ -309,10 +314,6 @@ def test_in_the_way_is_who_holds_too_much(name: str, expected: bool) -> None:
     assert facts.is_in_the_way(stream) == expected
 
 
-def test_items_cost_more_than_their_bytes() -> None:
-    assert BlockFacts(9, size_bytes=1000, item_count=10).held_bytes == 1000 + 10 * ITEM_OVERHEAD_BYTES
-
-
 # --- time ---------------------------------------------------------------------------------------------------
 
 RULES = RaceRules(proof_idle_ns=10, block_timeout_ns=100, idle_timeout_ns=1000)
@@ -360,13 +361,16 @@ def test_no_time_limit_runs_for_who_is_not_read() -> None:
     assert facts.next_deadline_ns() is None
 
 
-@pytest.mark.parametrize("below", [BlockState.OPEN, BlockState.COMPLETE])
-def test_the_time_of_the_lowest_block_that_is_sent_runs(below: BlockState) -> None:
+@pytest.mark.parametrize(
+    ("below", "expected"), [(BlockState.OPEN, None), (BlockState.COMPLETE, 150), (BlockState.COMMITTING, 150)]
+)
+def test_the_time_of_the_block_that_all_wait_for_runs(below: BlockState, expected: int | None) -> None:
     block = BlockFacts(10, BlockState.STREAMING, timed_from_ns=50)
     later = BlockFacts(12, BlockState.STREAMING, timed_from_ns=1)
     facts = facts_with(later, BlockFacts(9, below), block, BlockFacts(11, BlockState.OPEN), rules=RULES)
     assert facts.lowest_sent() is block
-    assert facts.block_deadline(block) == facts.next_deadline_ns() == 150
+    assert facts.block_deadline(block) == 150
+    assert facts.next_deadline_ns() == expected  # below an open block nobody waits for it yet
 
 
 def test_nobody_sends_nothing_runs() -> None:
@@ -430,12 +434,12 @@ def test_for_who_failed_the_next_unstreamed_block_the_one_behind_it_is_next() ->
         BlockFacts(12, BlockState.OPEN, blamed={"Q"}),
     )
     connect(facts, "P")
-    assert [facts.next_unstreamed_for(name) for name in ("P", "Q", "R")] == [10, 10, 10]
+    assert [facts.next_unstreamed_for(named(name)) for name in ("P", "Q", "R")] == [10, 10, 10]
     connect(facts, "R")
-    assert [facts.next_unstreamed_for(name) for name in ("P", "Q", "R")] == [12, 10, 10]
-    assert facts.standing_of(12, "P") is Standing.WANTED
-    assert facts.standing_of(13, "P") is Standing.AHEAD
-    assert facts.standing_of(10, "P") is Standing.WANTED_BUT_LOST_BY_P
+    assert [facts.next_unstreamed_for(named(name)) for name in ("P", "Q", "R")] == [12, 10, 10]
+    assert facts.standing_of(12, named("P")) is Standing.WANTED
+    assert facts.standing_of(13, named("P")) is Standing.AHEAD
+    assert facts.standing_of(10, named("P")) is Standing.WANTED_BUT_LOST_BY_P
 
 
 def test_the_first_deadline_comes_first() -> None:

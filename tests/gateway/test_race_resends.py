@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from gateway import race_steps
-from gateway.race_facts import RaceRules
+from gateway.race_records import RaceRules
 from tests.gateway.racing import ITEM, PROOF, Race, race_of_three
 
 
@@ -229,17 +229,41 @@ def test_a_winner_is_stalled_by_a_block_that_was_complete_before_all_waited_for_
     race.expect("Bob", "end TIMEOUT last 8 about 10")
 
 
-def test_a_winner_above_an_open_block_has_its_time_from_when_that_failed() -> None:
+def test_the_time_of_a_winner_above_an_open_block_stands_still() -> None:
+    """Bob may have to go back for block 9; nobody waits for his block 10 before that is there."""
     race = race_of_three()
     race.header("Alice", 9)
     race.header("Bob", 10)
     race.wait(4)
     race.leave("Alice")
     race.expect("Bob", "resend 9")  # and does nothing more
-    race.wait(5.9)
+    race.wait(20)
     race.expect("Bob")
+    race.block("Carol", 9)
+    race.wait(5.9)
+    race.expect("Bob", "ack 9")
     race.wait(0.2)
-    race.expect("Bob", "end TIMEOUT last 8 about 10")
+    race.expect("Bob", "end TIMEOUT last 9 about 10")
+
+
+def test_the_time_of_a_winner_does_not_begin_anew_when_others_fail() -> None:
+    """Carol's false blocks 9 give Bob no more time for his block 10, only none meanwhile."""
+    race = race_of_three(hold="verified")
+    race.header("Bob", 9)  # each of them will have failed block 9 once, so that any of them may send it
+    race.header("Bob", 10)
+    race.wait(6)
+    for name in ("Carol", "Alice"):
+        race.block(name, 9)
+        race.wait(2)
+        race.refused(9)
+        race.connect(name)
+    race.wait(20)
+    race.block("Carol", 9)
+    race.verified(9)
+    race.wait(1.9)
+    assert (10, "TIMED_OUT") not in race.dropped
+    race.wait(0.2)
+    assert (10, "TIMED_OUT") in race.dropped
 
 
 # --- who is blamed ------------------------------------------------------------------------------------------

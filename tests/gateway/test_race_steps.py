@@ -9,7 +9,8 @@ import pytest
 from gateway.block_numbers import BLOCK_NUMBER_MAX
 from gateway.limits import ITEM_OVERHEAD_BYTES
 from gateway.race_actions import Action, AttemptId, PublisherId, Resend, Send
-from gateway.race_facts import RaceError, RaceRules
+from gateway.race_facts import RaceError
+from gateway.race_records import RaceRules
 from gateway.race_tables import BlockState, Failure
 from tests.gateway.racing import HEADER, ITEM, PROOF, SECOND_NS, Race, race_of_three
 
@@ -189,20 +190,37 @@ def test_while_the_node_keeps_a_message_no_time_of_its_publisher_passes() -> Non
     race.expect("Alice", "end TIMEOUT last 8 about 9")
 
 
-def test_a_delay_from_before_a_publishers_time_began_anew_is_not_given_twice() -> None:
+def test_a_delay_from_before_a_publishers_time_ran_is_not_given_twice() -> None:
     race = race_of_three()
     race.header("Alice", 9)
     race.header("Bob", 10)
     race.arbiter.delay(race.ids["Bob"], race.now_ns)
     race.wait(5)
-    race.leave("Alice")  # Bob's time begins anew: he may be asked for block 9 first
-    race.expect("Bob", "resend 9")
+    race.block("Alice", 9)  # Bob's time begins
     race.wait(4)
     race.arbiter.go_on(race.ids["Bob"], race.now_ns)
     race.wait(5.9)
-    race.expect("Bob")
+    race.expect("Bob", "ack 9")
     race.wait(0.2)
-    race.expect("Bob", "end TIMEOUT last 8 about 10")
+    race.expect("Bob", "end TIMEOUT last 9 about 10")
+
+
+def test_a_delay_in_which_a_publishers_time_stops_costs_it_none() -> None:
+    race = race_of_three(hold="verified")
+    race.block("Alice", 9)
+    race.header("Bob", 10)
+    race.wait(4)
+    race.arbiter.delay(race.ids["Bob"], race.now_ns)
+    race.wait(3)
+    race.refused(9)
+    race.wait(3)
+    race.arbiter.go_on(race.ids["Bob"], race.now_ns)
+    race.block("Carol", 9)
+    race.verified(9)
+    race.wait(1.9)
+    assert race.dropped == [(9, "REFUSED")]
+    race.wait(0.2)
+    assert race.dropped == [(9, "REFUSED"), (10, "TIMED_OUT")]
 
 
 def test_a_message_behind_a_proof_is_waited_for_while_the_node_keeps_it() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gateway.limits import ITEM_OVERHEAD_BYTES
-from gateway.race_facts import RaceRules
+from gateway.race_records import RaceRules
 from tests.gateway.racing import ITEM, PROOF, Race
 
 RACING_CLOSELY = RaceRules(duplicate_skip_window=100)

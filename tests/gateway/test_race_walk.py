@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from gateway.race_facts import RaceRules
+from gateway.race_records import RaceRules
 from gateway.race_tables import BlockState
 from tests.gateway.racing import ITEM, PROOF, Race
 

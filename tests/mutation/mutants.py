@@ -19,7 +19,7 @@ __all__ = ["TESTS", "Mutant", "mutants"]
 
 RACE_TESTS = tuple(
     f"tests/gateway/test_race{name}.py"
-    for name in ("_streams", "", "_resends", "_ends", "_steps", "_stories", "_roles", "_facts")
+    for name in ("_streams", "", "_resends", "_ends", "_steps", "_stories", "_roles", "_facts", "_price")
 )
 MACHINE_TESTS = tuple(
     f"tests/publishers/test_{name}.py"
@@ -73,7 +73,8 @@ def _text(value: object) -> str:
     if isinstance(value, tuple):
         return "+".join(_text(one) for one in value) or "nothing"
     if isinstance(value, Consequence):
-        return f"{_text(value.end_status)}, {'' if value.blamed else 'not '}blamed"
+        skips = ", skips" if value.skips else ""
+        return f"{_text(value.end_status)}, {'' if value.blamed else 'not '}blamed{skips}"
     if isinstance(value, Ending):
         return f"{value.gateway.name}, {value.pace.name}"
     return value.name if isinstance(value, Enum) else str(value)
@@ -103,6 +104,9 @@ def _consequences() -> Iterator[Mutant]:
         yield _set(
             "CONSEQUENCES", "race", table, failure, replace(consequence, blamed=not consequence.blamed)
         )
+        if consequence.end_status is None:
+            skips = replace(consequence, skips=not consequence.skips)
+            yield _set("CONSEQUENCES", "race", table, failure, skips)
 
 
 def _machine_table() -> Iterator[Mutant]:

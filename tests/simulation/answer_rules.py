@@ -42,6 +42,8 @@ class Moment:
     """The stream that it is about, when a publisher caused it."""
     started_over: Block | None = None
     """What its winner dropped in this event, to begin the same block again."""
+    gave_way: Block | None = None
+    """What was taken from a newcomer in this event, who hears Skip."""
 
 
 class AnswerRules(Picture):
@@ -129,6 +131,9 @@ class AnswerRules(Picture):
         match action.response:
             case Acknowledgement(number):
                 self._acknowledged(stream, number)
+            case Skip(number) if now.gave_way is not None and now.gave_way.winner == stream.publisher_id:
+                self._expect(number == now.gave_way.number, "Who gives way hears Skip", f"{number}")
+                now.gave_way, stream.state = None, "dropping"
             case Skip(number):
                 self._header_answer(stream, number, "skip")
                 stream.skipped_old |= number < stream.hears_from
@@ -150,6 +155,11 @@ class AnswerRules(Picture):
             self._wrong("Skip and Behind answer a header", f"{got} {number} to {stream.name} on {name}")
             return
         self._answer(stream, number, got)
+        if got == "skip":
+            is_next = number == self.next_number and number not in self.blocks
+            if is_next and number not in self.opened_ns and not self.skipped_ns:
+                self.skipped_ns = self.world.now_ns
+            stream.offered_max = max(stream.offered_max, number)
         stream.state = "dropping"
         stream.offers(number, self.next_number)
 
@@ -183,7 +193,7 @@ class AnswerRules(Picture):
         wanted = number == self.next_number or self.is_unsettled
         self._expect(wanted, "Rule 6: ResendBlock(N) only for N = L + 1", f"{number}")
         self._expect(number not in self.blocks, "ResendBlock only for a block that is open", f"{number}")
-        self._expect(self.may_send(stream.name, number), "Not to the one that failed it", stream.name)
+        self._expect(self.may_send(stream, number), "Not to one that failed it, or stands back", stream.name)
         self._expect(stream.is_ready, "ResendBlock to one that still sends", f"{stream.name} {stream.state}")
         self._expect(
             offered is not None and offered > number,

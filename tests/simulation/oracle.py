@@ -26,11 +26,13 @@ from gateway.race_actions import (
     Stray,
     Verify,
 )
-from gateway.race_facts import RaceRules
+from gateway.race_records import RaceRules
+from gateway.race_reputation import BackedOff
 from gateway.race_tables import EndStatus, Failure
 from tests.simulation.answer_rules import AnswerRules, Moment
 from tests.simulation.options import Options
 from tests.simulation.picture import SLACK_NS, Block, Stream, held_bytes
+from tests.simulation.prices import Prices
 from tests.simulation.storage import Storage
 from tests.simulation.texts import brief, text_of
 from tests.simulation.true_chain import true_blocks, with_proof_of_no_key
@@ -56,6 +58,10 @@ class Oracle(AnswerRules):
         """Told of each block that is acknowledged while the node is no standby."""
         self.to_tell: list[object] = []
         """What other parts of the node are to be told."""
+        self._backoffs: list[tuple[str, str, int, int]] = []
+        """What has to be told of those who stand back from now on."""
+        self._forgets_from = 1 << 64
+        """Nothing is remembered of blocks from this one on, which the disk has refused in this event."""
         self._largest_bytes = 0
         """Of one message so far."""
         self._malformed = self._poisoned = False
@@ -64,6 +70,7 @@ class Oracle(AnswerRules):
     def begin(self, rules: RaceRules, first: int | None, last: int | None) -> None:
         """Learn what the arbiter was made with."""
         self._rules, self.first, self.last = rules, first, last
+        self.prices = Prices(rules.block_timeout_ns, self.options.level_blocks)
 
     # --- the events ----------------------------------------------------------------------------------------
 
@@ -108,8 +115,7 @@ class Oracle(AnswerRules):
         stream.held_back, stream.since_ns = False, self.world.now_ns
         stream.proof_ns = self.world.now_ns
         if stream.block is not None:
-            stream.block.timed_from_ns = self.world.now_ns
-            stream.block.turn = self.next_turn()
+            self.begin_time(stream.block, self.world.now_ns)
 
     def delayed(self, publisher_id: int) -> None:
         """The service keeps a message of a stream for a while."""
@@ -123,6 +129,10 @@ class Oracle(AnswerRules):
         from_ns, stream.delayed_from_ns = stream.delayed_from_ns, None
         assert from_ns is not None
         self.add_time(stream, lambda since_ns: now_ns - max(from_ns, since_ns))
+        if (block := stream.block) is not None:
+            block.begun_ns += now_ns - max(from_ns, block.begun_ns)
+            if block is self._timed:
+                block.timed_from_ns += now_ns - max(from_ns, block.runs_from_ns)
 
     def stood_still(self, for_ns: int) -> None:
         """The node did not run for so long."""
@@ -133,9 +143,13 @@ class Oracle(AnswerRules):
 
         for stream in self.streams.values():
             self.add_time(stream, took_ns)
-        if self._open_since is not None:
-            number, since_ns = self._open_since
-            self._open_since = number, since_ns + took_ns(since_ns)
+        for block in self.blocks.values():
+            block.begun_ns += took_ns(block.begun_ns)
+            block.runs_from_ns += took_ns(block.runs_from_ns)
+            block.timed_from_ns += took_ns(block.timed_from_ns)
+        self.opened_ns = {number: at_ns + took_ns(at_ns) for number, at_ns in self.opened_ns.items()}
+        self.lowest_since_ns += took_ns(self.lowest_since_ns)
+        self.skipped_ns += took_ns(self.skipped_ns) if self.skipped_ns else 0
 
     def event(
         self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], actions: Sequence[Action]
@@ -147,10 +161,12 @@ class Oracle(AnswerRules):
             led_to = ", ".join(map(text_of, actions)) or "nothing"
             self.world.note(f"  {name} {brief(args, kwargs)} -> {led_to}")
         if name == "connected":
-            self._connected(args[0], args[1], is_peer=bool(kwargs.get("is_peer")))
+            self._connected(args[0], args[1], kwargs)
         sender = self.streams.get(subject) if name in _FROM_PUBLISHERS and isinstance(subject, int) else None
         self._now = Moment(name, args, kwargs, actions, sender)
-        self._answered, self._before = False, ""
+        self._answered, self._before, self._forgets_from = False, "", 1 << 64
+        if name != "items" or not any(isinstance(action, Append) for action in actions):
+            self.ranked_ns = self.world.now_ns  # items that are added change nothing else
         self._take_in(subject)
         must_refuse = sender is not None and self._must_refuse(sender)
         if sender is not None and sender.is_ready:
@@ -164,14 +180,20 @@ class Oracle(AnswerRules):
             self._after_message(sender, must_refuse)
         if name == "left":
             self.streams.pop(args[0]).closed = True
+        gave_way = self._now.gave_way
+        self._expect(gave_way is None, "Who gives way hears Skip", f"{gave_way and gave_way.winner_name}")
+        self._expect(not self._backoffs, "Who has to stand back is told of", f"{self._backoffs}")
+        self.run_time(self.world.now_ns)
         self.slack_ns = SLACK_NS + self.world.late_ns
         for rule, got in self.faults(self.world.now_ns):
             self._wrong(rule, got)
 
-    def _connected(self, publisher_id: int, name: str, *, is_peer: bool) -> None:
+    def _connected(self, publisher_id: int, name: str, told: dict[str, Any]) -> None:
         hears_from = 0 if self.is_unsettled else self.next_number
+        is_peer, address = bool(told.get("is_peer")), told["address"]
         context = None if is_peer else self.serving
-        stream = Stream(publisher_id, name, self.world.now_ns, hears_from, context, is_peer=is_peer)
+        now_ns = self.world.now_ns
+        stream = Stream(publisher_id, name, now_ns, hears_from, context, address=address, is_peer=is_peer)
         self.streams[publisher_id] = stream
         if context is not None:
             self._by_context[id(context)] = stream
@@ -189,12 +211,19 @@ class Oracle(AnswerRules):
         elif name == "connected":
             others = [one for one in self.streams.values() if one.is_ready and one.publisher_id != args[0]]
             if len(others) == 1 and not others[0].is_peer and (block := others[0].block) is not None:
-                block.timed_from_ns = self.world.now_ns  # from now on somebody else could bring it
+                block.used_ns = 0  # from now on somebody else could bring it
+                block.runs_from_ns = block.timed_from_ns = self.world.now_ns
         elif name == "committed":
             self._committed(subject)
         elif name == "commit_failed":
             self.disk_failed = True
-            self.blamed.clear()
+            failed = [block.number for block in self.blocks.values() if block.attempt_id == subject]
+            from_number = failed[0] if failed else self.next_number
+            for number in [number for number in self.blamed if number >= from_number]:
+                del self.blamed[number]
+            for number in [number for number in self.opened_ns if number >= from_number]:
+                del self.opened_ns[number]
+            self._forgets_from = from_number
             ill = bool(self.storage.fault_count)
             self._expect(ill, "PERSISTENCE_FAILED only where the disk failed", str(args[1]))
         elif name == "publisher_failed":
@@ -205,6 +234,12 @@ class Oracle(AnswerRules):
             self.retired = True
         elif name == "tick":
             self.pardon(self.world.now_ns)
+        elif name == "header" and self._now.sender is not None and self._now.sender.is_ready:
+            self._now.sender.let_pass = False
+        elif name == "verified":
+            for block in self.blocks.values():
+                if block.attempt_id == subject and not block.is_of_peer:
+                    self.prices.deliver((block.winner_name, block.address))
 
     def _committed(self, attempt_id: Any) -> None:
         block = self.blocks.get(self.next_number)
@@ -212,7 +247,8 @@ class Oracle(AnswerRules):
             self._wrong("Blocks are committed in order", f"attempt {attempt_id}, expected {self.next_number}")
             return
         del self.blocks[block.number]
-        self.last = block.number
+        self.last, self.lowest_since_ns, self.skipped_ns = block.number, self.world.now_ns, 0
+        self.opened_ns.pop(block.number, None)
         if not (self.retired and self.idle):
             self.on_told(block.number, f"block {block.number} is acknowledged")
         for number in [number for number in self.blamed if number <= block.number]:
@@ -320,6 +356,11 @@ class Oracle(AnswerRules):
                 )
                 self.idle = True
                 self.blamed.clear()
+                self.opened_ns.clear()
+            case BackedOff():
+                told = action.name, action.address, action.level, action.left_ns
+                is_due = bool(self._backoffs) and self._backoffs.pop(0) == told
+                self._expect(is_due, "Who stands back is told of when it begins", f"{action}")
             case _:
                 pass
 
@@ -344,12 +385,19 @@ class Oracle(AnswerRules):
         if self.is_unbegun():
             self.first = number
             self.blamed = {number: self.blamed.get(number, set())}
+            self.opened_ns.clear()
+        self.opened_ns.pop(number, None)
         now_ns = self.world.now_ns
-        block = Block(number, action.attempt_id, sender.publisher_id, sender.name, now_ns)
-        block.is_of_peer, block.turn = sender.is_peer, self.next_turn()
+        block = Block(number, action.attempt_id, sender.publisher_id, sender.name, now_ns, sender.address)
+        block.is_of_peer = sender.is_peer
+        self.begin_time(block, now_ns)
         if (over := now.started_over) is not None:  # which gives it no more time
-            block.timed_from_ns, block.turn = over.timed_from_ns, over.turn
+            block.timed_from_ns, block.turn, block.begun_ns = over.timed_from_ns, over.turn, over.begun_ns
+            block.runs_from_ns, block.used_ns = over.runs_from_ns, over.used_ns
+            if self._timed is over:
+                self._timed = block
         self.blocks[number] = sender.block = block
+        sender.offered_max = max(sender.offered_max, number)
         sender.state = "sending"
         sender.offers(number, self.next_number)
 
@@ -396,13 +444,18 @@ class Oracle(AnswerRules):
             f"block {block.number} of {block.winner_name}",
         )
         del self.blocks[block.number]
+        if block.number < self._forgets_from:
+            self.opened_ns[block.number] = self.world.now_ns
+        if self.pardoned == block.number:
+            self.pardoned = None
         if failure is Failure.RESTARTED:
             now.started_over = block
-        for above in self.blocks.values():
-            if above.number > block.number:
-                above.timed_from_ns = self.world.now_ns
+        if failure is Failure.GAVE_WAY:
+            now.gave_way = block
         if failure not in _NOT_BLAMED:
             self.blamed.setdefault(block.number, set()).add(block.winner_name)
+            if not block.is_of_peer:
+                self._backoffs += self.pay(block, self.world.now_ns)
         if winner is not None and winner.block is block:
             winner.block = None
             if winner.is_ready:
@@ -429,10 +482,12 @@ class Oracle(AnswerRules):
                 return is_own and name in ("bad_request", "items", "block_end") and not block.complete
             case Failure.TOO_LARGE:
                 return is_own and name in ("header", "items")
+            case Failure.TIMED_OUT if block.falls:
+                return True
             case Failure.TIMED_OUT:
                 due_ns = self.late_at_ns(block)
                 late = due_ns is not None and now_ns >= due_ns
-                return name == "tick" and late and self.lowest_sent() is block
+                return name == "tick" and late and self.lowest_in_flight() is block
             case Failure.STALLED:
                 return self.stalled() is block
             case Failure.LEFT:
@@ -441,11 +496,13 @@ class Oracle(AnswerRules):
                 # Its bytes would keep out those of the block that it was asked for, or is asked for by this.
                 asked = self.streams[block.winner]
                 if asked.sent_back_to is None:
-                    can_send = self.may_send(asked.name, self.next_number)
+                    can_send = self.may_send(asked, self.next_number)
                     return (
                         can_send and self.next_number not in self.blocks and self.next_number < block.number
                     )
                 return asked.sent_back_to <= self.next_number < block.number
+            case Failure.GAVE_WAY if name == "header" and now.sender is not None and not is_own:
+                return bool(args[1] == block.number and self.gives_way(block, now.sender))
             case Failure.ABANDONED | Failure.SENT_BACK:
                 return is_own and name == "header" and args[1] != block.number and not block.complete
             case Failure.RESTARTED:
@@ -516,7 +573,9 @@ _FROM_PUBLISHERS = frozenset(
         "publisher_failed",
     }
 )
-_NOT_BLAMED = frozenset({Failure.SENT_BACK, Failure.RESTARTED, Failure.STREAM_ENDED, Failure.NODE})
+_NOT_BLAMED = frozenset(
+    {Failure.SENT_BACK, Failure.RESTARTED, Failure.GAVE_WAY, Failure.STREAM_ENDED, Failure.NODE}
+)
 _HEARS = {
     Failure.REFUSED: EndStatus.BAD_BLOCK_PROOF,
     Failure.UNCHECKED: EndStatus.ERROR,

@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from gateway.race_actions import Response
-from gateway.race_facts import RaceRules
+from gateway.race_records import RaceRules
 from tests.simulation.options import Options
+from tests.simulation.prices import Prices, Who
 from tests.simulation.world import MILLISECOND_NS, SECOND_NS
 
 SLACK_NS = 50 * MILLISECOND_NS
@@ -29,8 +30,14 @@ class Block:
     winner: int
     winner_name: str
     timed_from_ns: int
-    """When it was begun, or later: when a block below it failed, or when it was read again. What the node
-    took is added."""
+    """Where its time counts from, while everybody waits for it. What the node took is added."""
+    address: str = ""
+    begun_ns: int = 0
+    """When it was begun, or read again."""
+    runs_from_ns: int = 0
+    """Since when everybody waits for it."""
+    used_ns: int = 0
+    """How much of its time has run, while nobody waits for it."""
     turn: int = 0
     """Its place in the order of those that were begun, or read again."""
     items: list[bytes] = field(default_factory=list)
@@ -38,6 +45,8 @@ class Block:
     complete: bool = False
     is_of_peer: bool = False
     """Another node sends it, which may take as long as it goes on."""
+    falls: bool = False
+    """Its publisher backs off, and it was begun so long ago that it has had its time."""
 
 
 @dataclass(slots=True)
@@ -51,8 +60,13 @@ class Stream:
     context: object
     state: str = "fresh"
     """fresh, sending, proven, dropping, between, finished, ended."""
+    address: str = ""
     is_peer: bool = False
     """It is another node's, which this one has subscribed to."""
+    offered_max: int = -1
+    """The highest block that it has offered and was not told to be ahead with."""
+    let_pass: bool = False
+    """It let the time go by in which block L + 1 was its to bring."""
     closed: bool = False
     held_back: bool = False
     """It is not read now: too much is in flight."""
@@ -83,6 +97,11 @@ class Stream:
         self.next_offer, self.sent_back_to = number + 1, None
 
     @property
+    def who(self) -> Who:
+        """What its blocks are put down to."""
+        return self.name, self.address
+
+    @property
     def is_ready(self) -> bool:
         """Whether it may still send blocks."""
         return self.state not in ("finished", "ended")
@@ -110,9 +129,19 @@ class Picture:
         self._rules = RaceRules()
         self.slack_ns = SLACK_NS
         """How late a time limit may be noticed at the moment."""
-        self._open_since: tuple[int, int] | None = None
-        """Block L + 1 while it is open, and since when."""
+        self.prices = Prices(self._rules.block_timeout_ns, options.level_blocks)
+        self.opened_ns: dict[int, int] = {}
+        """Block -> when it failed last, while nobody has it."""
+        self.lowest_since_ns = self.skipped_ns = 0
+        """When L was committed; when the first who stands back was told to skip L + 1, 0: none was."""
+        self.pardoned: int | None = None
+        """The block that anybody may send: those who were to bring it have not."""
+        self.ranked_ns = 0
+        """The time by which it goes who stands back."""
+        self._timed: Block | None = None
         self._turn_count = 0
+        self._pardonable_ns = 0
+        """When anybody was last not to be pardoned, whatever the time."""
         self._lowest = (0, 0)
         """The attempt that is the lowest being sent, and since when."""
 
@@ -120,8 +149,34 @@ class Picture:
         """What the node took since a time is no time of the publisher's."""
         stream.since_ns += took_ns(stream.since_ns)
         stream.proof_ns += took_ns(stream.proof_ns)
-        if stream.block is not None:
-            stream.block.timed_from_ns += took_ns(stream.block.timed_from_ns)
+
+    def run_time(self, now_ns: int) -> None:
+        """Only the time of the block runs that everybody waits for, and goes on where it was."""
+        block, before = self.lowest_in_flight(), self._timed
+        if block is before:
+            return
+        if before is not None and self.blocks.get(before.number) is before and not before.complete:
+            kept_ns = self.streams[before.winner].delayed_from_ns
+            before.used_ns = max(0, (now_ns if kept_ns is None else kept_ns) - before.timed_from_ns)
+        if block is not None:
+            block.runs_from_ns, block.timed_from_ns = now_ns, now_ns - block.used_ns
+        self._timed = block
+
+    def begin_time(self, block: Block, now_ns: int) -> None:
+        """All of a block's time is to come."""
+        block.begun_ns = block.runs_from_ns = block.timed_from_ns = now_ns
+        block.used_ns, block.turn = 0, self.next_turn()
+
+    def pay(self, block: Block, now_ns: int) -> list[tuple[str, str, int, int]]:
+        """Its publisher has failed a block; what others hold who stand back for it has had its time."""
+        told = self.prices.fail((block.winner_name, block.address), now_ns)
+        for other in self.blocks.values():
+            if other.complete or other.is_of_peer or other is self._timed or self.is_held_back(other):
+                continue
+            if self.prices.distance((other.winner_name, other.address), now_ns):
+                other.used_ns = max(other.used_ns, now_ns - other.begun_ns)
+                other.falls = other.used_ns >= self._rules.block_timeout_ns
+        return told
 
     def next_turn(self) -> int:
         """Give the place of a block whose time begins now."""
@@ -169,12 +224,55 @@ class Picture:
         """Whether the first block offered is taken as the beginning."""
         return self.options.first_block == "any" and self.last is None and not self.blocks
 
-    def may_send(self, name: str, number: int) -> bool:
-        """Rule 1: never the publisher that failed it, as long as another is connected."""
-        blamed = self.blamed.get(number, set())
-        if name not in blamed:
-            return True
-        return all(stream.name in blamed for stream in self.streams.values() if stream.is_ready)
+    def may_send(self, stream: Stream, number: int) -> bool:
+        """Rule 1: never the publisher that failed it, nor one who stands back, as long as another may."""
+        behind = self.stands_behind(stream, number)
+        return not any(
+            self.stands_behind(other, number) < behind
+            for other in self.streams.values()
+            if other.is_ready and not other.let_pass
+        )
+
+    def stands_behind(self, stream: Stream, number: int) -> tuple[int, bool, int]:
+        """How far: for its failures, then for having failed this block, then for what it holds already."""
+        failed_it = stream.name in self.blamed.get(number, set())
+        if stream.is_peer or number == self.pardoned or self.is_unbegun():
+            return 0, failed_it, 0
+        share = self.used_share(stream) if number > self.next_number else 0
+        return self.prices.distance(stream.who, self.ranked_ns), failed_it, share
+
+    def used_share(self, stream: Stream) -> int:
+        """Whether its own share of open blocks is used up (3), its address's (2), or all newcomers' (1)."""
+        held = [block for block in self.blocks.values() if not (block.complete or block.is_of_peer)]
+        own = [block for block in held if (block.winner_name, block.address) == stream.who]
+        if any(map(self._is_quiet, own)):
+            return 3
+        if self.prices.has_delivered(stream.who):
+            return 0
+        of_newcomers = [
+            block for block in held if not self.prices.has_delivered((block.winner_name, block.address))
+        ]
+        most_here, most = (1, 1) if self.prices.newcomers_failed(self.ranked_ns) else (4, 8)
+        if any(len(block.items) <= 1 for block in own):
+            return 3
+        if sum(block.address == stream.address for block in of_newcomers) >= most_here:
+            return 2
+        return 1 if len(of_newcomers) >= most else 0
+
+    def _is_quiet(self, block: Block) -> bool:
+        winner = self.streams[block.winner]
+        if winner.held_back or winner.delayed_from_ns is not None or not self._rules.block_timeout_ns:
+            return False
+        return self.ranked_ns - winner.proof_ns >= self._rules.block_timeout_ns // 6
+
+    def gives_way(self, block: Block, stream: Stream) -> bool:
+        """Whether a newcomer's block of which only the header has come goes to one who delivers blocks."""
+        if block.complete or len(block.items) > 1 or block.is_of_peer or stream.is_peer or self.is_unsettled:
+            return False
+        is_better = self.prices.has_delivered(stream.who)
+        is_better = is_better and not self.prices.has_delivered((block.winner_name, block.address))
+        is_better = is_better and self.prices.newcomers_failed(self.ranked_ns)
+        return is_better and self.stands_behind(stream, block.number) == (0, False, 0)
 
     def is_alone(self, stream: Stream) -> bool:
         """Whether nobody else is connected, so that nobody else could bring a block."""
@@ -187,7 +285,7 @@ class Picture:
         """
         timeout_ns, idle_ns = self._rules.block_timeout_ns, self._rules.idle_timeout_ns
         winner = self.streams[block.winner]
-        if not timeout_ns:
+        if not timeout_ns or block is not self._timed:
             return None
         if block.is_of_peer or not self.is_alone(winner):
             return block.timed_from_ns + timeout_ns
@@ -201,11 +299,6 @@ class Picture:
                 return block
             number += 1
         return None
-
-    def lowest_sent(self) -> Block | None:
-        """The lowest block that is being sent: the one whose time runs."""
-        sent = [block for block in self.blocks.values() if not block.complete]
-        return min(sent, key=lambda block: block.number, default=None)
 
     def is_held_back(self, block: Block) -> bool:
         """Whether its winner is not read now."""
@@ -232,46 +325,68 @@ class Picture:
     def expected_answer(self, stream: Stream, number: int) -> str:
         """Rule 1."""
         if self.is_unbegun():
-            return "accept" if self.may_send(stream.name, number) else "skip"
+            return "accept" if self.may_send(stream, number) else "skip"
         if number < self.next_number and (self.last is None or number < (self.first or 0)):
             return "below first"
         if number < self.next_number:
             is_close = number >= self.next_number - self._rules.duplicate_skip_window
             return "skip" if is_close else "duplicate"
         if number in self.blocks:
-            return "skip"
+            return "accept" if self.gives_way(self.blocks[number], stream) else "skip"
         unstreamed = self.next_unstreamed
-        while not self.may_send(stream.name, unstreamed):
+        while unstreamed in self.opened_ns and not self.may_send(stream, unstreamed):
             unstreamed += 1  # it goes on behind what it failed
         if number > unstreamed:
-            return "behind"
-        return "accept" if self.may_send(stream.name, number) else "skip"
+            goes_on = number <= stream.offered_max + 1 and not self.may_send(stream, unstreamed)
+            return "skip" if goes_on else "behind"
+        return "accept" if self.may_send(stream, number) else "skip"
 
     # --- what must hold between any two events -------------------------------------------------------------
 
+    def pardon_at_ns(self) -> int | None:
+        """When nobody has brought block L + 1 in time, so that anybody may; None: it is no matter of time."""
+        number, timeout_ns = self.next_number, self._rules.block_timeout_ns
+        if not timeout_ns or number in self.blocks or number == self.pardoned:
+            return None
+        ready = [stream for stream in self.streams.values() if stream.is_ready]
+        is_passed = any(stream.next_offer is not None and stream.next_offer > number for stream in ready)
+        if not is_passed and not (number in self.opened_ns and self.blamed.get(number)):
+            return None
+        if number not in self.opened_ns and self.is_unsettled:
+            return None
+        return max(self.opened_ns.get(number, self.skipped_ns), self.lowest_since_ns) + timeout_ns
+
     def pardon(self, now_ns: int) -> None:
-        """Where nobody brings block L + 1 in time, those who failed it may try again."""
-        if self._open_since is not None and self._rules.block_timeout_ns:
-            number, since_ns = self._open_since
-            if now_ns >= since_ns + self._rules.block_timeout_ns:
-                self.blamed.pop(number, None)
+        """Where nobody brings block L + 1 in time, anybody may, and nobody waits for those who could have."""
+        number, at_ns = self.next_number, self.pardon_at_ns()
+        if at_ns is None or now_ns < at_ns:
+            return
+        ready = [stream for stream in self.streams.values() if stream.is_ready]
+        for stream in [stream for stream in ready if self.may_send(stream, number)]:
+            stream.let_pass = True
+        self.pardoned = number
+        self.blamed.pop(number, None)
 
     def faults(self, now_ns: int) -> Iterator[tuple[str, str]]:
         """Yield the rules that are broken now, each with what breaks it."""
         number = self.next_number
-        if number in self.blocks or number not in self.blamed:
-            self._open_since = None
-        elif self._open_since is None or self._open_since[0] != number:
-            self._open_since = number, now_ns
         for stream in self.streams.values():
             yield from self._stream_faults(stream, now_ns)
-        slow = self.lowest_sent()
+        slow = self.lowest_in_flight()
         due_ns = None if not self.keeps_time or slow is None or slow.is_of_peer else self.late_at_ns(slow)
         if slow is not None and due_ns and not (self.is_held_back(slow) or self.is_delayed(slow)):
             if self._lowest[0] != slow.attempt_id:
                 self._lowest = slow.attempt_id, now_ns  # it may be late already, and is noticed from now on
             if now_ns - max(due_ns, self._lowest[1]) > self.slack_ns:
                 yield "Rule 7: block timeout", f"block {slow.number} of {slow.winner_name}"
+        pardon_at_ns = self.pardon_at_ns() if self.keeps_time else None
+        if pardon_at_ns is not None and now_ns > max(pardon_at_ns, self._pardonable_ns) + self.slack_ns:
+            yield "After its time anybody may bring block L + 1", f"{number} since {pardon_at_ns}"
+        if pardon_at_ns is None:
+            self._pardonable_ns = now_ns  # it may be due at once, and is noticed from now on
+        for block in self.blocks.values():
+            if block.falls and not block.complete:
+                yield "What was held open by who backs off falls", f"{block.number} of {block.winner_name}"
         if (stalled := self.stalled()) is not None:
             yield "Rule 7: a stalled winner is timed out", f"block {stalled.number}"
         if number not in self.blocks and not (self.is_closing or self.disk_failed or self.is_unbegun()):
@@ -302,7 +417,7 @@ class Picture:
     def _open_faults(self, number: int) -> Iterator[tuple[str, str]]:
         """Block L + 1 is open: somebody may send it, and everybody who may comes to it."""
         ready = [stream for stream in self.streams.values() if stream.is_ready]
-        able = [stream for stream in ready if self.may_send(stream.name, number)]
+        able = [stream for stream in ready if self.may_send(stream, number)]
         if ready and not able:
             yield "Never a block that nobody may send", f"block {number}"
         for stream in able:

@@ -97,6 +97,8 @@ class Rogue:
                 self.foreign_proof,
                 self.no_proof,
                 self.forget,
+                self.only_headers,
+                self.trickle,
             ),
         )
         world.at(world.between(0, options.chaos_ns // 4), self._open)
@@ -307,6 +309,21 @@ class Rogue:
         for _ in range(2 + self.options.block_bytes_max // len(filler)):
             yield _items(filler)
 
+    def only_headers(self) -> Iterator[bytes | int]:
+        """Blocks that are begun, each for as long as there is time for one, and never brought."""
+        number = self._number(0, 0, 1)
+        for offset in range(self.world.random.randint(1, 6)):
+            yield _items(true_blocks()[min(number + offset, BLOCKS_MAX - 1)].items[0])
+            yield self.world.random.choice([0, self.options.block_timeout_ns + SECOND_NS])
+
+    def trickle(self) -> Iterator[bytes | int]:
+        """A block of which something comes now and then, and which never ends."""
+        block = true_blocks()[self._number(0, 0, 1)]
+        yield _items(*block.items[:2])
+        for _ in range(self.world.random.randint(2, 20)):
+            yield self.options.block_timeout_ns // 5
+            yield _items(block.items[2])
+
     def forget(self) -> Iterator[bytes | int]:
         """Another connection, while the old one stays open, and silent."""
         yield from self._sets(true_blocks()[self._number()].items[:2])
@@ -378,5 +395,5 @@ EXPECTED["rogue"] = [
     *("whole_block", "run_of_blocks", "part_of_block", "false_block", "garbage", "misplaced", "restart"),
     *("other_header", "old_block", "far_ahead", "goodbye", "silence", "too_large", "no_reading", "bug"),
     *("proof_without_end", "wrong_end", "late_proof", "forget"),
-    *("two_proofs", "no_proof", "foreign_proof"),
+    *("two_proofs", "no_proof", "foreign_proof", "only_headers", "trickle"),
 ]

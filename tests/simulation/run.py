@@ -23,6 +23,7 @@ from gateway import committing as committing_module
 from gateway import following as following_module
 from gateway import hashing as hashing_module
 from gateway import ledger as ledger_module
+from gateway import race_reputation as race_reputation_module
 from gateway import standby_watch as standby_watch_module
 from publishers.machine_tables import FINAL_STATES
 from tests.datastream.fake_disk import PowerLost
@@ -100,6 +101,7 @@ def _gateway_for(simulation: Simulation) -> Iterator[None]:
     options = simulation.options
     changes: list[tuple[ModuleType, str, object]] = [
         (hashing_module, "INLINE_HASH_ITEMS_MAX", options.inline_items_max),
+        (race_reputation_module, "LEVEL_BLOCKS", options.level_blocks),
         (following_module, "open_channel", simulation.peers.open_channel),
         (standby_watch_module, "open_channel", simulation.standbys.open_channel),
     ]

@@ -8,7 +8,7 @@ from typing import Any
 
 from gateway.race import Arbiter
 from gateway.race_actions import Action, PublisherId, Response
-from gateway.race_facts import BlockFacts, RaceRules, StreamFacts
+from gateway.race_records import BlockFacts, RaceRules, StreamFacts
 from gateway.race_tables import BlockEvent, EndStatus, Failure, StreamEvent
 from tests.simulation.coverage import Coverage
 from tests.simulation.oracle import Oracle

@@ -1,0 +1,84 @@
+"""What each publisher has delivered and failed, as the rules have it: who stands back, and for how long.
+
+Written from gateway/README.md, not from the node's records: plain counts, which nobody forgets.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+
+NEWCOMERS = ("", "")
+"""The publisher that stands for all who have delivered nothing; `("", address)` for those of an address."""
+Who = tuple[str, str]
+"""Name and address."""
+
+
+@dataclass(slots=True)
+class Account:
+    """How often somebody failed in a row, and until when it stands back for that."""
+
+    failures: int = 0
+    until_ns: int = 0
+
+
+class Prices:
+    """The accounts of a run.
+
+    Args:
+        time_ns: that a publisher has for a block.
+        good_blocks: so many make up for one that failed.
+    """
+
+    def __init__(self, time_ns: int, good_blocks: int) -> None:
+        self._time_ns, self._good_blocks = time_ns, good_blocks
+        self._accounts: dict[Who, Account] = defaultdict(Account)
+        self._delivered: dict[Who, int] = {}
+
+    def has_delivered(self, who: Who) -> bool:
+        """Whether it is no newcomer."""
+        return self._delivered.get(who, 0) > 0
+
+    def deliver(self, who: Who) -> None:
+        """A block was right: some make up for a failure."""
+        count = self._delivered[who] = min(1024, self._delivered.get(who, 0) + 1)
+        if count % self._good_blocks == 0 and self._accounts[who].failures:
+            self._accounts[who].failures -= 1
+
+    def fail(self, who: Who, now_ns: int) -> list[tuple[str, str, int, int]]:
+        """A block was failed; who stands back from now on, for how many failures and how long."""
+        payers = []
+        if who in self._delivered:
+            self._delivered[who] //= 2
+            payers.append(who)
+        if not self.has_delivered(who):
+            payers += [("", who[1]), NEWCOMERS]
+        told = []
+        for payer in payers:
+            account = self._accounts[payer]
+            if account.until_ns > now_ns:
+                continue
+            if payer != who and now_ns >= account.until_ns + 32 * self._time_ns:
+                account.failures = 0
+            account.failures = min(7, account.failures + 1)
+            for_ns = 0 if account.failures == 1 else self._time_ns * 2 ** (account.failures - 1)
+            account.until_ns = now_ns + for_ns
+            if for_ns:
+                told.append((*payer, account.failures, for_ns))
+        return told
+
+    def newcomers_failed(self, now_ns: int) -> bool:
+        """Whether newcomers failed of late, and more than one."""
+        account = self._accounts[NEWCOMERS]
+        return account.failures > 1 and now_ns < account.until_ns + 32 * self._time_ns
+
+    def distance(self, who: Who, now_ns: int) -> int:
+        """How far somebody stands back."""
+
+        def failures(payer: Who) -> int:
+            account = self._accounts[payer]
+            return account.failures if now_ns < account.until_ns else 0
+
+        doublings = len(f"{self._delivered.get(who, 0):b}") if self.has_delivered(who) else 0
+        own = failures(who) if who in self._delivered else 0
+        return own + sum(max(0, failures(payer) - doublings) for payer in (("", who[1]), NEWCOMERS))
