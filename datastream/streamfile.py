@@ -147,9 +147,8 @@ class StreamFile:
             try:
                 number = self._check_page_head(page_number) if table is None else table.first_number
             except EntriesDisagree:
-                if (table := self.tables.get_table(page_number)) is None or not self._is_damaged(
-                    page_number, sums
-                ):
+                table = self.tables.get_table(page_number)
+                if table is None or not self._is_damaged(page_number, sums):
                     raise
                 number = table.first_number
             self.index.add_page(page_number, number)
@@ -168,10 +167,9 @@ class StreamFile:
 
     def _is_damaged(self, page_number: int, sums: Mapping[bytes, bytes] | None) -> bool:
         """Note whether a page is full and does not fit its sum."""
-        if page_number >= self.full_count or not sums or fits(sums, page_number, self.disk) is not False:
-            return False
-        self.damaged.add(page_number)
-        return True
+        if page_number < self.full_count and sums and fits(sums, page_number, self.disk) is False:
+            self.damaged.add(page_number)
+        return page_number in self.damaged
 
     def load_index(self) -> None:
         """Learn the pages again, while readers go on with what was known of them.
