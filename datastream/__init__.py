@@ -7,7 +7,7 @@ formats, the commit steps and the TCP protocol.
 from datastream.blocking_client import BlockingStreamClient, iter_entries
 from datastream.blocking_follower import BlockingStreamFollower
 from datastream.client import StreamClient
-from datastream.errors import DatastreamError
+from datastream.errors import DatastreamError, PageDamaged
 from datastream.events import Generation, decode_event, encode_event, entry_type_of
 from datastream.follower import StreamFollower
 from datastream.layout import BOOKMARK_TYPE, DATA_SIZE_MAX, Committed, Entry, StreamHeader
@@ -27,6 +27,7 @@ __all__ = [
     "Entry",
     "FollowLimits",
     "Generation",
+    "PageDamaged",
     "Relay",
     "ServerLimits",
     "StreamClient",

@@ -48,6 +48,7 @@ from datastream.layout import (
 )
 from datastream.limits import COMPARED_AT_OPEN_BYTES, ROOM_BYTES, ROOM_OPERATION_BYTES_MAX
 from datastream.operation import OperationGroup, WrittenGroup
+from datastream.page_sums import RunningSum
 from datastream.page_tables import PageTable
 from datastream.streamfile import StreamFile
 
@@ -140,6 +141,11 @@ class Appender:
         self._room_end = 0
         """Up to here the blocks of the file were written before, as far as that is known."""
         self._header_prefix = file.header_bytes(file.committed)[: -_TOTALS.size]
+        self.running_sum = RunningSum()
+        """Of the page that is being filled."""
+        if file.totals[0] > HEADER_PAGE_SIZE:
+            start = page_start(file.full_count)
+            self.running_sum.begin(self._disk.pread(file.totals[0] - start, start), file.totals[0])
         self.on_failed_flush: Callable[[], None] = lambda: None
         """Told of each flush that failed: what else is on that disk is in doubt, too."""
 
@@ -169,6 +175,7 @@ class Appender:
                     self._put_entries(buffer, offset)
                 else:
                     self._disk.append(buffer, offset)  # `append_window.py`
+                    self.running_sum.stop()  # a page's sum is then made once it is full: less for each commit
             if flush and self._flushed != new:
                 step = CommitStep.FLUSH_ENTRIES  # then: the same, on disk
                 self._disk.fdatasync()
@@ -248,6 +255,7 @@ class Appender:
     def _put_entries(self, buffer: bytearray, offset: int) -> None:
         """Write the entries of a commit that is flushed, with zeros for room behind them where that helps."""
         self._disk.pwrite(buffer, offset)
+        self.running_sum.extend(buffer, offset)
         end = offset + len(buffer)
         if end > self._room_end and len(buffer) <= ROOM_OPERATION_BYTES_MAX:
             self._make_room(end)
@@ -385,6 +393,9 @@ class Appender:
         for page_number, data_end in group.page_ends:
             index.set_data_end(page_number, data_end)
             self._store_table(page_number, data_end)
+        for page_number, _ in group.page_starts:
+            if page_number:
+                self._file.sums.note_full(page_number - 1, self.running_sum.take(page_number - 1))
 
     def _store_table(self, page_number: int, data_end: int) -> None:
         """Keep what is known of a page that is full, for later openings."""

@@ -4,6 +4,7 @@
     key COVERED_KEY (22 B)         value u64 big-endian: how many entries of the stream this index covers
     key STREAM_KEY (25 B)          value: which stream they are of (`fingerprint.py`)
     key TABLE_KEY, u64 (26 B)      value: what was learned of the data page of that number (`page_tables.py`)
+    key SUM_KEY, u64 (24 B)        value: the checksum of that data page (`page_sums.py`)
     key UPDATE_KEY (24 B)          value: an update in place that is under way (`updating.py`)
 
 Invariants
@@ -37,11 +38,13 @@ from datastream.errors import BookmarksUnavailable, DatastreamError
 from datastream.folder_lock import FolderLock, OtherFolderLocks, SharedFolderLock, bookmarks_folder
 from datastream.leveldb_log import open_leveldb
 from datastream.limits import BOOKMARK_SIZE_MAX, REBUILD_BATCH_BOOKMARKS, REOPEN_ROOM_BYTES
+from datastream.notes import Notes
 from datastream.page_tables import PageTable, decode_table, encode_table
 
 __all__ = [
     "COVERED_KEY",
     "STREAM_KEY",
+    "SUM_KEY",
     "TABLE_KEY",
     "UPDATE_KEY",
     "BookmarkIndex",
@@ -54,9 +57,10 @@ _logger = logging.getLogger(__name__)
 COVERED_KEY = b"sluice/entries-covered"
 STREAM_KEY = b"sluice/stream-fingerprint"
 TABLE_KEY = b"sluice/page-table/"
+SUM_KEY = b"sluice/page-sum/"
 UPDATE_KEY = b"sluice/update-under-way!"
 # No bookmark can have these keys.
-assert min(map(len, (COVERED_KEY, STREAM_KEY, TABLE_KEY, UPDATE_KEY))) > BOOKMARK_SIZE_MAX
+assert min(map(len, (COVERED_KEY, STREAM_KEY, TABLE_KEY, SUM_KEY + bytes(1), UPDATE_KEY))) > BOOKMARK_SIZE_MAX
 _U64 = struct.Struct(">Q")
 _DATABASE_FILES = ("CURRENT", "LOG", "LOG.old", "MANIFEST-*", "*.ldb", "*.sst", "*.log", "*.dbtmp")
 _GONE = -1
@@ -90,17 +94,16 @@ class BookmarkIndex:
         self.folder = bookmarks_folder(stream_path)
         self._open_database = open_database
         self._pending: dict[bytes, int] = {}
-        self._pending_tables: dict[int, PageTable | None] = {}
+        self.notes = Notes(self._get_value)
+        """What the folder holds beside bookmarks."""
         self._pending_covered: int | None = None
         self._writing: dict[bytes, int] = {}
         """What a batch under way holds; looked at after `_pending`, before the DB."""
         self._writing_covered: int | None = None
-        self._writing_tables: dict[int, PageTable | None] = {}
         self._writer: threading.Thread | None = None
         self._writer_error: Exception | None = None
         self._guard = threading.Lock()
         """Held while the DB is read or exchanged."""
-        self._tables_guard = threading.Lock()
         self._database: Any = None
         self._written_covered: int | None = None
         """How many entries the DB covers, as far as is known; None when it does not say."""
@@ -228,12 +231,7 @@ class BookmarkIndex:
 
     def get_table(self, page_number: int) -> PageTable | None:
         """Return what is known of a data page; None without anything, also when the DB cannot be read."""
-        try:
-            if page_number in self._pending_tables:
-                return self._pending_tables[page_number]
-            value = self._get_value(TABLE_KEY + _U64.pack(page_number))
-        except (BookmarksUnavailable, KeyError):  # a page can always be walked
-            return None
+        value = self.notes.get(TABLE_KEY + _U64.pack(page_number))
         return None if value is None else decode_table(value)
 
     @property
@@ -323,22 +321,31 @@ class BookmarkIndex:
         self._pending.update((key, _GONE if number is None else number) for key, number in bookmarks.items())
         self._pending_covered = covered
         self._sync_next = True
-        first = TABLE_KEY + _U64.pack(page_count)
-        with self._guard, self._tables_guard:
+        for prefix in (TABLE_KEY, SUM_KEY):
+            first = prefix + _U64.pack(page_count)
             try:
-                with self._database.iterator(start=first, stop=TABLE_KEY + b"\xff" * 8) as pairs:
-                    stored = [_U64.unpack(key[len(TABLE_KEY) :])[0] for key, _ in pairs]
-            except (plyvel.Error, RuntimeError):
-                stored = []  # one that stays is not believed: the file decides
-            self._pending_tables.update(dict.fromkeys(stored))
-            self._pending_tables.update(
-                (page_number, None) for page_number in self._pending_tables if page_number >= page_count
-            )
+                stored = self.stored_notes(prefix, first)
+            except BookmarksUnavailable:
+                stored = {}  # a table that stays is not believed: the file decides
+            self.notes.drop(prefix, first, stored)
+
+    def stored_notes(self, prefix: bytes, first: bytes = b"") -> dict[bytes, bytes]:
+        """Return the notes in the DB with this prefix, from the key `first` on.
+
+        Raises:
+            BookmarksUnavailable: the DB cannot be read.
+        """
+        try:
+            with self._guard, self._database.iterator(prefix=prefix) as pairs:
+                if first:
+                    pairs.seek(first)
+                return dict(pairs)
+        except (plyvel.Error, RuntimeError) as error:
+            raise BookmarksUnavailable(self.folder, error) from error
 
     def put_table(self, page_number: int, table: PageTable) -> None:
         """Take in what was learned of a full data page; written with the next batch. Any thread."""
-        with self._tables_guard:
-            self._pending_tables[page_number] = table
+        self.notes.put(TABLE_KEY + _U64.pack(page_number), encode_table(table))
 
     @property
     def pending_count(self) -> int:
@@ -381,9 +388,9 @@ class BookmarkIndex:
 
     def _take_pending(self) -> Any:
         """Return a batch of what is pending, which is `_writing` from now on; None when nothing is."""
-        if self._writing or self._writing_covered is not None or self._writing_tables:
+        if self._writing or self._writing_covered is not None or self.notes.is_writing:
             self._take_batch_back()
-        if self._pending_covered is None and not self._pending_tables:
+        if self._pending_covered is None and not self.notes.has_pending:
             return None
         fingerprint = self._fingerprint()
         try:
@@ -403,20 +410,12 @@ class BookmarkIndex:
             put(COVERED_KEY, pack(self._pending_covered))
         if fingerprint is not None:
             put(STREAM_KEY, fingerprint)
-        with self._tables_guard:
-            tables, self._pending_tables = self._pending_tables, {}
-        for page_number, table in tables.items():
-            key = TABLE_KEY + pack(page_number)
-            if table is None:
-                batch.delete(key)
-            else:
-                put(key, encode_table(table))
+        self.notes.add_to(batch)
         # In this order: a reader looks into the first, then into the second.
         self._writing = self._pending
         self._pending = {}
         self._sync_next = False
         self._writing_covered, self._pending_covered = self._pending_covered, None
-        self._writing_tables = tables
         return batch
 
     def _fingerprint(self) -> bytes | None:
@@ -462,7 +461,8 @@ class BookmarkIndex:
         if error is None:
             if self._writing_covered is not None:
                 self._written_covered = self._writing_covered
-            self._writing, self._writing_covered, self._writing_tables = {}, None, {}
+            self._writing, self._writing_covered = {}, None
+            self.notes.written()
             return
         self._take_batch_back()
         self.failed = True
@@ -474,9 +474,8 @@ class BookmarkIndex:
         self._pending = {**self._writing, **self._pending}
         if self._pending_covered is None:
             self._pending_covered = self._writing_covered
-        with self._tables_guard:
-            self._pending_tables = {**self._writing_tables, **self._pending_tables}
-        self._writing, self._writing_covered, self._writing_tables = {}, None, {}
+        self.notes.take_back()
+        self._writing, self._writing_covered = {}, None
         self._sync_next = True  # it may have been one that has to be on disk
 
     def put_update_record(self, record: bytes | None) -> None:

@@ -1,4 +1,4 @@
-"""Checking a whole stream: every entry, the padding, the tail, and the bookmarks both ways.
+"""Checking a whole stream: pages and their sums, entries, padding, the tail, and the bookmarks both ways.
 
 Everything that is wrong is reported, not only the first: where the chain of entries breaks, it is taken up
 again at the next data page, which begins with an entry.
@@ -56,6 +56,8 @@ from datastream.layout import (
     pages_used,
 )
 from datastream.limits import BOOKMARK_SIZE_MAX, CHECK_FINDINGS_MAX
+from datastream.page_sums import kept_sums, page_fits, stored_sums, sum_of
+from datastream.past_cache import read_past_cache
 from datastream.streamer import DataStreamer
 from datastream.updating import record_for
 
@@ -119,6 +121,10 @@ class CheckResult:
     bookmark_count: int = 0
     """Entries that are bookmarks."""
     page_count: int = 0
+    bad_pages: list[int] = field(default_factory=list)
+    """Full pages that do not fit their sums."""
+    unsummed_pages: list[int] = field(default_factory=list)
+    """Full pages without a sum."""
     findings: list[Finding] = field(default_factory=list)
     """The first CHECK_FINDINGS_MAX of each severity: notes must not hide what is to be repaired."""
     counts: dict[Severity, int] = field(default_factory=lambda: dict.fromkeys(Severity, 0))
@@ -289,6 +295,7 @@ class _Walk:
         with contextlib.suppress(BookmarksUnavailable):
             covered = (index.covered or 0) if index is not None else 0
         self._covered = covered
+        self._sums = {} if index is None else self._sums_of(index)
         self._met = bytearray(min(header.total_entries, self._end // ENTRY_HEAD_SIZE) // 8 + 1)
         """A bit for each entry that the index points at and that is the bookmark."""
 
@@ -303,6 +310,9 @@ class _Walk:
         if self._next_number != expected:
             what = f"the entries end with number {self._next_number}, the header counts {expected}"
             self._result.add(Severity.DAMAGE, what, offset=self._end, number=self._next_number)
+        if self._index is not None and (unsummed := self._result.unsummed_pages):
+            what = f"{len(unsummed)} of {max(page_count - 1, 0)} full pages have no checksum yet"
+            self._result.add(Severity.NOTE, what, offset=page_start(unsummed[0]))
         if self._index is not None:
             self._check_index(self._index)
 
@@ -311,6 +321,8 @@ class _Walk:
         end = min(self._end - start, PAGE_SIZE)
         _compare_with_disk(self._disk, end, start, self._result)
         page = self._disk.pread(end, start)
+        if not is_last:
+            self._check_sum(page_number, page)
         position = 0
         while position < end:
             fault, size, entry_type = self._judge(page, position, end)
@@ -325,6 +337,30 @@ class _Walk:
                 return
             self._take(page, position, size, entry_type, start)
             position += size
+
+    def _sums_of(self, index: BookmarkIndex) -> dict[bytes, bytes]:
+        """Return the sums, as far as they are of this stream, as an opening finds that out."""
+        with contextlib.suppress(BookmarksUnavailable):
+            fingerprint = index.fingerprint
+            if fingerprint is not None and not is_of_stream(fingerprint, self._header, self._disk.pread):
+                return kept_sums(index, self._disk, max(pages_used(self._end) - 1, 0))
+        return stored_sums(index)
+
+    def _check_sum(self, page_number: int, page: bytes) -> None:
+        """Compare a full page with its sum; one without is noted at the end, for all together."""
+        fits = page_fits(self._sums, page_number, page)
+        if fits:  # in memory; what the disk has counts, but for what `_compare_with_disk` knows to repair
+            on_disk = read_past_cache(self._disk.fileno(), PAGE_SIZE, page_start(page_number))
+            differs = [
+                at for at in range(0, PAGE_SIZE, 4096) if on_disk[at : at + 4096] != page[at : at + 4096]
+            ]
+            fits = not any(any(on_disk[at : at + 4096]) for at in differs)
+        if fits is None:
+            self._result.unsummed_pages.append(page_number)
+        elif not fits:
+            self._result.bad_pages.append(page_number)
+            what = f"data page {page_number} is not as it was written: its CRC32C is {sum_of(page):08x}"
+            self._result.add(Severity.DAMAGE, what, offset=page_start(page_number), number=self._next_number)
 
     def _judge(self, page: bytes, position: int, end: int) -> tuple[str | None, int, int]:
         """Return (what is wrong with the head, size, entry type)."""
@@ -468,7 +504,7 @@ def repair_stream(path: Path, result: CheckResult) -> list[str]:
         StreamInUse: somebody has the stream open.
         DatastreamError: it cannot be opened or written.
     """
-    to_do = result.counts[Severity.FIXABLE] + result.counts[Severity.UNFINISHED]
+    to_do = result.counts[Severity.FIXABLE] + result.counts[Severity.UNFINISHED] + len(result.unsummed_pages)
     if result.header is None or result.counts[Severity.DAMAGE] or not to_do:
         return []
     wipe = any(
@@ -486,6 +522,9 @@ def repair_stream(path: Path, result: CheckResult) -> list[str]:
     done = []
     with DataStreamer.open(path, stream_type=result.header.stream_type) as streamer:
         entry_count = streamer.committed.total_entries
+        # The check has found nothing wrong with any entry, so that each page is what its sum is to say.
+        for page_number in result.unsummed_pages:
+            streamer.sums.adopt(page_number, streamer.read_bytes(PAGE_SIZE, page_start(page_number)))
         for finding in result.findings:
             if _ONLY_IN_MEMORY in finding.what and finding.offset is not None:
                 done.append(_write_only_copy(path, finding.offset))
@@ -498,6 +537,8 @@ def repair_stream(path: Path, result: CheckResult) -> list[str]:
             done.append(f"added to the index what it lacked of {entry_count} entries")
     if wipe or any("bookmark" in finding.what for finding in result.findings):
         done.append(f"made the index of bookmarks anew from {entry_count} entries")
+    if result.unsummed_pages:
+        done.append(f"made the checksums of {len(result.unsummed_pages)} pages")
     return done
 
 

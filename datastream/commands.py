@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from enum import Enum, IntEnum, auto
 from typing import Literal, Protocol
 
-from datastream.errors import NotFoundError
+from datastream.errors import NotFoundError, PageDamaged
 from datastream.layout import ENTRY_HEAD_SIZE, PACKET_ANSWER, Entry, encode_entry
 from datastream.limits import ANSWER_COPY_BYTES_MAX, BOOKMARK_SIZE_MAX, BOOKMARK_SIZE_MIN
 from datastream.packets import NOT_FOUND_ANSWER, encode_result
@@ -255,7 +255,8 @@ class CommandCore:
     def next_effects(self) -> list[Effect] | None:
         """Return the effects of the next complete command, or of the end; None: wait for more bytes.
 
-        After a `Close` or an `EndAfterCatchUp` there is nothing more to ask.
+        What the view raises, but for NotFoundError and PageDamaged, leaves the command where it is: the next
+        call asks again. After a `Close` or an `EndAfterCatchUp` there is nothing more to ask.
         """
         if self._closed:
             return None
@@ -300,8 +301,9 @@ class CommandCore:
                     return None
                 parameter = buffer[end : end + size]
                 end += size
-        self._buffer = buffer[end:]
-        return self._reply(command, parameter)
+        effects = self._reply(command, parameter)
+        self._buffer = buffer[end:]  # behind it: what the stream cannot answer yet is asked again
+        return effects
 
     def _reply(self, command: Command, parameter: int | bytes | None) -> list[Effect]:
         match REPLIES[self.state][command]:
@@ -340,7 +342,7 @@ class CommandCore:
         try:
             number = self._view.get_bookmark(where) if isinstance(where, bytes) else where
             offset = self._view.offset_of(number)
-        except NotFoundError:
+        except (NotFoundError, PageDamaged):
             return self._error(error)
         self.state = StreamState.STREAMING
         return [Send(encode_result(CommandError.OK, ERRORS[CommandError.OK][0])), StartStream(offset)]
@@ -357,6 +359,9 @@ class CommandCore:
             offset = view.offset_of(entry.number)
         except NotFoundError:
             return [Send(ok + NOT_FOUND_ANSWER)]
+        except PageDamaged:  # it is there: to say that it is not would be wrong
+            is_bookmark = isinstance(what, bytes)
+            return self._error(CommandError.BAD_FROM_BOOKMARK if is_bookmark else CommandError.BAD_FROM_ENTRY)
         # Only its first byte differs from what lies in the file.
         rest = SendRange(offset + 1, ENTRY_HEAD_SIZE - 1 + len(entry.data))
         return [Send(ok + bytes((PACKET_ANSWER,))), rest]

@@ -40,7 +40,8 @@ from datastream.commands import (
     StartStream,
     StopStream,
 )
-from datastream.errors import DatastreamError, StreamChanged
+from datastream.errors import DatastreamError, PageDamaged, PageUnchecked, StreamChanged
+from datastream.first_touch import FirstTouch
 from datastream.layout import page_end, page_number_of
 from datastream.limits import (
     COMMANDS_PER_TURN,
@@ -55,6 +56,7 @@ from datastream.limits import (
     ServerLimits,
 )
 from datastream.live_tail import LiveTail
+from datastream.page_sums import this_thread
 from datastream.streamer import DataStreamer
 
 __all__ = ["NO_CUT", "Connection", "ServerContext"]
@@ -85,6 +87,12 @@ class ServerContext:
     bytes_sent: int = 0
     cut_offset: int = NO_CUT
     """The stream was truncated to this length; clients that are past it have what is no longer there."""
+    first_touch: FirstTouch = field(init=False)
+    """Has pages checked that are read for the first time."""
+
+    def __post_init__(self) -> None:
+        """Make what has threads of its own."""
+        self.first_touch = FirstTouch(self.streamer.sums, self.loop)
 
     def turn_bytes(self) -> int:
         """Return how many bytes one client may be sent before the others have their turn."""
@@ -236,8 +244,16 @@ class Connection:
         """Run one reaction; whatever goes wrong ends this client only."""
         if self._socket.fileno() < 0:
             return
+        this_thread.waits = False
         try:
             action(*args)
+        except PageUnchecked as unchecked:
+            self._await_check(unchecked.page_number)
+        except PageDamaged as error:
+            _logger.info("client %s: ended where the stream is damaged: %s", self.peer, error)
+            self._queue.clear()
+            self._closing = True
+            self._guarded(self._end)  # what went out before is whole
         except (ConnectionError, TimeoutError) as error:
             _logger.debug("client %s: %s", self.peer, error)
             self.close()
@@ -249,6 +265,21 @@ class Connection:
             self.close()
         except Exception:  # a bug of ours: without this the loop would call us again and again
             _logger.exception("client %s: closed", self.peer, extra=self._caused)
+            self.close()
+        finally:
+            this_thread.waits = True
+
+    def _await_check(self, page_number: int) -> None:
+        """Go on when it is known whether a page is good; until then, this client has all that it may have."""
+        self._context.waiting.discard(self)
+        self._watch(want_read=False, want_write=False)
+        self._context.first_touch.check(page_number, self._on_checked)
+
+    def _on_checked(self, failure: Exception | None) -> None:
+        if failure is None:
+            self._guarded(self._pump)
+        elif self._socket.fileno() >= 0:
+            _logger.error("client %s: closed: a page cannot be checked: %s", self.peer, failure)
             self.close()
 
     def _on_readable(self) -> None:
@@ -450,6 +481,7 @@ class Connection:
 
     def _send_file(self, offset: int, size: int) -> int:
         """Send up to `size` bytes of the file; return how many the kernel took."""
+        self._context.streamer.sums.require(page_number_of(offset))
         count = self._sender.send(self._socket.fileno(), offset, size)
         if count == 0:
             raise OSError(errno.EIO, f"the stream file ends before offset {offset + size}")

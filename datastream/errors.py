@@ -15,6 +15,8 @@ DatastreamError
 │   ├── WrongStreamType, TotalLengthOutOfFile, UpdateUnfinished
 │   ├── HeaderBehind          something knows of more entries than the header
 │   └── EntriesDisagree       also raised when a damaged page is met later
+│       └── PageDamaged       of a page that is not as it was written
+├── PageUnchecked             of a thread that does not wait for a disk
 ├── EnvironmentFault          disk, locks, addresses
 │   ├── StreamFileUnavailable, StreamInUse, BookmarksUnavailable
 │   ├── CommitFailed, StreamChanged
@@ -29,6 +31,8 @@ DatastreamError
 from __future__ import annotations
 
 from pathlib import Path
+
+from datastream.layout import HEADER_PAGE_SIZE, PAGE_SIZE
 
 __all__ = [
     "AddressUnavailable",
@@ -61,6 +65,8 @@ __all__ = [
     "OperationAlreadyOpen",
     "OperationTooLarge",
     "OperationsNotCommitted",
+    "PageDamaged",
+    "PageUnchecked",
     "PeerError",
     "RangeTooLarge",
     "ServerBehind",
@@ -359,6 +365,33 @@ class EntriesDisagree(StreamFileRefused):
         super().__init__(path, f"{found} at entry {number}, offset {offset}", expected)
         self.number = number
         self.offset = offset
+
+
+class PageDamaged(EntriesDisagree):
+    """A full data page is not as it was written: none of it is served."""
+
+    def __init__(
+        self,
+        path: Path | str,
+        page_number: int,
+        first_number: int,
+        entries_end: int,
+        found: str,
+        expected: str,
+    ) -> None:
+        offset = HEADER_PAGE_SIZE + page_number * PAGE_SIZE
+        self.what = f"data page {page_number}, entries {first_number} to {entries_end - 1}"
+        super().__init__(path, first_number, offset, found, expected)
+        self.page_number = page_number
+        self.entries_end = entries_end
+
+
+class PageUnchecked(DatastreamError):
+    """A page was not checked since the stream was opened, and its reader does not wait for a disk."""
+
+    def __init__(self, page_number: int) -> None:
+        super().__init__(f"data page {page_number}: not checked yet")
+        self.page_number = page_number
 
 
 class UpdateUnfinished(StreamFileRefused):

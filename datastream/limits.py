@@ -19,7 +19,9 @@ __all__ = [
     "BOOKMARK_SIZE_MIN",
     "CHANGES_KEPT_MAX",
     "CHECKPOINT_INTERVAL",
+    "CHECK_AHEAD_PAGES",
     "CHECK_FINDINGS_MAX",
+    "CHECK_THREADS",
     "CLIENT_KEEPALIVE_IDLE_SECONDS",
     "CLIENT_KEEPALIVE_INTERVAL_SECONDS",
     "CLIENT_KEEPALIVE_PROBES_COUNT",
@@ -171,6 +173,13 @@ With whole pages for each, a hundred clients that begin with history delayed liv
 
 SEND_BYTES_PER_TURN_MIN = 1 << 16
 """The shortest turn; below it, taking turns would cost more than sending."""
+
+CHECK_THREADS = 4
+"""Threads that check pages when a client first touches them: clients on so many pages that are only on a slow
+disk wait beside each other."""
+
+CHECK_AHEAD_PAGES = 3
+"""Pages behind such a page that are checked with it: a client that takes history comes to them next."""
 
 LISTEN_BACKLOG_COUNT = 1_024
 """Connections that the kernel holds until they are accepted."""

@@ -58,6 +58,7 @@ from datastream.limits import (
     BOOKMARKS_KEPT_AT_OPEN_MAX,
     DAMAGED_PAGES_PASSED_MAX,
 )
+from datastream.page_sums import fits, kept_sums, stored_sums
 from datastream.recovery import (
     Access,
     Action,
@@ -240,6 +241,10 @@ def _recover(file: StreamFile, bookmarks: BookmarkIndex, options: OpeningOptions
     file_state = FileState.CONSISTENT if file.refusal is None else FileState.ENTRIES_DISAGREE
     tail_state = TailState.NOT_ZERO if file.refusal is not None else file.tail_state()
     index_state = IndexState.AHEAD if taken is not None else _index_state(bookmarks, file, evidence)
+    if file.refusal is not None and patch is None and taken is None:
+        _load_around_damage(file, bookmarks, index_state, options)
+        file_state = FileState.CONSISTENT
+        tail_state = file.tail_state()
     appender = Appender(file, options.growth_pages)
     actions = decide(file_state, tail_state, index_state, update_state, options.access)
     covered = bookmarks.covered or 0 if Action.INDEX_MISSING in actions else 0
@@ -255,6 +260,7 @@ def _recover(file: StreamFile, bookmarks: BookmarkIndex, options: OpeningOptions
         if action is Action.FINISH_UPDATE:
             assert patch is not None  # else it would not be unfinished
             write_recorded(file.disk, patch)
+            appender.running_sum.stop()
             file.load()
         elif action is Action.CHECK_PAGES:
             if not file.is_walked:
@@ -269,11 +275,17 @@ def _recover(file: StreamFile, bookmarks: BookmarkIndex, options: OpeningOptions
             if action is Action.REBUILD_BOOKMARKS:
                 if index_state is IndexState.FOREIGN and patch is None:
                     _logger.warning(_FOREIGN, file.path, bookmarks_folder(file.path).name)
+                sums = kept_sums(bookmarks, file.disk, file.full_count, patch)
                 bookmarks.wipe()
+                bookmarks.notes.put_all(sums)
                 if patch is None and is_kept_for_another(record):
                     bookmarks.put_update_record(record)
             bookmarks.rebuild(to_index)
     file.tables = bookmarks
+    file.sums.open(bookmarks.notes, file.full_count)
+    for page_number in sorted({*file.damaged, *file.passed_over}):
+        with contextlib.suppress(EntriesDisagree):  # which is logged, and what its readers are told
+            file.sums.check(page_number)
     if not actions or actions[-1] is Action.TRIM_TAIL:
         _flush_found(appender, options)
     return appender
@@ -354,6 +366,24 @@ def _refusal(
     return UpdateUnfinished(file.path, "one that a crash interrupted", "none, as this opening may not write")
 
 
+def _load_around_damage(
+    file: StreamFile, bookmarks: BookmarkIndex, index_state: IndexState, options: OpeningOptions
+) -> None:
+    """Learn the pages of a file whose entries disagree because full pages are damaged, if that is all.
+
+    Raises:
+        EntriesDisagree: it is not, or no sum tells.
+    """
+    assert file.refusal is not None
+    refusal = file.refusal
+    is_ours = index_state in (IndexState.LEVEL, IndexState.BEHIND)
+    sums = stored_sums(bookmarks) if is_ours else kept_sums(bookmarks, file.disk, file.full_count)
+    if not sums:
+        raise refusal
+    file.tables = bookmarks
+    file.load(go_on=options.go_on, sums=sums)
+
+
 def _update_record(bookmarks: BookmarkIndex) -> bytes | None:
     try:
         return bookmarks.update_record
@@ -375,6 +405,8 @@ def _index_state(bookmarks: BookmarkIndex, file: StreamFile, evidence: Evidence)
         and not file.passed_over
         and not is_of_stream(fingerprint, header, file.disk.pread)
     )
+    if is_foreign:  # unless it is the first page, by which a stream is known, that is damaged
+        is_foreign = fits(kept_sums(bookmarks, file.disk, file.full_count), 0, file.disk) is not False
     knows_more = evidence.index_is_ahead and evidence.index_is_of_file
     return index_state_of(
         covered, highest_number, header.total_entries, is_foreign=is_foreign, knows_more=knows_more

@@ -12,6 +12,7 @@ Source: wire.md 1.
 from __future__ import annotations
 
 from array import array
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from datastream.layout import (
@@ -21,10 +22,19 @@ from datastream.layout import (
     PACKET_DATA,
     PACKET_PADDING,
     PAGE_SIZE,
+    Entry,
 )
 from datastream.limits import BOOKMARK_SIZE_MAX, CHECKPOINT_INTERVAL
 
-__all__ = ["PageFault", "PageWalk", "find_entry", "find_position", "walk_page"]
+__all__ = [
+    "PageFault",
+    "PageWalk",
+    "columns_of",
+    "entries_of",
+    "find_entry",
+    "find_position",
+    "walk_page",
+]
 
 _CHECKPOINT_MASK = CHECKPOINT_INTERVAL - 1
 assert CHECKPOINT_INTERVAL & _CHECKPOINT_MASK == 0
@@ -160,3 +170,54 @@ def find_entry(data: bytes, number_at_start: int, offset: int) -> tuple[int, int
         position += size
         number += 1
     return number, position
+
+
+def columns_of(data: bytes, number: int, size_wanted: int) -> tuple[list[int], list[bytes]]:
+    """Return the types and the data of the entries that `data` holds whole, from entry `number` on.
+
+    No further ones once their data has `size_wanted` bytes.
+
+    Raises:
+        PageFault: a head that is wrong.
+    """
+    unpack_head = ENTRY_HEAD.unpack_from
+    types: list[int] = []
+    column: list[bytes] = []
+    position, head_end, size_left = 0, len(data) - ENTRY_HEAD_SIZE, size_wanted
+    while position <= head_end and (size_left > 0 or not types):
+        packet_type, size, entry_type, got = unpack_head(data, position)
+        if packet_type != PACKET_DATA or got != number or not ENTRY_HEAD_SIZE <= size <= PAGE_SIZE:
+            raise _no_entry(number, position, packet_type, got, size)
+        following = position + size
+        if following > len(data):
+            break
+        types.append(entry_type)
+        column.append(data[position + ENTRY_HEAD_SIZE : following])
+        position, number, size_left = following, number + 1, size_left - size + ENTRY_HEAD_SIZE
+    return types, column
+
+
+def entries_of(data: bytes, number: int, end_number: int) -> Iterator[Entry]:
+    """Yield the entries from `number` up to `end_number` that `data` holds whole.
+
+    Raises:
+        PageFault: a head that is wrong.
+    """
+    unpack_head = ENTRY_HEAD.unpack_from
+    position, head_end = 0, len(data) - ENTRY_HEAD_SIZE
+    while position <= head_end and number < end_number:
+        packet_type, size, entry_type, got = unpack_head(data, position)
+        if packet_type != PACKET_DATA or got != number or not ENTRY_HEAD_SIZE <= size <= PAGE_SIZE:
+            raise _no_entry(number, position, packet_type, got, size)
+        following = position + size
+        if following > len(data):
+            return
+        yield Entry(entry_type, number, data[position + ENTRY_HEAD_SIZE : following])
+        position = following
+        number += 1
+
+
+def _no_entry(number: int, position: int, packet_type: int, got: int, size: int) -> PageFault:
+    """Say that what lies there is not the head of entry `number`."""
+    found = f"packet type {packet_type}, number {got}, length {size}"
+    return PageFault(number, position, found, f"entry {number}")

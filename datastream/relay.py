@@ -27,24 +27,33 @@ Source: zkevm-data-streamer README, "STREAM RELAY"; issue 3.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
+from datastream.client import StreamClient
 from datastream.commands import OnCommandError
-from datastream.errors import CommitFailed, EntryNotRelayed, MisuseError
+from datastream.errors import CommitFailed, DatastreamError, EntryNotRelayed, MisuseError
 from datastream.follower import StreamFollower
 from datastream.following import Address
 from datastream.in_thread import finish, open_in_thread
-from datastream.layout import Committed, Entry, StreamHeader
+from datastream.layout import PAGE_SIZE, Committed, Entry, StreamHeader, page_start
 from datastream.limits import COMPARED_ENTRIES_COUNT, FollowLimits, ServerLimits
+from datastream.operation import OperationGroup
+from datastream.page_sums import PageSums
 from datastream.server import StreamServer
 from datastream.streamer import DataStreamer
 
 __all__ = ["Relay"]
 
 _logger = logging.getLogger(__name__)
+
+HEAL_PAUSE_SECONDS = 60.0
+"""Pause after no master could heal a page that is damaged here."""
+HEAL_SECONDS_MAX = 30.0
+"""How long a master may take for the entries of one page."""
 
 
 class _FileEntries:
@@ -97,6 +106,7 @@ class Relay:
         self._sleep = sleep
         self._streamer: DataStreamer | None = None
         self._server: StreamServer | None = None
+        self._healing: asyncio.Task[None] | None = None
         self.started = asyncio.Event()
         """Set when the relay serves clients: at once with a file, else when a master has been reached."""
 
@@ -132,6 +142,9 @@ class Relay:
             while True:
                 await self._keep(streamer, follower, await follower.receive())
         finally:
+            if self._healing is not None:
+                self._healing.cancel()
+                await asyncio.wait({self._healing})
             try:
                 if follower is not None:
                     await follower.close()
@@ -165,7 +178,54 @@ class Relay:
         server = StreamServer(streamer, host, port, self._server_limits, self._on_command_error)
         await server.start()
         self._server = server
+        self._healing = asyncio.ensure_future(self._heal(streamer))
         self.started.set()
+
+    async def _heal(self, streamer: DataStreamer) -> None:
+        """Get pages that are damaged here from a master, until cancelled."""
+        sums, changed, loop = streamer.sums, asyncio.Event(), asyncio.get_running_loop()
+
+        def on_change() -> None:
+            with contextlib.suppress(RuntimeError):  # the loop has ended
+                loop.call_soon_threadsafe(changed.set)
+
+        sums.on_change = on_change
+        while True:
+            changed.clear()
+            for page_number in sorted(sums.bad):
+                for master in self._masters:
+                    if await self._heal_from(master, sums, page_number):
+                        break
+            # One that no master has now may be had later; a page that becomes bad is seen to at once.
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(HEAL_PAUSE_SECONDS if sums.bad else None):
+                    await changed.wait()
+
+    async def _heal_from(self, master: Address, sums: PageSums, page_number: int) -> bool:
+        """Make a page from a master's entries, and write it if it fits the sum; return whether it is good."""
+        first, end = sums.entry_range(page_number)
+        group = OperationGroup((page_start(page_number), first), PAGE_SIZE)
+        group.begin()
+        try:
+            async with (
+                asyncio.timeout(HEAL_SECONDS_MAX),
+                StreamClient.connect(*master, self._stream_type) as client,
+            ):
+                await client.start(first)
+                async for entry in client.entries():
+                    if entry.is_bookmark:
+                        group.add_bookmark(entry.data)
+                    else:
+                        group.add_entry(entry.type, entry.data)
+                    if entry.number >= end - 1:
+                        break
+            page = bytes(group.buffer).ljust(PAGE_SIZE, b"\0")
+            await asyncio.to_thread(sums.heal, page_number, page)
+        except (DatastreamError, OSError, TimeoutError) as error:
+            _logger.warning("data page %d is not healed by %s:%d: %s", page_number, *master, error)
+            return False
+        _logger.warning("data page %d was healed with the entries of %s:%d", page_number, *master)
+        return True
 
     async def _keep(self, streamer: DataStreamer, follower: StreamFollower, entries: Sequence[Entry]) -> None:
         """Commit entries; when the disk refuses them, get them again later."""

@@ -162,6 +162,7 @@ class StreamServer:
         self._to_wake.clear()
         for connection in list(self._connections):
             connection.close()
+        await self._context.first_touch.close()
 
     async def __aenter__(self) -> StreamServer:
         """Start and return self."""

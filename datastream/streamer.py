@@ -47,9 +47,11 @@ from datastream.limits import (
     GROWTH_PAGES,
     INITIAL_PAGES,
 )
+from datastream.notes import Notes
 from datastream.opening import Judge, OpeningOptions, open_parts
 from datastream.operation import OperationGroup
 from datastream.operation_table import Call, State
+from datastream.page_sums import PageSums
 from datastream.recovery import Access
 from datastream.streamfile import StreamFile
 from datastream.updating import Changer
@@ -523,8 +525,34 @@ class DataStreamer:
         return self._file.disk.fileno()
 
     def read_bytes(self, size: int, offset: int) -> bytes:
-        """Read committed bytes of the file; no entry that is updated meanwhile is cut in half."""
-        return self._file.read(size, offset)
+        """Read committed bytes of one page; no entry that is updated meanwhile is cut in half.
+
+        Raises:
+            PageDamaged: the page is not as it was written.
+        """
+        return self._file.read_checked(size, offset)
+
+    @property
+    def sums(self) -> PageSums:
+        """Which full pages are as they were written."""
+        return self._file.sums
+
+    @property
+    def notes(self) -> Notes:
+        """What is kept beside the bookmarks; written with the next commit, or when the stream is closed."""
+        return self._bookmarks.notes
+
+    def page_bookmarks(self, page_number: int) -> list[tuple[bytes, int]]:
+        """Return (bookmark, entry number) of a page's bookmarks, in order.
+
+        Raises:
+            EntriesDisagree: the page is damaged.
+        """
+        return self._file.walk(page_number).bookmarks
+
+    def page_of_entry(self, number: int) -> int:
+        """Return the data page that entry `number` is on, if it is in the stream."""
+        return self._file.index.page_of_entry(number)
 
     def range_sender(self) -> RangeSender:
         """Return what sends ranges of the file to one client, also while entries are updated."""

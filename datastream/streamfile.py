@@ -14,7 +14,7 @@ page's positions come from the `PageTables` beside the bookmarks; a page without
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TypeVar
 
@@ -45,8 +45,17 @@ from datastream.layout import (
 )
 from datastream.limits import FULL_CHECK_PAGES_MAX, READ_AHEAD_BYTES
 from datastream.page_index import PageIndex
+from datastream.page_sums import PageSums, fits
 from datastream.page_tables import NoPageTables, PageTable, PageTables
-from datastream.pages import PageFault, PageWalk, find_entry, find_position, walk_page
+from datastream.pages import (
+    PageFault,
+    PageWalk,
+    columns_of,
+    entries_of,
+    find_entry,
+    find_position,
+    walk_page,
+)
 from datastream.recovery import TailState
 
 __all__ = ["StreamFile"]
@@ -87,8 +96,12 @@ class StreamFile:
         """Why opening would refuse the file, until it is known whether an unfinished update is the reason."""
         self.tables: PageTables = NoPageTables()
         """What earlier openings learned of pages; set once the folder beside the file is open."""
+        self.sums = PageSums(self)
+        """Whether pages are as they were written; looked at once the stream is open."""
         self.is_walked = False
         """Whether `load` walked every page."""
+        self.damaged: set[int] = set()
+        """Full pages that `load` could not follow and that do not fit their sums."""
         self.passed_over: dict[int, PageTable] = {}
         """What damaged full pages held, by their tables: `load` does not look at these pages."""
 
@@ -99,12 +112,19 @@ class StreamFile:
 
     # --- opening -----------------------------------------------------------------------------------------
 
-    def load(self, *, whole: bool = False, go_on: Callable[[], None] | None = None) -> None:
+    def load(
+        self,
+        *,
+        whole: bool = False,
+        go_on: Callable[[], None] | None = None,
+        sums: Mapping[bytes, bytes] | None = None,
+    ) -> None:
         """Learn the pages: check each page's head, walk the last page, and all pages of a small file.
 
         Args:
             whole: walk all pages of a large file, too.
             go_on: called before each page that is walked; what it raises ends this.
+            sums: of full pages of this file, as are `tables`: a page that does not fit is `damaged`.
 
         Raises:
             EntriesDisagree: the entries do not lead exactly to the header's totals.
@@ -112,6 +132,7 @@ class StreamFile:
         self.index = PageIndex()
         self.refusal = None
         self.is_walked = False
+        self.damaged = set()
         total_length, total_entries = self.committed
         page_count = pages_used(total_length)
         if page_count == 0:
@@ -123,16 +144,32 @@ class StreamFile:
             return
         for page_number in range(page_count):
             table = self.passed_over.get(page_number)
-            number = self._check_page_head(page_number) if table is None else table.first_number
+            try:
+                number = self._check_page_head(page_number) if table is None else table.first_number
+            except EntriesDisagree:
+                table = self.tables.get_table(page_number)
+                if table is None or not self._is_damaged(page_number, sums):
+                    raise
+                number = table.first_number
             self.index.add_page(page_number, number)
         walk_from = 0 if whole or page_count <= FULL_CHECK_PAGES_MAX else page_count - 1
         for page_number in range(walk_from, page_count):
             if go_on is not None:
                 go_on()
-            if page_number not in self.passed_over:
-                walk = self.walk(page_number)
+            try:
+                if page_number not in self.passed_over:
+                    walk = self.walk(page_number)
+            except EntriesDisagree:
+                if not self._is_damaged(page_number, sums):
+                    raise
         self.index.fill_page(page_count - 1, walk.checkpoints)
-        self.is_walked = walk_from == 0 and not self.passed_over
+        self.is_walked = walk_from == 0 and not (self.damaged or self.passed_over)
+
+    def _is_damaged(self, page_number: int, sums: Mapping[bytes, bytes] | None) -> bool:
+        """Note whether a page is full and does not fit its sum."""
+        if page_number < self.full_count and sums and fits(sums, page_number, self.disk) is False:
+            self.damaged.add(page_number)
+        return page_number in self.damaged
 
     def load_index(self) -> None:
         """Learn the pages again, while readers go on with what was known of them.
@@ -144,6 +181,12 @@ class StreamFile:
         fresh.passed_over = self.passed_over
         fresh.load()
         self.index = fresh.index
+        self.sums.cut(self.full_count)
+
+    @property
+    def full_count(self) -> int:
+        """The number of full pages: all but the last."""
+        return max(pages_used(self.totals[0]) - 1, 0)
 
     def _check_page_head(self, page_number: int) -> int:
         """Return the number of the page's first entry; it must follow from the page before."""
@@ -168,8 +211,12 @@ class StreamFile:
             raise EntriesDisagree(self.path, lowest, offset, f"entry number {number}", expected)
         return number
 
-    def walk(self, page_number: int) -> PageWalk:
+    def walk(self, page_number: int, *, is_checked: bool = True) -> PageWalk:
         """Walk a used page, remember what was learned, and return it.
+
+        Args:
+            page_number: of the page.
+            is_checked: False takes one that is not as it was written, if its entries can be followed.
 
         Raises:
             EntriesDisagree: the page's entries do not lead to the next page, or to the end of the stream.
@@ -179,8 +226,11 @@ class StreamFile:
         end = min(committed.total_length - start, PAGE_SIZE)
         try:
             first_number = index.first_numbers[page_number]
-            walk = walk_page(self._read_whole(end, start, first_number), first_number, end)
+            if is_checked:
+                self.sums.require(page_number)
+            walk = walk_page(self._read_whole(end, start, first_number, is_checked=False), first_number, end)
         except PageFault as fault:
+            self._note_fault(page_number, index, fault)
             raise self._disagree(fault, start) from fault
         is_last = page_number + 1 >= pages_used(committed.total_length)
         following = _entries_end(index, page_number, committed)
@@ -197,21 +247,37 @@ class StreamFile:
                 self.tables.put_table(page_number, table)
         return walk
 
+    def _note_fault(self, page_number: int, index: PageIndex, fault: PageFault) -> None:
+        """Have a full page not served whose entries cannot be followed, if the stream was not truncated."""
+        with self.changes.lock:
+            if self.index is index:
+                self.sums.found_fault(page_number, fault)
+
     def read(self, size: int, offset: int) -> bytes:
-        """Read bytes of committed entries, each of them whole."""
+        """Read bytes of committed entries, each of them whole; of a page that was not checked, too."""
         return self.changes.read(self.disk, size, offset)
 
-    def _read_whole(self, size: int, offset: int, number: int) -> bytes:
+    def read_checked(self, size: int, offset: int) -> bytes:
+        """Read the same of one page.
+
+        Raises:
+            PageDamaged: the page is not as it was written.
+        """
+        self.sums.require(page_number_of(offset))
+        return self.changes.read(self.disk, size, offset)
+
+    def _read_whole(self, size: int, offset: int, number: int, *, is_checked: bool = True) -> bytes:
         """Read as `read`, and refuse a file that ends before: somebody else has cut it.
 
         Args:
             number: of the entry at `offset`.
+            is_checked: see `walk`.
 
         Raises:
             EntryNotFound: the stream was truncated meanwhile, before that entry.
             EntriesDisagree: the file is shorter than its header says.
         """
-        data = self.read(size, offset)
+        data = self.read_checked(size, offset) if is_checked else self.read(size, offset)
         if len(data) == size:
             return data
         total_entries = self.committed.total_entries
@@ -244,7 +310,7 @@ class StreamFile:
             return None
         near, position, _ = index.nearest(page_number, table.checkpoints, entries_end - 1)
         start = page_start(page_number)
-        tail = self.read(min(table.data_end + 1, PAGE_SIZE) - position, start + position)
+        tail = self.read_checked(min(table.data_end + 1, PAGE_SIZE) - position, start + position)
         size = table.data_end - position
         try:
             find_position(tail[:size], near, entries_end, entries_end)
@@ -442,11 +508,14 @@ class StreamFile:
         while number < end_number:
             place, data = self._settled(self._read_on, number, place, size_wanted)
             index, offset, end = place
-            first_number = number
-            for entry in self._whole_entries(data, offset, number, end_number):
-                yield entry
-                number += 1
-                offset += ENTRY_HEAD_SIZE + len(entry.data)
+            first_number, first_offset = number, offset
+            try:
+                for entry in entries_of(data, number, end_number):
+                    yield entry
+                    number += 1
+                    offset += ENTRY_HEAD_SIZE + len(entry.data)
+            except PageFault as fault:
+                raise self._disagree(fault, first_offset) from fault
             if number == first_number and len(data) == end - offset:
                 raise EntriesDisagree(
                     self.path, number, offset, "an entry past the end", "an entry that ends before"
@@ -492,56 +561,19 @@ class StreamFile:
         offset, _, _ = self._find(number, committed)
         end = self.data_end(page_number_of(offset), committed.total_length)
         data = self._read_whole(min(end - offset, size_wanted + _COLUMNS_SLACK), offset, number)
-        types, column = self._columns(data, offset, number, size_wanted)
-        if not types:  # a long entry
-            types, column = self._columns(
-                self._read_whole(end - offset, offset, number), offset, number, size_wanted
-            )
+        try:
+            types, column = columns_of(data, number, size_wanted)
+            if not types:  # a long entry
+                types, column = columns_of(
+                    self._read_whole(end - offset, offset, number), number, size_wanted
+                )
+        except PageFault as fault:
+            raise self._disagree(fault, offset) from fault
         if not types:
             raise EntriesDisagree(
                 self.path, number, offset, "an entry past the end", "an entry that ends before"
             )
         return types, column
-
-    def _columns(
-        self, data: bytes, offset: int, number: int, size_wanted: int
-    ) -> tuple[list[int], list[bytes]]:
-        """Cut `data`, read at `offset`, into the entries that it holds whole."""
-        unpack_head = ENTRY_HEAD.unpack_from
-        types: list[int] = []
-        column: list[bytes] = []
-        position, head_end, size_left = 0, len(data) - ENTRY_HEAD_SIZE, size_wanted
-        while position <= head_end and (size_left > 0 or not types):
-            packet_type, size, entry_type, got = unpack_head(data, position)
-            if packet_type != PACKET_DATA or got != number or not ENTRY_HEAD_SIZE <= size <= PAGE_SIZE:
-                raise self._no_entry(number, offset + position, packet_type, got, size)
-            following = position + size
-            if following > len(data):
-                break
-            types.append(entry_type)
-            column.append(data[position + ENTRY_HEAD_SIZE : following])
-            position, number, size_left = following, number + 1, size_left - size + ENTRY_HEAD_SIZE
-        return types, column
-
-    def _no_entry(self, number: int, offset: int, packet_type: int, got: int, size: int) -> EntriesDisagree:
-        """Say that what lies at `offset` is not the head of entry `number`."""
-        found = f"packet type {packet_type}, number {got}, length {size}"
-        return EntriesDisagree(self.path, number, offset, found, f"entry {number}")
-
-    def _whole_entries(self, data: bytes, offset: int, number: int, end_number: int) -> Iterator[Entry]:
-        """Yield the entries up to `end_number` that `data`, read at `offset`, holds whole."""
-        unpack_head = ENTRY_HEAD.unpack_from
-        position, head_end = 0, len(data) - ENTRY_HEAD_SIZE
-        while position <= head_end and number < end_number:
-            packet_type, size, entry_type, got = unpack_head(data, position)
-            if packet_type != PACKET_DATA or got != number or not ENTRY_HEAD_SIZE <= size <= PAGE_SIZE:
-                raise self._no_entry(number, offset + position, packet_type, got, size)
-            next_position = position + size
-            if next_position > len(data):
-                return
-            yield Entry(entry_type, number, data[position + ENTRY_HEAD_SIZE : next_position])
-            position = next_position
-            number += 1
 
     def boundary_from(self, offset: int) -> int:
         """Return the first offset at or after `offset` where an entry begins, or where its page's data ends.
@@ -560,7 +592,7 @@ class StreamFile:
         index = self.index
         table = self._checkpoints(page_number, index)
         near, position = index.nearest_position(page_number, table, offset - start)
-        data = self.read(end - start - position, start + position)
+        data = self.read_checked(end - start - position, start + position)
         try:
             _, found = find_entry(data, near, offset - start - position)
         except PageFault as fault:

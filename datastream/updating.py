@@ -41,6 +41,7 @@ from datastream.layout import (
     HEADER_PAGE_SIZE,
     Committed,
     StreamHeader,
+    page_number_of,
     page_start,
     pages_used,
 )
@@ -119,6 +120,8 @@ class _Unfinished:
     """The offset just past it."""
     bookmarks: dict[bytes, int | None]
     """What it makes of bookmarks; empty when the entry is none."""
+    page_sum: int | None
+    """The sum of its page with it; None where that has none."""
 
 
 class Changer:
@@ -181,7 +184,9 @@ class Changer:
         before = self._file.read(-(-end // _BLOCK_SIZE) * _BLOCK_SIZE - start, start)
         blocks = bytearray(before)
         blocks[offset + ENTRY_HEAD_SIZE - start : end - start] = data
-        unfinished = _Unfinished(Patch(start, bytes(blocks)), offset, end, bookmarks)
+        patch = Patch(start, bytes(blocks))
+        self._appender.running_sum.stop()
+        unfinished = _Unfinished(patch, offset, end, bookmarks, self._file.sums.sum_after(patch, before))
         self._record(unfinished.patch, before)
         self._unfinished = unfinished
         self._record_left = False
@@ -220,8 +225,11 @@ class Changer:
     def _finish(self, unfinished: _Unfinished) -> None:
         """Do steps 3 to 6; again, where they were interrupted."""
         patch, committed = unfinished.patch, self._file.committed
-        if self._file.changes.patch is not patch:
-            self._file.changes.begin_update(patch, unfinished.offset, unfinished.end)
+        with self._file.sums.lock:
+            if unfinished.page_sum is not None:
+                self._file.sums.put_sum(page_number_of(patch.offset), unfinished.page_sum)
+            if self._file.changes.patch is not patch:
+                self._file.changes.begin_update(patch, unfinished.offset, unfinished.end)
         # In memory: the update stands, also if the disk refuses the blocks. Without bookmarks, too: the entry
         # may be one by which the index knows the stream.
         pages = pages_used(committed.total_length)
@@ -282,6 +290,7 @@ class Changer:
         table = self._checkpoints_below(new, pages_kept - 1) if pages_kept else None
         index = file.index.cut(pages_kept, table)
         try:
+            self._appender.running_sum.stop()
             self._correct_index(corrected, number, pages_kept)  # step 1
             self._appender.shorten(new)  # steps 2 to 4
         finally:
@@ -290,6 +299,7 @@ class Changer:
                     file.totals = new
                     file.index = index
                     file.changes.note_truncation(new.total_length)
+                    file.sums.cut(file.full_count)
                 self._appender.note_dropped(old.total_length)
             else:
                 # In memory, and in the DB with the next batch; until then its count says what it lacks.
@@ -311,7 +321,8 @@ class Changer:
         return {
             bookmark: entry_number
             for page_number in range(index.page_of_entry(number), index.page_count)
-            for bookmark, entry_number in self._file.walk(page_number).bookmarks
+            # A damaged page may go, too: to cut it off is one way to be rid of it.
+            for bookmark, entry_number in self._file.walk(page_number, is_checked=False).bookmarks
             if entry_number >= number
         }
 

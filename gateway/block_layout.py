@@ -43,6 +43,7 @@ __all__ = [
     "BlockDecoder",
     "Run",
     "StoredBlock",
+    "block_number_of",
     "bookmark_of",
     "encode",
     "encode_runs",
@@ -75,6 +76,14 @@ def bookmark_of(block_number: int) -> bytes:
 def legacy_bookmark_of(block_number: int) -> bytes:
     """Return the bookmark that the original demo client asks for: 9 bytes."""
     return _LEGACY_BOOKMARK_HEAD + block_number.to_bytes(_NUMBER_SIZE, "big")
+
+
+def block_number_of(bookmark: bytes) -> int | None:
+    """Return N where a bookmark is `bookmark_of(N)`, else None."""
+    try:
+        return _number_in_bookmark(bookmark)
+    except LayoutError:
+        return None
 
 
 class Run(NamedTuple):

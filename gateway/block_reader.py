@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -58,6 +59,8 @@ class BlockReader:
         set_bytes_max: bytes of items after which an item set, and a batch, is full.
         shared_bytes_max: bytes of messages that are kept for others who come to the same place.
         threads: that read.
+        ensure: raises StoredDataError or DatastreamError where the page of an entry is not what was
+            committed; called in threads, before it is read.
     """
 
     def __init__(
@@ -66,8 +69,11 @@ class BlockReader:
         set_bytes_max: int,
         shared_bytes_max: int = SUBSCRIBE_SHARED_BYTES_MAX,
         threads: int = SUBSCRIBE_READ_THREADS,
+        *,
+        ensure: Callable[[int], None] = lambda number: None,
     ) -> None:
         self._streamer = streamer
+        self._ensure = ensure
         self._set_bytes_max = set_bytes_max
         self._shared_bytes_max = shared_bytes_max
         self._shared: OrderedDict[tuple[Position, int | None], Batch] = OrderedDict()
@@ -142,6 +148,7 @@ class BlockReader:
                 wanted = self._set_bytes_max - messages.size_bytes
                 if wanted <= 0 and not messages.in_item:
                     break
+                self._ensure(entry_number)
                 columns = self._streamer.read_columns(entry_number, max(1, wanted))
                 entry_number += messages.feed_columns(*columns, last_number)
                 if last_number is not None and messages.block_number > last_number:

@@ -58,6 +58,7 @@ class Kind(Enum):
     CERTIFICATE = "certificate"
     CONNECTIONS = "connections"
     MESSAGE_TOO_LONG = "message too long"
+    BAD_PAGE = "bad page"
     BLOCKS_HELD = "blocks held open"
     PROCESSOR = "processor"
 
@@ -161,6 +162,14 @@ ADVICE: Final[dict[Kind, Advice]] = {
         "Messages are refused",
         is_problem=False,
     ),
+    # The chain goes on, and all but the page is served: a node that took itself out of service for it would
+    # have the others do its work, and might be the last one.
+    Kind.BAD_PAGE: Advice(
+        "Nothing, while a peer heals it. Else give the node a peer that has these blocks (peers), or restore "
+        "a backup; and look at the disk (smartctl, dmesg).",
+        "A page is bad",
+        is_problem=False,
+    ),
     Kind.BLOCKS_HELD: Advice(
         "See in the log what it failed: block dropped, block refused. One of yours: look at its line and its "
         "key. A stranger: keep it out with a firewall or client certificates; the chain goes on without it.",
@@ -231,6 +240,8 @@ class Facts:
     """Since a block was acknowledged; None: none was, since the node started."""
     refused_message: str | None = None
     """What message was refused for its length, if one was of late."""
+    bad_pages: tuple[str, ...] = ()
+    """Damaged pages of the stream file, in words."""
     backing_off: tuple[BackedOff, ...] = ()
     """Who failed blocks again and again, and backs off."""
     processor: str | None = None
@@ -317,6 +328,8 @@ def _notes(facts: Facts) -> list[Seen]:
         seen.append((Kind.CONNECTIONS, "; ".join(facts.door)))
     if facts.refused_message is not None:
         seen.append((Kind.MESSAGE_TOO_LONG, facts.refused_message))
+    if facts.bad_pages:
+        seen.append((Kind.BAD_PAGE, "; ".join(facts.bad_pages)))
     if facts.backing_off:
         worst, *others = facts.backing_off
         text = f"{worst.words()}: {worst.level} failed blocks in a row or more, backing off"

@@ -29,7 +29,7 @@ from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from datastream import DataStreamer, Entry
+from datastream import DataStreamer, Entry, PageDamaged
 from datastream.bookmarks import OpenDatabase, bookmarks_folder
 from datastream.disk import Disk, RealDisk
 from datastream.evidence import Evidence
@@ -87,6 +87,7 @@ class Ledger:
     def __init__(self, data_dir: Path, streamer: DataStreamer) -> None:
         self.data_dir = data_dir
         self.streamer = streamer
+        streamer.sums.adopts = False  # a page without a sum gets one when its blocks are proven
         self.first_number: int | None = None
         """The first block that the stream holds; None while it is empty."""
         self.chain = Chain()
@@ -443,7 +444,13 @@ class Ledger:
 
     def _first_block_number(self) -> int:
         """Return the number of the block that the stream begins with, from its second bookmark."""
-        entry = self.streamer.get_entry(1)
+        try:
+            entry = self.streamer.get_entry(1)
+        except PageDamaged:  # all other pages are served
+            with contextlib.suppress(OSError, ValueError, ChainStateError):
+                if (known := read_snapshot(self.data_dir)) is not None:
+                    return known.first_number
+            raise
         if entry.type != BOOKMARK_TYPE or len(entry.data) != len(legacy_bookmark_of(0)):
             raise Fatal(
                 f"stream file {self.data_dir / STREAM_FILE_NAME}, entry 1",

@@ -47,6 +47,10 @@
     sluice_catch_up_targets_given_up_total   blocks that publishers told of and no peer confirmed
     sluice_tls_certificate_end_seconds{setting}  when the certificate of a server ends, Unix time
     sluice_tls_renewal_failed{setting}       1 when its files have changed and cannot be used
+    sluice_bad_pages                         data pages of the stream file that are damaged, and not served
+    sluice_pages_healed_total                damaged pages that were made good again
+    sluice_scrubbed_bytes_total              bytes of data pages that the scrubber has read from the disk
+    sluice_scrub_pass_end_seconds            when the scrubber last ended a pass, Unix time; 0: never
     sluice_ready                             1 when /readyz says ready
     sluice_verification_mode_info{mode}      always 1; the label tells the mode
 
@@ -155,6 +159,7 @@ class Metrics:
         self._make_standby_metrics()
         self._make_reading_metrics()
         self._make_door_metrics()
+        self._make_page_metrics()
         self.ready = Gauge("sluice_ready", "1 when the node is ready.", registry=registry)
         Info("sluice_verification_mode", "What is checked of a block.", registry=registry).info(
             {"mode": verification_mode}
@@ -278,6 +283,20 @@ class Metrics:
             "sluice_messages_refused",
             "Messages that gRPC refused, by reason.",
             ["reason"],
+            registry=registry,
+        )
+
+    def _make_page_metrics(self) -> None:
+        """Make those of the stream file's data pages."""
+        registry = self.registry
+        self.bad_pages = Gauge("sluice_bad_pages", "Damaged data pages.", registry=registry)
+        self.pages_healed = Counter("sluice_pages_healed", "Pages made good again.", registry=registry)
+        self.scrubbed_bytes = Counter(
+            "sluice_scrubbed_bytes", "Bytes of pages that the scrubber has read.", registry=registry
+        )
+        self.scrub_pass_end = Gauge(
+            "sluice_scrub_pass_end_seconds",
+            "When the scrubber last ended a pass over all pages, Unix time; 0: never.",
             registry=registry,
         )
 

@@ -24,7 +24,7 @@ from functools import partial
 from datastream import StreamServer
 from datastream.descriptors import descriptors_max
 from datastream.disk import Disk
-from datastream.errors import AddressUnavailable
+from datastream.errors import AddressUnavailable, PageDamaged
 from gateway.addresses import Address
 from gateway.admission import Admission
 from gateway.conductor import Conductor
@@ -33,6 +33,7 @@ from gateway.errors import SettingError, StartAbandoned
 from gateway.following import Following
 from gateway.grpc_server import GrpcServer, not_free
 from gateway.hash_process import HashProcess
+from gateway.healing import Healer
 from gateway.http import start_http
 from gateway.in_flight import Lack
 from gateway.known_nodes import KnownNodes
@@ -60,6 +61,7 @@ from gateway.node_rules import (
 from gateway.node_servers import NodeServers
 from gateway.node_service import BlockAccessService, BlockNodeService
 from gateway.own_address import other_nodes
+from gateway.page_blocks import PageBlocks
 from gateway.processor_watch import ProcessorWatch
 from gateway.proof_checks import ProofChecks
 from gateway.proofs import ProofVerifier
@@ -68,6 +70,7 @@ from gateway.race import Arbiter
 from gateway.refused_messages import RefusedMessages
 from gateway.role_keeper import RoleKeeper
 from gateway.roles import Phase, RoleRecord
+from gateway.scrub import Scrubber
 from gateway.settings import Settings
 from gateway.standby_gate import StandbyGate
 from gateway.standby_watch import StandbyWatch
@@ -120,6 +123,8 @@ class Node:
         # What follows is made in this order while the node starts.
         self.ledger: Ledger
         self._peers: list[str]  # the nodes of `settings.peers` that are not this one
+        self._page_blocks: PageBlocks
+        self._healer: Healer
         self._checks: ProofChecks
         self._lack: str | None = None  # why the last block cannot be checked
         self.conductor: Conductor
@@ -208,12 +213,14 @@ class Node:
         await self._make_checks()
         self._make_conductor()
         self._make_following()
+        self._make_healer()
         self._make_keeper()
         self._make_subscribe_service()
         self._make_tcp_server()
         self._make_account()
         self.http_address = await self._start_http()
         self.tcp_address = await self._start_tcp()
+        self._watch_pages()
         # Once warm, they take no core from the first blocks.
         await asyncio.gather(*(process.started() for process in self._hash_processes))
         await self._start_grpc()
@@ -276,6 +283,31 @@ class Node:
             instance=self._instance,
         )
 
+    def _make_healer(self) -> None:
+        """Make what looks after damaged pages; it begins with the servers."""
+        settings = self.settings
+        self._page_blocks = PageBlocks(self.ledger)
+        self._healer = Healer(
+            *(self.ledger, self._page_blocks, self._peers, self.metrics),
+            message_bytes_max=max(settings.grpc_max_message_bytes, MESSAGE_BYTES_DEFAULT),
+            stall_seconds=settings.catchup_stall_seconds,
+            tls=peer_tls(settings),
+        )
+        self._cleanup.callback(self._healer.close)
+
+    def _watch_pages(self) -> None:
+        """Scrub and heal from now on."""
+        works = [self._healer.run()]
+        pace = self.settings.scrub_bytes_per_second
+        if pace:
+            scrubber = Scrubber(self.ledger, self._page_blocks, self.metrics, pace)
+            self._cleanup.callback(scrubber.close)
+            works.append(scrubber.run())
+        for work in works:
+            task = asyncio.ensure_future(work)
+            task.add_done_callback(_on_watch_done)
+            self._cleanup.callback(task.cancel)
+
     def _make_keeper(self) -> None:
         settings, peers = self.settings, self._peers
         self.keeper = RoleKeeper(
@@ -320,7 +352,11 @@ class Node:
                 "no ledger key: the ledger id that block 0 publishes will be believed, whatever it is",
                 extra=fields(pin_it_with="--ledger-key tss:id=HEX"),
             )
-        last_block = await asyncio.to_thread(look_at_last_block, self.ledger, verifier)
+        last_block = None
+        try:
+            last_block = await asyncio.to_thread(look_at_last_block, self.ledger, verifier)
+        except PageDamaged as error:  # its end, which the next block has to fit, was read
+            log.error("the last block cannot be looked at", extra=fields(got=str(error)))
         if last_block is not None:
             self.ledger.learn(last_block.layout)
             self._lack = last_block.lack
@@ -331,7 +367,8 @@ class Node:
     def _make_subscribe_service(self) -> None:
         settings = self.settings
         service = SubscribeService(
-            self.ledger, first_number(settings), self.metrics, subscribe_limits(settings)
+            *(self.ledger, first_number(settings), self.metrics, subscribe_limits(settings)),
+            ensure=self._page_blocks.ensure,
         )
         self._cleanup.callback(service.release)
         self.conductor.on_source_error(
@@ -375,6 +412,7 @@ class Node:
             certificates=self._servers.certificates,
             door_notes=self._servers.door_notes,
             refused_messages=self.refused_messages,
+            healer=self._healer,
             processor=processor,
         )
 
@@ -405,7 +443,7 @@ class Node:
         publishing = self.publish_service = PublishService(
             self.conductor, Admission(admission_limits(settings))
         )
-        self.block_access = BlockAccessService(self.ledger)
+        self.block_access = BlockAccessService(self.ledger, self._page_blocks.ensure_block)
         self._level_service = LevelService(self.ledger, self._instance, self._nodes)
         reading = (self.block_access, self.subscribe_service, self._level_service)
         self._cleanup.push_async_callback(self.keeper.close)  # should an address be taken: what follows ends

@@ -21,6 +21,7 @@ from gateway.addresses import Address
 from gateway.conductor import Conductor
 from gateway.findings import ADVICE, Facts, Finding, FindingBook, look
 from gateway.following import Following
+from gateway.healing import Healer
 from gateway.ledger import Ledger
 from gateway.limits import HEALTH_CHECK_SECONDS
 from gateway.logs import tell_left_out
@@ -49,6 +50,7 @@ class NodeAccount:
         certificates: those of the node's servers, as they come.
         door_notes: what happened at their doors, as they come.
         refused_messages: those that gRPC refused.
+        healer: knows the damaged pages.
         processor: knows whether the node gets enough of it.
     """
 
@@ -67,6 +69,7 @@ class NodeAccount:
         certificates: Sequence[ServerTls],
         door_notes: Sequence[DoorNotes],
         refused_messages: RefusedMessages,
+        healer: Healer,
         processor: ProcessorWatch,
     ) -> None:
         self.metrics = metrics
@@ -82,6 +85,7 @@ class NodeAccount:
         self._certificates = certificates
         self._door_notes = door_notes
         self._refused_messages = refused_messages
+        self._healer = healer
         self._processor = processor
         self._addresses: tuple[tuple[str, str], ...] | None = None
         self._grpc_address = settings.grpc_address
@@ -194,6 +198,7 @@ class NodeAccount:
             lack=in_flight.lack_of(self._conductor.next_to_store),
             stored_seconds=None if acknowledged_at is None else now - acknowledged_at,
             refused_message=self._refused_messages.recent,
+            bad_pages=self._healer.words(),
             backing_off=tuple(arbiter.reputations.backing_off(self._conductor.now_ns())),
             processor=self._processor.words,
         )

@@ -171,8 +171,10 @@ async def ask_status(
 class BlockAccessService:
     """Serves `getBlock`."""
 
-    def __init__(self, ledger: Ledger) -> None:
+    def __init__(self, ledger: Ledger, ensure: Callable[[int], None] = lambda number: None) -> None:
+        """`ensure` raises where a block is not what was committed; called in a thread, before it is read."""
         self._ledger = ledger
+        self._ensure = ensure
         # Other nodes have theirs, whatever strangers ask for and do not take.
         self._of_strangers, self._of_nodes = _Answers(), _Answers()
 
@@ -224,6 +226,7 @@ class BlockAccessService:
 
     def _read(self, number: int) -> bytes:
         """Make the answer with a block that is held; in a thread."""
+        self._ensure(number)
         stored = self._ledger.read_block(number)
         assert stored is not None
         block = block_pb2.Block(items=stored.items)

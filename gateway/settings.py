@@ -568,6 +568,16 @@ class Settings:
         unit="nodes",
     )
 
+    # --- scrub ----------------------------------------------------------------------------------------------
+    scrub_bytes_per_second: int = row(
+        "scrub.bytes_per_second",
+        Size(0, GIB),
+        4 * MIB,
+        "Pace at which everything stored is read from the disk and checked, in turn; 0: not at all. 1 TB "
+        "takes three days.",
+        unit="bytes",
+    )
+
     # --- log ------------------------------------------------------------------------------------------------
     log_level: Literal["debug", "info", "warning", "error"] = row(
         "log.level",

@@ -22,6 +22,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -116,9 +117,10 @@ class _Places:
         limits: SubscribeLimits,
         streams_max: int,
         streams_per_address_max: int,
+        ensure: Callable[[int], None],
         threads: int = SUBSCRIBE_READ_THREADS,
     ) -> None:
-        self.reader = BlockReader(ledger.streamer, limits.item_set_bytes, threads=threads)
+        self.reader = BlockReader(ledger.streamer, limits.item_set_bytes, threads=threads, ensure=ensure)
         # Sending has no pace that could be seen here: who takes nothing is cut off.
         self.shares = MessageShares(
             *(SENDING_BYTES_MAX, SENDING_BYTES_MAX),
@@ -148,17 +150,26 @@ class SubscribeService:
         first_number: where an empty ledger begins; None: with whatever comes.
         metrics: is told of everything.
         limits: the settings.
+        ensure: see `BlockReader`.
     """
 
     def __init__(
-        self, ledger: Ledger, first_number: int | None, metrics: Metrics, limits: SubscribeLimits
+        self,
+        ledger: Ledger,
+        first_number: int | None,
+        metrics: Metrics,
+        limits: SubscribeLimits,
+        *,
+        ensure: Callable[[int], None] = lambda number: None,
     ) -> None:
         self._ledger = ledger
         self._first_number = first_number
         self._metrics = metrics
         self._limits = limits
-        self._strangers = _Places(ledger, limits, limits.streams_max, limits.streams_per_address_max)
-        self._nodes = _Places(ledger, limits, NODE_STREAMS_MAX, NODE_STREAMS_PER_ADDRESS_MAX, threads=1)
+        self._strangers = _Places(ledger, limits, limits.streams_max, limits.streams_per_address_max, ensure)
+        self._nodes = _Places(
+            ledger, limits, NODE_STREAMS_MAX, NODE_STREAMS_PER_ADDRESS_MAX, ensure, threads=1
+        )
         self._waiting: dict[StreamKey, asyncio.Event] = {}
         self._stream_number = 0
         self._streams: set[_Stream] = set()

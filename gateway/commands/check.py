@@ -24,6 +24,7 @@ from gateway.stream_check import BlockCheck
 __all__ = ["command", "stream_file_of"]
 
 _STREAM_FILE_NAME = "datastream.bin"
+_SHOWN_PAGES = 10
 _MARKS = {
     Severity.DAMAGE: "damage    ",
     Severity.FIXABLE: "fixable   ",
@@ -37,7 +38,8 @@ _MARKS = {
 @click.option(
     "--repair",
     is_flag=True,
-    help="Put right what loses nothing committed: make the index of bookmarks anew, zero the tail.",
+    help="Put right what loses nothing committed: make the index of bookmarks and missing checksums anew, "
+    "zero the tail.",
 )
 @click.option(
     "--against",
@@ -170,6 +172,8 @@ def _as_json(
         "entries": result.entry_count,
         "bookmarks": result.bookmark_count,
         "pages": result.page_count,
+        "bad_pages": result.bad_pages,
+        "pages_without_checksum": len(result.unsummed_pages),
         "total_length": header.total_length if header else None,
         "total_entries": header.total_entries if header else None,
         "blocks": blocks.block_count if _holds_blocks(blocks) else None,
@@ -214,4 +218,14 @@ def _print(
         click.echo(
             "Nothing was repaired: committed bytes are damaged. sluice repair says what can be done; or take "
             "the file from another node."
+        )
+    if result.bad_pages:
+        pages = ", ".join(map(str, result.bad_pages[:_SHOWN_PAGES]))
+        more = (
+            f" and {len(result.bad_pages) - _SHOWN_PAGES} more"
+            if len(result.bad_pages) > _SHOWN_PAGES
+            else ""
+        )
+        click.echo(
+            f"Damaged pages: {pages}{more}. A node heals them from a peer that has their blocks: --peer."
         )

@@ -19,9 +19,10 @@ from pathlib import Path
 import plyvel
 import pytest
 
-from datastream.bookmarks import COVERED_KEY, STREAM_KEY, TABLE_KEY
+from datastream.bookmarks import COVERED_KEY, STREAM_KEY, SUM_KEY, TABLE_KEY
 from datastream.errors import CommitFailed, HeaderBehind
-from datastream.layout import DATA_SIZE_MAX, HEADER_PAGE_SIZE, PAGE_SIZE, Entry
+from datastream.layout import DATA_SIZE_MAX, HEADER_PAGE_SIZE, PAGE_SIZE, Entry, page_start
+from datastream.page_sums import sum_of
 from datastream.streamer import DataStreamer
 from tests.datastream.fake_disk import MemoryDisk, PowerLost
 from tests.datastream.streams import Item, add, bookmark, commit, entries, operation
@@ -192,10 +193,14 @@ def check(path: Path, disk: MemoryDisk, run: Run, where: str) -> None:
     database = plyvel.DB(str(path.with_name("s.db")))
     stored = {key: int.from_bytes(value, "big") for key, value in database}
     database.close()
+    sums = {key for key in stored if key.startswith(SUM_KEY)}
+    for key in sums:
+        start = page_start(int.from_bytes(key[-8:], "big"))
+        assert stored[key] == sum_of(bytes(disk.cache[start : start + PAGE_SIZE])), where
     tables = {key for key in stored if key.startswith(TABLE_KEY)}
     assert all(int.from_bytes(key[-8:], "big") < end // PAGE_SIZE for key in tables), where
     expected = {**newest, bookmark(99)[1]: number, COVERED_KEY: number + 2}
-    assert {key: stored[key] for key in stored.keys() - tables - {STREAM_KEY}} == expected, where
+    assert {key: stored[key] for key in stored.keys() - tables - sums - {STREAM_KEY}} == expected, where
 
 
 @pytest.mark.parametrize("how", ["none", "all", "prefix", "sectors"])

@@ -12,7 +12,7 @@ import pytest
 
 from datastream.commands import Command, OnCommandError, encode_command
 from datastream.connection import Connection, ServerContext
-from datastream.layout import HEADER_PAGE_SIZE, Entry, encode_entry
+from datastream.layout import HEADER_PAGE_SIZE, PACKET_ANSWER, Entry, encode_entry, page_start
 from datastream.limits import (
     SEND_BYTES_PER_ROUND,
     SEND_BYTES_PER_TURN,
@@ -25,6 +25,7 @@ from datastream.streamer import DataStreamer
 from tests.datastream.serving import Clock
 from tests.datastream.streams import commit
 
+BAD_FROM_ENTRY = encode_result(3, "Bad from entry")
 OK = encode_result(0, "OK")
 ALREADY_STARTED = encode_result(1, "Already started")
 BIG = tuple((1, bytes([number]) * 100_000) for number in range(40))
@@ -234,15 +235,23 @@ def test_a_damaged_page_ends_this_client_only(tmp_path: Path, caplog: pytest.Log
         with DataStreamer.open(path) as streamer:
             commit(streamer, *[(1, b"x" * 600_000)] * 12)
         content = bytearray(path.read_bytes())
-        content[4096 + 600_017] = 9  # what follows the first entry of page 0
+        content[page_start(2) + 600_017] = 9  # what follows the entry of page 2
         path.write_bytes(content)
         with DataStreamer.open(path) as streamer:
             client = Client(streamer)
             await client.send(encode_command(Command.START, 1, 0))
             received = await client.read_all()
-            assert len(received) <= len(OK)  # nothing of the damaged page
+            assert received == OK + b"".join(
+                encode_entry(Entry(1, number, b"x" * 600_000)) for number in range(2)
+            )
             await asyncio.wait_for(client.ended.wait(), 10)
-            assert "found packet type 9 at entry 1, offset 604113" in caplog.text
+            assert "data page 2, entries 2 to 2: found CRC32C" in caplog.text
+            other = Client(streamer)
+            for command in (Command.START, Command.ENTRY):
+                await other.send(encode_command(command, 1, 2))
+                assert await other.read(len(BAD_FROM_ENTRY)) == BAD_FROM_ENTRY
+            await other.send(encode_command(Command.ENTRY, 1, 3))
+            assert (await other.read(len(OK) + 600_017)).startswith(OK + bytes((PACKET_ANSWER,)))
 
     asyncio.run(scenario())
 

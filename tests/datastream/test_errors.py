@@ -68,6 +68,11 @@ CASES: list[tuple[DatastreamError, str]] = [
         "s.bin: entries: found packet type 9 at entry 3, offset 4096, expected packet type 2",
     ),
     (
+        errors.PageDamaged(PATH, 2, 30, 41, "CRC32C 01", "02"),
+        "s.bin: data page 2, entries 30 to 40: found CRC32C 01 at entry 30, offset 2101248, expected 02",
+    ),
+    (errors.PageUnchecked(2), "data page 2: not checked yet"),
+    (
         errors.StreamFileUnavailable(PATH, OSError(13, "Permission denied")),
         "s.bin: cannot open the stream file: Permission denied",
     ),

@@ -295,7 +295,7 @@ def test_an_index_that_cannot_be_read_is_made_anew(path: Path) -> None:
         def __init__(self, below: Any) -> None:
             self.close = below.close
 
-        def iterator(self) -> Any:
+        def iterator(self, **which: bytes) -> Any:
             raise plyvel.CorruptionError("block checksum mismatch")
 
         def get(self, key: bytes) -> bytes:

@@ -77,9 +77,9 @@ def walked_pages(streamer: DataStreamer) -> list[int]:
     walked: list[int] = []
     walk = streamer._file.walk
 
-    def counted(page_number: int) -> PageWalk:
+    def counted(page_number: int, *, is_checked: bool = True) -> PageWalk:
         walked.append(page_number)
-        return walk(page_number)
+        return walk(page_number, is_checked=is_checked)
 
     streamer._file.walk = counted  # type: ignore[method-assign]
     total_length = streamer.committed.total_length

@@ -15,17 +15,19 @@ from datastream.client import StreamClient
 from datastream.errors import (
     AddressUnavailable,
     CommitFailed,
+    ConnectionEnded,
     EntryNotRelayed,
+    PageDamaged,
     StreamContradicts,
     StreamFileUnavailable,
     WrongStreamType,
 )
-from datastream.layout import HEADER_PAGE_SIZE, Entry
+from datastream.layout import HEADER_PAGE_SIZE, Entry, page_start
 from datastream.limits import FollowLimits
 from datastream.relay import Relay
 from datastream.streamer import DataStreamer
 from tests.datastream.masters import Master, Pauses, ScriptedServer
-from tests.datastream.streams import commit, entries, operation
+from tests.datastream.streams import bookmark, commit, entries, operation
 
 ITEMS = [item for number in range(8) for item in operation(number)]
 ENTRIES = entries(*ITEMS)
@@ -310,3 +312,70 @@ def test_cancelled_while_it_opens_its_file(tmp_path: Path, monkeypatch: pytest.M
         patch.setattr(DataStreamer, "open", slowly)
         run(scenario)
     DataStreamer.open(path).close()
+
+
+# --- damaged pages ------------------------------------------------------------------------------------------
+
+
+def damaged_relay(tmp_path: Path) -> tuple[Path, Path]:
+    """Make the files of a master and of a relay that has the same, with a damaged page 1."""
+    master, relay = tmp_path / "m.bin", tmp_path / "r.bin"
+    for path in (master, relay):
+        with DataStreamer.open(path) as streamer:
+            for number in range(35):
+                commit(streamer, bookmark(number), (1, bytes((number,)) * 100_000), flush=True)
+            assert streamer.sums.full_count == 3
+    with relay.open("r+b") as file:
+        file.seek(page_start(1) + 5000)
+        file.write(b"rot")
+    return master, relay
+
+
+def test_a_damaged_page_of_a_relay_is_healed_by_its_master(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        master_path, path = damaged_relay(tmp_path)
+        with DataStreamer.open(master_path) as streamer:
+            async with Master(streamer) as master:
+                relay = Relay([master.address], path, port=0, follow_limits=QUICK)
+                async with running(relay):
+                    await relay.started.wait()
+                    async with StreamClient.connect(*relay.address) as client:
+                        await client.start(0)
+                        with suppress(ConnectionEnded):
+                            async for entry in client.entries():
+                                assert entry == streamer.get_entry(entry.number)
+                    while relay._streamer is None or relay._streamer.sums.bad:  # noqa: ASYNC110
+                        await asyncio.sleep(0.01)
+                    async with StreamClient.connect(*relay.address) as client:
+                        await client.start(0)
+                        async for entry in client.entries():
+                            assert entry == streamer.get_entry(entry.number)
+                            if entry.number == streamer.committed.total_entries - 1:
+                                break
+        assert path.read_bytes() == master_path.read_bytes()
+
+    run(scenario)
+
+
+def test_a_master_with_other_entries_heals_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario() -> None:
+        master_path, path = damaged_relay(tmp_path)
+        before = path.read_bytes()
+        with DataStreamer.open(master_path) as streamer:
+            number = streamer.get_bookmark(bookmark(15)[1]) + 1
+            streamer.update_entry_data(number, 1, bytes(100_000))
+            async with Master(streamer) as master:
+                relay = Relay([("127.0.0.1", 1), master.address], path, port=0, follow_limits=QUICK)
+                async with running(relay):
+                    await relay.started.wait()
+                    assert relay._streamer is not None
+                    with suppress(PageDamaged):
+                        await asyncio.to_thread(relay._streamer.sums.check, 1)
+                    while caplog.text.count("is not healed by") < 2:  # noqa: ASYNC110
+                        await asyncio.sleep(0.01)
+                    assert list(relay._streamer.sums.bad) == [1]
+        assert path.read_bytes() == before
+
+    run(scenario)

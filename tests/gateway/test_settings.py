@@ -51,7 +51,7 @@ def test_units_end_the_names() -> None:
             assert setting.name.endswith("_seconds")
             assert setting.unit == "seconds"
         if isinstance(setting.kind, Size):
-            assert setting.name.endswith("_bytes")
+            assert setting.name.endswith(("_bytes", "bytes_per_second"))
             assert setting.unit == "bytes"
 
 
