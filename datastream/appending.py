@@ -19,7 +19,7 @@ Invariants
     that is surely on disk, and zeros behind them are on disk by `Disk.rewrite`, past the page cache, and no
     page of what is behind the end stays in the cache.
 
-Source: design.md, "Durability and speed"; wire.md 1.
+Source: datastream/README.md, "The steps of a commit"; docs/spec/stream-file.md section 1.
 """
 
 from __future__ import annotations

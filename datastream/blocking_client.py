@@ -7,7 +7,7 @@
 
 A thin shell around `inbox.py`. `blocking_follower.py` reconnects by itself.
 
-Source: wire.md 3 and 4.
+Source: docs/spec/stream-file.md sections 2 and 4.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@
 
 `stop`, from another thread, ends the loop.
 
-Source: wire.md 4; issue 3.
+Source: docs/spec/stream-file.md section 2; datastream/README.md, "Following, and the relay".
 """
 
 from __future__ import annotations

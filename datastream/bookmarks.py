@@ -16,7 +16,7 @@ Invariants
   - A stream that is open for reading only has a copy of the folder, made under shared locks; nothing is
     written to the folder itself.
 
-Source: wire.md 2.
+Source: docs/spec/stream-file.md section 3.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ What the kernel has taken for a client stays as it was, too: an update gives its
 receives of the dropped entries before its connection ends may be zeros, or bytes of those that took their
 place.
 
-Source: wire.md 4; design.md, invariants 2 and 5.
+Source: docs/spec/stream-file.md section 2; datastream/README.md, "Invariants".
 """
 
 from __future__ import annotations

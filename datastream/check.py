@@ -16,7 +16,7 @@ this number.
 
 Nothing is written: the file is opened so that it cannot be, the locks are shared, the index is a copy.
 
-Source: wire.md 1 and 2.
+Source: docs/spec/stream-file.md sections 1 and 3.
 """
 
 from __future__ import annotations

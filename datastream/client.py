@@ -9,7 +9,7 @@
 A thin shell around `inbox.py`. `follower.py` reconnects by itself; `blocking_client.py` has the same verbs
 without asyncio.
 
-Source: wire.md 3 and 4.
+Source: docs/spec/stream-file.md sections 2 and 4.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ its way, so that one client can have at most one answer waiting. It never decide
 
 What the core needs to know of the stream comes from a `StreamView`.
 
-Source: wire.md 3. Cells that the public text leaves open follow the Go server: [go].
+Source: docs/spec/stream-file.md section 4. Cells that the public text leaves open follow the Go server: [go].
 """
 
 from __future__ import annotations

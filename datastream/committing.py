@@ -9,7 +9,7 @@ published: the page index, the bookmarks and the committed view change together,
     interrupted before its publication         taken back                          dropped
     interrupted behind its publication         stands                              dropped, if only begun
 
-Source: wire.md 4; design.md, "Durability and speed".
+Source: docs/spec/stream-file.md section 2; datastream/README.md, "The steps of a commit".
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ look: version, system id and stream type.
 Only committed bytes are read, below the length that each header gave first; so both may be in use. A header
 that gives a length outside its file is refused: nothing can be said of bytes that are not there.
 
-Source: wire.md 1; design.md "What must always hold", 3.
+Source: docs/spec/stream-file.md section 1; docs/spec/block-layout.md.
 """
 
 from __future__ import annotations

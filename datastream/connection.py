@@ -12,7 +12,7 @@ same memory whether it reads or not: of what waits for it, only short answers ar
 One client has the event loop for one turn at most: COMMANDS_PER_TURN, and its part of SEND_BYTES_PER_ROUND.
 
 Runs in the event loop's thread; sockets never block. Protocol decisions are in `commands.py`.
-Source: wire.md 3; design.md, invariant 5.
+Source: docs/spec/stream-file.md section 4; datastream/README.md, "Limits".
 """
 
 from __future__ import annotations

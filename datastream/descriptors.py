@@ -4,7 +4,7 @@ Every client takes one. Without a bound below the limit of the process (`ulimit 
 could take the last one, and then nothing else gets any: no file of LevelDB, no publisher, no log. A new
 descriptor has the lowest free number, so a high number says that few are left, whoever has the others.
 
-Source: design.md invariant 5.
+Source: datastream/README.md, "Limits".
 """
 
 from __future__ import annotations

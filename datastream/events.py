@@ -9,7 +9,7 @@ has fields that we do not know, or is not in the canonical encoding, becomes a `
 The generations are told apart by their bytes, when the caller does not say which it is: the original's
 layouts have exact sizes, and what has such a size is hardly ever a message as well.
 
-Source: wire.md 5.
+Source: docs/spec/stream-file.md section 5.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
     digest of   the header entry with these totals | the first SAMPLE_SIZE bytes of data page 0 as far as
                 total_length | the last SAMPLE_SIZE bytes before total_length, as far as they are on its page
 
-So a file name is all that two streams need to share a folder (wire.md 2), but not all that they need to be
+So a file name is all that two streams need to share a folder, but not all that they need to be
 taken for one another. The totals are those of the entries that are covered: later ones do not change it.
 Not seen is a difference that lies between the two samples, in a stream with the same totals.
 """

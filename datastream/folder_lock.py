@@ -11,7 +11,7 @@ process's `fcntl` locks on it, so a second opener that fails and closes its own 
 first. Shared locks are of the open file description (`file_lock.py`), and need no such care. One to write
 cannot be, as LevelDB's library would meet it in its own process.
 
-Source: wire.md 2, and 8 ("Go's folder of bookmarks").
+Source: docs/spec/stream-file.md section 3.1.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@
 It reconnects by itself, with growing pauses, and goes on with the entry after the last one it handed over.
 A thin shell: `following.py` decides.
 
-Source: wire.md 4; issue 3.
+Source: docs/spec/stream-file.md section 2; datastream/README.md, "Following, and the relay".
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ What comes after a failure:
 Pauses double from `backoff_first_seconds` to `backoff_max_seconds`, less up to a half at random. They begin
 anew when an entry was accepted, or when the stream ran for `steady_seconds`.
 
-Source: wire.md 4, "Client API"; issue 3.
+Source: docs/spec/stream-file.md section 4.6; datastream/README.md, "Following, and the relay".
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """What the header page and the size of a stream file tell: whether it may be opened, and what is committed.
 
-Every refusal of wire.md 1 but the last, that the entries do not lead to the header's totals (`streamfile.py`
-looks at those). The first thing that is wrong names the error; nothing is changed.
+Every refusal of docs/spec/stream-file.md section 1.5 but the last, that the entries do not lead to the
+header's totals (`streamfile.py` looks at those). The first thing that is wrong names the error; nothing is
+changed.
 
-Source: wire.md 1 ("Refuse to open").
+Source: docs/spec/stream-file.md section 1.5.
 """
 
 from __future__ import annotations

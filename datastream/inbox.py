@@ -3,7 +3,7 @@
 The shells (`client.py`, `blocking_client.py`) feed it bytes and take what a verb waits for. While streaming,
 the server takes no command but Stop, and entries come before its Result.
 
-Source: wire.md 3.
+Source: docs/spec/stream-file.md section 4.
 """
 
 from __future__ import annotations

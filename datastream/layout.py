@@ -14,7 +14,7 @@ Invariants
 
 An *offset* counts bytes from the beginning of the file, a *position* bytes from the beginning of a data page.
 
-Source: wire.md 1; zkevm-data-streamer README, "STREAM FILE".
+Source: docs/spec/stream-file.md section 1; zkevm-data-streamer README, "STREAM FILE".
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ ENTRY_HEAD_SIZE = 17
 DATA_SIZE_MAX = PAGE_SIZE - ENTRY_HEAD_SIZE
 BOOKMARK_TYPE = 0xB0
 NOT_FOUND_TYPE = 0xFFFF_FFFF
-"""Entry type of the answer to an Entry or Bookmark command that found nothing (wire.md 3)."""
+"""Entry type of the answer to an Entry or Bookmark command that found nothing (docs/spec/stream-file.md)."""
 U64_MAX = (1 << 64) - 1
 
 PACKET_PADDING = 0
@@ -159,7 +159,7 @@ def encode_header_page(header: StreamHeader) -> bytes:
 
 
 def encode_entry(entry: Entry, packet_type: int = PACKET_DATA) -> bytes:
-    """Return the bytes of an entry as they are in the file, or with another first byte (wire.md 3)."""
+    """Return the bytes of an entry as they are in the file, or with another first byte."""
     head = ENTRY_HEAD.pack(packet_type, ENTRY_HEAD_SIZE + len(entry.data), entry.type, entry.number)
     return head + entry.data
 

@@ -1,6 +1,6 @@
 """Every limit of the data streamer, with its unit, its reason and where it comes from.
 
-`go:` marks the value of the Go reference server (wire.md 3, "Limits of the reference").
+`go:` marks the value of the Go reference server (docs/spec/stream-file.md section 4.5).
 """
 
 from __future__ import annotations
@@ -121,10 +121,10 @@ READ_AHEAD_BYTES = 4_096
 # --- bookmarks -------------------------------------------------------------------------------------------
 
 BOOKMARK_SIZE_MIN = 1
-"""Bytes; an empty bookmark is refused (wire.md 2)."""
+"""Bytes; an empty bookmark is refused (docs/spec/stream-file.md section 3)."""
 
 BOOKMARK_SIZE_MAX = 16
-"""Bytes. go: maxBookmarkLength = 16. Longer keys of the bookmark DB are ours (wire.md 2)."""
+"""Bytes. go: maxBookmarkLength = 16. Longer keys of the bookmark DB are ours (docs/spec/stream-file.md)."""
 
 BOOKMARKS_CHECKED_AT_OPEN_MAX = 16_384
 """Bookmarks of the DB, the first in order of their bytes, that opening compares with the number of entries

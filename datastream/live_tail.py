@@ -6,7 +6,7 @@ for all else a client uses `sendfile`.
 
 Made anew for every round of wake-ups, and gone with it: it holds no more than a few ranges.
 
-Source: design.md, "Durability and speed".
+Source: datastream/README.md, "Limits".
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
 An event equals what its bytes say; numbers are uint64 where not said, hashes and addresses are bytes of any
 length, as on the wire.
 
-Source: wire.md 5.
+Source: docs/spec/stream-file.md section 5.
 """
 
 from __future__ import annotations

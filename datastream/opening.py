@@ -14,7 +14,7 @@
 A new stream: the locks first, then the file, which appears whole. For reading only: the file is opened so
 that it cannot be written, the locks are shared, and the index is a copy in a temporary folder.
 
-Source: wire.md 1 and 2.
+Source: docs/spec/stream-file.md sections 1 and 3.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ padding included, so that a commit is one write. Nothing of them is on disk befo
 
 What may be called when is in `operation_table.py`.
 
-Source: the page rule, wire.md 1.
+Source: docs/spec/stream-file.md section 1.3.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@
 
 *Update* replaces an entry of the open operation; *change* updates or truncates what is committed.
 
-Source: wire.md 4.
+Source: docs/spec/stream-file.md section 2.
 """
 
 from __future__ import annotations

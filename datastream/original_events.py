@@ -8,7 +8,7 @@
                          | u16 fork_id | u8[32] state_root
     0xb0  OriginalBookmark    u8 type (0 L2 block, 1 batch) | u64 number
 
-Source: wire.md 5; zkevm-data-streamer README, "USE CASE: zkEVM SEQUENCER ENTRIES".
+Source: docs/spec/stream-file.md section 5; zkevm-data-streamer README, "USE CASE: zkEVM SEQUENCER ENTRIES".
 """
 
 from __future__ import annotations

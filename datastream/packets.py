@@ -7,7 +7,7 @@
 
 Every packet begins with its type (u8) and its whole length (u32), so one reader cuts them all.
 
-Source: wire.md 3.
+Source: docs/spec/stream-file.md section 4.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@
 A page ends its data in one of three ways: at packet type 0, exactly at the page's end, or, on the last used
 page, at `total_length`. In files that others wrote, what follows packet type 0 may be anything.
 
-Source: wire.md 1.
+Source: docs/spec/stream-file.md section 1.
 """
 
 from __future__ import annotations

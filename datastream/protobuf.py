@@ -8,7 +8,7 @@ The encoder writes the canonical form: fields in the order of their numbers, non
 shortest varints. The decoder also reads what is valid and not canonical; whoever must keep the bytes compares
 what `encode_message` makes of the result.
 
-Source: protobuf.dev, "Encoding"; wire.md 5.
+Source: protobuf.dev, "Encoding"; docs/spec/stream-file.md section 5.
 """
 
 from __future__ import annotations

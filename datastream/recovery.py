@@ -8,7 +8,7 @@ Facts are computed once into five enums, then `RECOVERY` answers; exactly one ro
     update  did a crash interrupt an update in place
     access  may the file be written
 
-Source: wire.md 1 ("Refuse to open") and 2; design.md, "Durability and speed".
+Source: docs/spec/stream-file.md sections 1.5 and 3; datastream/README.md, "Opening".
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ master that was truncated is behind until it has grown again, and refused when i
 
 A thin shell around `follower.py`, `streamer.py` and `server.py`.
 
-Source: zkevm-data-streamer README, "STREAM RELAY"; issue 3.
+Source: zkevm-data-streamer README, "STREAM RELAY"; datastream/README.md, "Following, and the relay".
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@
     L2Tx                5 bytes
     EndL2Block          of block N
 
-Source: zkevm-data-streamer README, "DATASTREAM CLI DEMO APP"; wire.md 5.
+Source: zkevm-data-streamer README, "DATASTREAM CLI DEMO APP"; docs/spec/stream-file.md section 5.
 """
 
 from __future__ import annotations

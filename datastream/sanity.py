@@ -10,7 +10,7 @@
 
 The first of each kind is taken as it is. After a finding, the check goes on from what it found.
 
-Source: the demo app's option `--sanitycheck`.
+Source: zkevm-data-streamer README, "DATASTREAM CLI DEMO APP".
 """
 
 from __future__ import annotations

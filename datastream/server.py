@@ -6,7 +6,7 @@
 Runs in one event loop, asyncio's or uvloop's, on raw non-blocking sockets. Commits may come from any thread.
 Each client is a `Connection`; the protocol is in `commands.py`.
 
-Source: wire.md 3.
+Source: docs/spec/stream-file.md section 4.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The data streamer: a stream file and its bookmarks behind the API of wire.md 4.
+"""The data streamer: a stream file and its bookmarks behind the API of docs/spec/stream-file.md section 2.
 
     streamer = DataStreamer.open(Path("datastream.bin"))
     streamer.start_atomic_op()
@@ -13,7 +13,7 @@ Threads: one thread at a time appends and commits; queries may come from any thr
 `operation.py` has the states, `committing.py` the commits, `appending.py` their steps on disk, `updating.py`
 those of an update and of a truncation, `opening.py` those of opening.
 
-Source: wire.md 1, 2, 4; design.md, "What must always hold".
+Source: docs/spec/stream-file.md sections 1, 2 and 3; datastream/README.md, "Invariants".
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class DataStreamer:
         """Open a stream, or create it when there is no file; `RECOVERY` says what is put right.
 
         Args:
-            path: the stream file; its bookmarks are in the folder beside it (wire.md 2).
+            path: the stream file; its bookmarks are in the folder beside it (docs/spec/stream-file.md).
             stream_type: an existing file must have it.
             system_id: of a new file; an existing one keeps its own.
             version: of a new file; an existing one keeps its own.

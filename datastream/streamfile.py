@@ -1,6 +1,6 @@
 """The stream file for readers: what is committed, where each entry lies, and whether entries fit the header.
 
-    inspect_header       every refusal of wire.md 1 but the last (`header_check.py`)
+    inspect_header       every refusal that its header page decides (`header_check.py`)
     StreamFile.load      page heads, the last page (a small file: every page); the last refusal
     StreamFile.*         reading: always of committed bytes, page-wise, from any thread
 

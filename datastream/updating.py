@@ -13,7 +13,7 @@ A truncation is a commit of fewer entries: the header is the commit point. Bookm
 entries point at their newest remaining entry again; that is looked up before, from the end of what remains.
 The index goes first: one that covers more than the header counts says that the header went back.
 
-Source: wire.md 4.
+Source: docs/spec/stream-file.md section 2.
 """
 
 from __future__ import annotations

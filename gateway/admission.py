@@ -16,7 +16,7 @@ Invariants
   - What is admitted is released once; a name or an address without streams is not counted any more.
   - Paces are kept over a reconnection, `MESSAGE_PACES_KEPT` of each kind: to come anew is no way around one.
     Names that nobody vouches for are a kind of their own, so that whoever invents them pushes out no other.
-Source: design.md, "What must always hold", 5.
+Source: docs/protocol.md, "Limits".
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ all together, that has its share gets no further one until some of it was taken.
 Invariants
   - What is taken is given back once; an address without answers is not counted any more.
   - One answer is always possible, however large: the bound is looked at before, not after.
-Source: design.md, "What must always hold", 5.
+Source: docs/protocol.md, "Limits".
 """
 
 from __future__ import annotations

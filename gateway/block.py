@@ -2,7 +2,7 @@
 
 Pure. The message `Block` on the wire and in block files is `repeated bytes items = 1`; reading it and writing
 it again gives the same bytes, or it is refused.
-Source: wire.md section 6.
+Source: docs/spec/wire.md section 3.
 """
 
 from collections.abc import Iterable

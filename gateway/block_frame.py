@@ -9,7 +9,7 @@ refused: a field that is there twice, a timestamp or a footer in another encodin
              start_of_block_state_root_hash = 3 (48 bytes or absent); no other field: only these are hashed
     proof    block = 1 (the header's number) and one of the proofs 2, 3, 4, in canonical encoding; or a proof
              of a later kind
-Source: wire.md section 6, proofs.md sections 2, 3.1 and 6.3.
+Source: docs/spec/wire.md section 3; docs/spec/block-hash.md section 2; docs/spec/proofs.md section 5.3.
 """
 
 import re

@@ -19,7 +19,7 @@ Invariants
     decoder refuses every other.
   - No item's type is taken for a mark: the field numbers 0xb0 and 0xb1 are refused. No block has them, since
     176 and 177 modulo 20 are 16 and 17, which the root hash refuses.
-Source: design.md, "From block to stream"; bookmark forms: wire.md section 5.
+Source: docs/spec/block-layout.md; docs/spec/stream-file.md section 5.
 """
 
 import sys

@@ -12,7 +12,7 @@ the stream in pieces are put together again. Nothing of a block is kept but the 
 The entries are our own, of verified blocks, so only what costs nothing is checked: their order within a
 block, and the numbers in its bookmarks and at its end. What was stored is sent, however long its items are:
 who receives has limits of its own.
-Source: wire.md section 6; design.md "From block to stream".
+Source: docs/spec/wire.md section 3; docs/spec/block-layout.md.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ A shell around `gateway.block_messages`. A `Position` says all there is to know 
 come, so a slow one costs nothing here, and those who are at the same place share one reading: when a block is
 committed, it is read once for all who wait for it.
 
-Source: design.md "Durability and speed".
+Source: gateway/README.md, "From the stream to a subscriber".
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ itself does not come forward. One that only publishers have told of, while no pe
 block, is given up after `CatchUpRules.unconfirmed_ns` (`take_given_up`), and does not become a problem again
 before a block has come: a publisher that is wrong must not keep a node out of service. If it was right, the
 node finds out without it, since it asks its peers again and again, and each publisher that comes tells it.
-Source: publish-block-stream.md "Base Protocol"; wire.md section 6.
+Source: docs/subscribing.md, "Nodes that read from each other"; docs/spec/wire.md section 2.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ is the first of these that there is:
 So the root of the last block is settled by the next one, where no proof has settled it. It depends on the
 blocks up to that one alone: nodes that have the same blocks have the same roots.
 
-Source: wire.md section 7 ("Link"), proofs.md sections 3.4, 3.5 and 4; docs/verification.md.
+Source: docs/spec/block-hash.md sections 3.3 and 4; docs/verification.md.
 """
 
 from collections.abc import Mapping

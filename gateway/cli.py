@@ -200,7 +200,7 @@ def _let_every_character_through() -> None:
 
 
 def _refuse_optimized(asserts_are_on: bool) -> None:
-    """Refuse to run under `python -O`: pair assertions guard what is written to disk (style.md, habit 12)."""
+    """Refuse to run under `python -O`: pair assertions guard what is written to disk."""
     if not asserts_are_on:
         raise Fatal("python -O", got="assertions switched off", expected="to be started without -O")
 

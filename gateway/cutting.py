@@ -12,7 +12,7 @@ each step. After 2 the file is found, with the same bytes, and taken as it is.
 What was cut is a stream file, so all that reads stream files reads it. Its entries are numbered from 0; one
 that begins with a block is a chain that begins with that block.
 
-Source: wire.md 1 and 4.
+Source: docs/spec/stream-file.md sections 1 and 2.
 """
 
 from __future__ import annotations

@@ -268,7 +268,7 @@ class StoredDataError(GatewayError):
 
 
 class LayoutError(StoredDataError):
-    """A sequence of stream entries is not the layout of a block (design.md, "From block to stream")."""
+    """A sequence of stream entries is not the layout of a block (docs/spec/block-layout.md."""
 
 
 class ChainStateError(StoredDataError):

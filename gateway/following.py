@@ -11,7 +11,7 @@ that it is verified and committed in the same way, and races with live publisher
     follow(addresses)      keep level with a peer, for ever
     stop()                 neither; nothing of it is in flight any more
 
-Source: publish-block-stream.md "Base Protocol"; design.md "The node".
+Source: docs/subscribing.md, "Nodes that read from each other"; gateway/README.md, "The role of a node".
 """
 
 from __future__ import annotations

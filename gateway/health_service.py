@@ -8,7 +8,7 @@ has a stream of its own, and what it does not take holds up nobody.
     Watch    the same at once, and again when it has changed; SERVICE_UNKNOWN, for ever, for such a name.
              Ends when the node does, which would wait for it else
 
-Source: grpc/grpc, doc/health-checking.md.
+Source: the gRPC health checking protocol.
 """
 
 from __future__ import annotations

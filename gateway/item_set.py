@@ -4,7 +4,7 @@ Pure. The rules of form (everything else is the arbiter's):
   - an item set has at least one item, and each item is exactly one field of `BlockItem`;
   - a header stands first, once, and its block number can be read;
   - behind a proof come only proofs.
-Source: wire.md section 6; publish-block-stream.md "Base Protocol".
+Source: docs/spec/wire.md section 2.1; docs/protocol.md, "What you send".
 """
 
 from __future__ import annotations

@@ -8,8 +8,8 @@ length-delimited field: tag, length, payload, nothing else.
     ba 01 00              field 23, which needs a tag of two bytes, empty
 
 Tag and length must be in their shortest form: items are hashed and stored as they are, so two encodings
-of the same item would be two different blocks (proofs.md section 3.1).
-Source: wire.md section 6 (field numbers), proofs.md section 2.
+of the same item would be two different blocks (docs/spec/block-hash.md section 2).
+Source: docs/spec/wire.md section 3.
 """
 
 from collections.abc import Iterator, Sequence

@@ -14,7 +14,7 @@ Invariants
     index tells of more than the stream holds, the stream is not opened (`gateway.evidence`).
   - `append`, `begin`, `finish`, `give_up`, `stage`, `commit_staged`, `settle` are called from one thread at a
     time; everything else from any.
-Source: design.md "From block to stream", "Durability and speed".
+Source: docs/spec/block-layout.md; datastream/README.md, "The steps of a commit".
 """
 
 from __future__ import annotations

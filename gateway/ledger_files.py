@@ -10,7 +10,7 @@ A shell. An address book is JSON (`gateway.proofs.address_book`). A publication 
 
 What a node has once it does not change by itself: if these differ, or an id that the operator names is
 another, the node does not start.
-Source: tss.md section 1.1.
+Source: docs/spec/tss.md section 1.1.
 """
 
 from __future__ import annotations

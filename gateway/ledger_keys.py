@@ -11,7 +11,7 @@ Pure: names are read here, files in `gateway.ledger_files`. Each is `kind:value`
 Without any key, `tss:block0` is meant: a fresh node of a TSS network starts with nothing but block 0. With
 keys of other kinds it is not: who names a key does not want one from a publisher. There is one TSS network
 and one address book; a file and an id may be given together, and have to agree.
-Source: design.md, "Verification" and "The commands"; tss.md section 1.1.
+Source: docs/verification.md, "How trust begins"; docs/spec/tss.md section 1.1.
 """
 
 from collections.abc import Iterable

@@ -11,7 +11,7 @@ for each 1 bit of the leaf count:
            0   1   2   3
 
 The root of no leaves is `EMPTY_HASH` = SHA-384 of the single byte 0x00; the root of one leaf is that leaf.
-Source: wire.md section 7, proofs.md section 1.
+Source: docs/spec/block-hash.md section 1.
 """
 
 import hashlib
@@ -34,7 +34,7 @@ __all__ = [
 HASH_SIZE: Final = 48
 """Bytes of a SHA-384 digest."""
 
-_LEAF, _UNARY, _INNER = b"\x00", b"\x01", b"\x02"  # proofs.md section 1
+_LEAF, _UNARY, _INNER = b"\x00", b"\x01", b"\x02"  # docs/spec/block-hash.md section 1
 
 
 def _own_sha384() -> "Callable[[bytes], hashlib._Hash]":

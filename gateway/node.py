@@ -8,7 +8,7 @@ A shell. `gateway.node_run` is the process of `sluice serve` around it; tests an
 
 What a node says of itself is in `gateway.node_account`, its gRPC servers are in `gateway.node_servers`.
 
-Source: design.md "The node".
+Source: docs/operations.md, "Run a node".
 """
 
 from __future__ import annotations

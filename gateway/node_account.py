@@ -7,7 +7,7 @@ A shell: it asks the rooms of the node, reads the clock, and decides nothing; wh
     status       the page and /status.json, not before the node has started
     facts        beside the blocks in serverStatus, for `sluice status`
 
-Source: design.md "The node".
+Source: docs/operations.md, "Watch it".
 """
 
 from __future__ import annotations

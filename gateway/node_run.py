@@ -6,7 +6,7 @@ A shell: signals, the collector of garbage, and the exit status.
                                still opening its stream does not open it to the end
     the node is broken         the same, exit status 1
 
-Source: design.md "The node".
+Source: docs/operations.md, "Run a node".
 """
 
 from __future__ import annotations

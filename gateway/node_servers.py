@@ -6,7 +6,7 @@ A shell around `gateway.grpc_server`. Every address has a server of its own:
     subscriber.address   subscribe, blocks, levels for standbys; status, health, reflection
     control.address      what changes the role of the node, and nothing else
 
-Source: design.md "The node".
+Source: docs/operations.md, "Run a node".
 """
 
 from __future__ import annotations

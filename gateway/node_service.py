@@ -5,7 +5,7 @@ A shell around the ledger; reads run in a thread. Both serve committed blocks on
 `sluice status` asks for more than the protocol has: with the request's metadata `sluice-status: N` the answer
 to `serverStatus` carries trailing metadata of the same name, a JSON object of the node's `facts` and the root
 hash of block N (null where it does not hold that). Other clients see nothing of it.
-Source: wire.md section 6.
+Source: docs/spec/wire.md section 2.3.
 """
 
 from __future__ import annotations

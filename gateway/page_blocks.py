@@ -14,7 +14,7 @@ the node started.
 `PageBuilder` lays blocks out as the ledger does: the same blocks are the same bytes, so that a page can be
 made from what a peer has.
 
-Source: design.md, "What must always hold", 3; wire.md section 7.
+Source: datastream/README.md, "Invariants"; docs/spec/block-hash.md.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ by side, and the first that comes to an end says how the attempt ended:
     poll     (when followed live) the peer's status, which says whether it has more; and that of others, where
              it is silent, does not answer, or is a standby
 
-Source: publish-block-stream.md "Base Protocol"; wire.md section 6.
+Source: docs/subscribing.md, "Nodes that read from each other"; docs/spec/wire.md section 2.2.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ refused with the status UNAVAILABLE.
 When the node ends a stream, its other side is drained for a while, not reset, so that the publisher reads the
 answer before the connection's end. One that does not read its responses is told so with gRPC's status; one
 that does not read that either has its connection cut.
-Source: wire.md section 6; publish-block-stream.md.
+Source: docs/spec/wire.md section 2.1; docs/protocol.md.
 """
 
 from __future__ import annotations

@@ -12,8 +12,7 @@ Four tables:
     BlockState x BlockEvent     the life of one attempt at a block
     Failure -> Consequence      what its winner hears, and whether it may win the block again
 
-Source: publish-block-stream.md ("Base Protocol", "Multiple Publisher Extension", "Error Handling");
-wire.md section 6.
+Source: docs/protocol.md, "The node's tables"; docs/spec/wire.md section 2.1.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ __all__ = [
 
 
 class EndStatus(Enum):
-    """EndOfStream.Code (wire.md section 6). The node ends a publisher's stream with one of these."""
+    """EndOfStream.Code (docs/spec/wire.md). The node ends a publisher's stream with one of these."""
 
     SUCCESS = 1
     INVALID_REQUEST = 2

@@ -14,7 +14,7 @@ Invariants
     does not come back as a second active node. One that is resumed is remembered as active.
   - A hold that runs out is a resume: a failover command that dies leaves no network without an active node.
   - A node is drained for one failover at a time: two successors would be two active nodes.
-Source: design.md "The node".
+Source: gateway/README.md, "The role of a node".
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ Invariants
   - A call of `add` that raises leaves the hasher as it was.
   - `root_hash` depends on the items alone, never on how they were cut into calls of `add`.
   - No state is tied to a thread: calls may come from different threads, one after the other.
-Source: wire.md section 7, proofs.md sections 3.1 to 3.4.
+Source: docs/spec/block-hash.md sections 2 and 3.
 """
 
 from collections.abc import Mapping, Sequence
@@ -74,7 +74,7 @@ RootLayout = Literal["auto", 8, 16]
 """Setting `verification.root_layout`: the layout that blocks have; `auto` goes by the header's version."""
 
 HAPI_MINOR_LAYOUT_16: Final = 78
-"""The first minor HAPI version whose blocks are taken for layout 16 by `auto` (proofs.md section 3.4)."""
+"""The first minor HAPI version whose blocks are taken for layout 16 by `auto` (docs/spec/block-hash.md)."""
 
 CONSENSUS_HEADERS, INPUTS, OUTPUTS, STATE_CHANGES, TRACE_DATA, EXTENSION_0 = range(6)
 SUBTREE_COUNT: Final = EXTENSION_0 + 8
@@ -110,7 +110,7 @@ _BODY_KINDS: Final = frozenset(_SUBTREE_OF_KIND) - {ItemKind.BLOCK_HEADER, ItemK
 _FEW_ITEMS: Final = 16
 # The root of eight empty subtrees: the right half of layout 16 in every block so far, cf7e7647f57807….
 _EMPTY_EXTENSION_HALF: Final = tree_root([EMPTY_HASH] * 8)
-# What an absent state root counts as in layout 8 (proofs.md section 3.3); layout 16 takes EMPTY_HASH (3.2).
+# What an absent state root counts as in layout 8 (docs/spec/block-hash.md section 3.2); 16 takes EMPTY_HASH.
 _ABSENT_STATE_LAYOUT_8: Final = bytes(HASH_SIZE)
 
 

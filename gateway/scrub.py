@@ -12,7 +12,7 @@ then, and are not checked again. So a pass costs 0.8 ms of a processor for 1 MiB
 pages without sums 5 to 55.
 
 Where it is is kept in the bookmark folder, and a node that is started again goes on there.
-Source: design.md, "What must always hold".
+Source: datastream/README.md, "Invariants".
 """
 
 from __future__ import annotations

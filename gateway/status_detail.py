@@ -9,7 +9,7 @@ Pure. Block nodes begin with what a peer tells them of the network, so the answe
                                    no usable key, for whose sake a block node would refuse the book
 
 What this node does not know is absent. A plugin, in the reference's words, is a part of this node here.
-Source: block node API, node_service.proto; network API, services/basic_types.proto.
+Source: docs/spec/wire.md section 2.3; HIP-1081.
 """
 
 from __future__ import annotations

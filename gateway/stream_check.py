@@ -6,8 +6,8 @@ A stream that does not begin as a stream of blocks does (`block_layout`) is none
 After a gap or a broken block it goes on with the next block that can be read. The chain is taken up there:
 that block's links are believed, as those of a node that begins in mid-chain.
 
-Source: wire.md section 7; proofs.md sections 3.4 and 3.5; design.md, "From block to stream". Signatures are
-not checked here.
+Source: docs/spec/block-hash.md sections 3.3 and 4; docs/spec/block-layout.md. Signatures are not checked
+here.
 """
 
 from __future__ import annotations

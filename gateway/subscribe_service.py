@@ -14,7 +14,7 @@ until gRPC has taken the message, so a slow subscriber holds one batch, and its 
 has 1 MiB or so, or one longer item; those that are longer share a budget of bytes, and who has to wait for it
 holds nothing. One that takes nothing at all for `subscriber.write_timeout_seconds` has its connection cut,
 since gRPC could end its stream only behind what it does not read.
-Source: wire.md section 6.
+Source: docs/spec/wire.md section 2.2.
 """
 
 from __future__ import annotations

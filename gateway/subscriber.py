@@ -25,7 +25,7 @@ block that it begins with, and L the one before it:
 
 A subscriber is *live* once it has had to wait. A source error ends live ones alone, an orderly shutdown all;
 each gets the block that it is being sent to its end first, a live one all blocks up to L.
-Source: wire.md section 6; publish-block-stream.md "Error Handling".
+Source: docs/spec/wire.md section 2.2; docs/subscribing.md, "From a program".
 """
 
 from __future__ import annotations

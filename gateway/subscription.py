@@ -15,7 +15,7 @@ Invariants
     a wrong block number, items without a header before them, a set that spans blocks, an end of another
     block, a block or a set beyond the limits, a message of no known kind, anything after the status.
   - Nothing else is checked: root hash, links and proofs are for `BlockVerifier` and `Chain`.
-Source: wire.md section 6.
+Source: docs/spec/wire.md section 2.2.
 """
 
 from __future__ import annotations

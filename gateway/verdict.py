@@ -3,7 +3,7 @@
 Pure. Verification never answers with a bare boolean: a block is accepted, or there is one `Refusal` that says
 what was looked at, what was found and what had to be there. The caller adds the block's number and its
 publisher.
-Source: wire.md section 7, proofs.md sections 3 to 7; the kinds follow the reference's verification failures.
+Source: docs/spec/block-hash.md sections 2.1 and 4; docs/spec/proofs.md sections 2, 4 and 5.
 """
 
 from dataclasses import dataclass

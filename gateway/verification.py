@@ -13,7 +13,7 @@ Block 0 of a TSS network brings the ledger data that its own proof, and every la
     no                    none                  its proof is checked with the other keys
 
 The ledger data of an accepted block 0 are in the verdict; to believe them from then on is up to the caller.
-Source: wire.md section 7, proofs.md sections 3.4 and 7, tss.md section 1.1.
+Source: docs/spec/block-hash.md section 3.3; docs/spec/proofs.md section 2; docs/spec/tss.md section 1.1.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ and nothing after it is sent. Proofs are not verified: that needs the network's 
 
 The first block's links are believed, unless it is block 0, whose links are known. A block whose layout is not
 certain has two roots; the next block's link says which one it is.
-Source: wire.md section 7; proofs.md sections 3.4 and 3.5.
+Source: docs/spec/block-hash.md sections 3.3 and 4.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
 
 What a file is compressed with is told by its first bytes. Files are written under a temporary name and then
 renamed, so that a reader never sees half a block.
-Source: wire.md section 6 (`Block {repeated BlockItem items=1}`); RFC 1952 (gzip), RFC 8878 (zstd).
+Source: docs/spec/wire.md section 3; RFC 1952 (gzip), RFC 8878 (zstd).
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ A shell around `gateway.catch_up` (which gateway is tried next) and `gateway.sub
 Where to begin is made a block number before the first subscription, so that a connection that breaks before
 the first block loses none either. What an empty gateway expects may not be what its chain then begins
 with: where it refuses that number, it is asked for its first block.
-Source: wire.md section 6.
+Source: docs/spec/wire.md section 2.2.
 """
 
 from __future__ import annotations

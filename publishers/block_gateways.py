@@ -2,7 +2,7 @@
 
 How far they are comes from `serverStatus`, the blocks from `subscribeBlockStream`. A reader that loses a
 gateway goes on with the next one at the block where it was; after a round of trouble it waits.
-Source: wire.md section 6.
+Source: docs/spec/wire.md section 2.3.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ Four tasks share one machine in one event loop, so nothing is locked:
     ticker   tells the machine the time when it asked to be woken
 
 All decisions are in machine.py; this file has none about block numbers.
-Source: wire.md section 6; design.md, "The house".
+Source: docs/spec/wire.md section 2.1; publishers/README.md.
 """
 
 from __future__ import annotations

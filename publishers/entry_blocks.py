@@ -3,7 +3,7 @@
 Pure. A reader of entries F to E - 1 has most often been cut out of the middle of a block at both ends. It
 passes over the rest of a block that began before F, and goes on beyond E to the end of the block that began
 before E. So readers of neighbouring parts give every block once.
-Source: design.md, "From block to stream".
+Source: docs/spec/block-layout.md.
 """
 
 from __future__ import annotations

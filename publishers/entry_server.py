@@ -2,7 +2,7 @@
 
 Nodes that hold the same blocks have the same entries under the same numbers, so a reader that loses one goes
 on with another where it was.
-Source: wire.md sections 3 and 4.
+Source: docs/spec/stream-file.md sections 2 and 4.
 """
 
 from __future__ import annotations

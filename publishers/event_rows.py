@@ -2,7 +2,7 @@
 
 Pure. Both generations share the columns; what an event does not say is null. An entry of an unknown kind, and
 one with a number above 2^63 - 1, which no column holds, keeps its bytes in `data`.
-Source: wire.md section 5; `datastream/events.py`.
+Source: docs/spec/stream-file.md section 5; `datastream/events.py`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The items that frame a block: header, footer and proof, in canonical encoding.
 
 Pure. Blocks that are made here have layout 16 of the block root.
-Source: wire.md section 6; proofs.md sections 2 and 3.4.
+Source: docs/spec/wire.md section 3; docs/spec/block-hash.md section 3.3.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from gateway.api import block_pb2
 __all__ = ["SECOND_NS", "SIGNATURE_SIZE", "footer_item", "header_item", "proof_item"]
 
 HAPI_MINOR: Final = 78
-"""Layout 16 of the block root (proofs.md section 3.4)."""
+"""Layout 16 of the block root (docs/spec/block-hash.md section 3.3)."""
 SIGNATURE_SIZE: Final = 64
 """Bytes of an Ed25519 signature."""
 SECOND_NS: Final = 1_000_000_000

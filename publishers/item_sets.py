@@ -4,7 +4,7 @@ Pure. A set holds consecutive items of one block, the header first in the first 
 A set ends before the item that would take it over `set_bytes_max`, or over ITEM_SET_ITEMS_MAX items; an item
 larger than a set goes alone.
 
-Source: wire.md section 6 (`BlockItemSet {repeated BlockItem block_items=1}`, message limit).
+Source: docs/spec/wire.md section 2.1.
 """
 
 from __future__ import annotations

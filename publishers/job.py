@@ -7,7 +7,7 @@
 
 The jobs run at once, from threads of the driver, in one session. The gateway takes each block from whoever is
 first and tells the others to skip it. Publishers with gateways of one priority begin with different ones.
-Source: design.md, "Spark"; publish-block-stream.md, "Multiple Publisher Extension".
+Source: docs/spark.md; docs/protocol.md.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ to the three or four hashes on the way from its links to its root, all that the 
                 │        └─ items side = node(node(inputs, outputs), node(state changes, trace data))
                 └─ extension side: layout 16; in layout 8 there is none, and M = unary(core)
 
-Source: wire.md section 7; proofs.md sections 3.2 to 3.5 and 4.
+Source: docs/spec/block-hash.md sections 3 and 4.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ __all__ = ["ChainStart", "LinkPath", "Linker", "Links", "OpenBlock", "open_block
 
 _NO_SIGNATURE: Final = bytes(SIGNATURE_SIZE)
 _HASHED_WHEN_ABSENT: Final = {8: bytes(HASH_SIZE), 16: EMPTY_HASH}
-"""What an absent state root counts as (proofs.md sections 3.2 and 3.3)."""
+"""What an absent state root counts as (docs/spec/block-hash.md sections 3.1 and 3.2)."""
 
 
 @dataclass(frozen=True, slots=True)

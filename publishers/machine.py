@@ -18,7 +18,7 @@ Rules
   - A stream is ended in order: this side says why and which blocks it holds, closes its side, and waits for
     the gateway, but not for ever.
 
-Source: publish-block-stream.md.
+Source: docs/protocol.md.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ method per `Step`.
        │nothing to offer │    └────disconnected────┘  │ the gateway ends it, or we do
        └─────────────────┴──── LEAVING <──────────────┘            ──> FAILED (gave up), STOPPED (user)
 
-Source: publish-block-stream.md, "Base Protocol", "Multiple Publisher Extension", "Error Handling".
+Source: docs/protocol.md, "What the node says, and what to do".
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ depend on how many blocks are made, nor on where one begins.
              state           SHA-384(state before ‖ leaf hashes of the state changes), a stand-in for a
              state tree
 
-Source: wire.md sections 6 and 7; proofs.md sections 3.2, 3.5 and 4.
+Source: docs/spec/wire.md section 3; docs/spec/block-hash.md sections 3.1 and 4.
 """
 
 from __future__ import annotations

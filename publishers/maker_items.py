@@ -3,7 +3,7 @@
 Pure. Shapes and sizes follow real blocks of HAPI 0.78: events with parents, transfers of about 200 bytes,
 topic messages of any size, account creations with an output, the result and the state changes of each
 transaction. Names and numbers of the fields are those of the public HAPI protobufs; only Sluice's tests
-read them. Source: wire.md section 6; proofs.md section 2.
+read them. Source: docs/spec/wire.md section 3.
 """
 
 from __future__ import annotations

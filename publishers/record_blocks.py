@@ -5,7 +5,7 @@ root hash covers and that gateways do not look into. The block has no footer and
 
     header (number, time of the first record) | item, item, … one per record, in order
 
-Source: wire.md sections 6 and 7.
+Source: docs/spec/wire.md section 3; docs/spec/block-hash.md.
 """
 
 from __future__ import annotations

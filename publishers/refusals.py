@@ -10,7 +10,7 @@ once in any case, and the retries of limits.py are made.
 
 A block below the first one of every gateway of the list is stored by none of them: that is final at once.
 
-Source: publish-block-stream.md, "Error Handling".
+Source: docs/protocol.md, "Trying again".
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ partition 3, and `team-3-attempt-1.2` when that task is tried again. All of thes
 
 Spark may run the last batch of a query again, after a crash; it is counted once, as it went the last time. A
 query that is begun anew, with an empty checkpoint, is another one: its batch 0 is added, also to a batch 0.
-Source: design.md, "Spark".
+Source: docs/spark.md.
 """
 
 from __future__ import annotations

@@ -6,8 +6,7 @@ longer with each round trip of trouble. After gateways that ended the stream in 
 while, as the load may be moving from one to the other. The waits themselves are the shell's (limits.py:
 RETRY_…, SOON_…).
 
-Source: publish-block-stream.md, "Error Handling" ("may connect to an alternate Block-Node", "exponential
-backoff").
+Source: docs/protocol.md, "Trying again".
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ Invariants
   - Every stream begins with the oldest block held.
   - An answer to a header from before the stream went back moves nothing.
 
-Source: publish-block-stream.md, "Base Protocol", "Multiple Publisher Extension".
+Source: docs/protocol.md, "What the node says, and what to do".
 """
 
 from __future__ import annotations

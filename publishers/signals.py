@@ -3,7 +3,7 @@
 Pure. Numbers are block numbers; a last block of `None` means that there is none (2^64 - 1 on the wire).
 Times are not in the events: the shell passes `now_ns` with each.
 
-Source: wire.md section 6 (`PublishStreamResponse`, `PublishStreamRequest`).
+Source: docs/spec/wire.md section 2.1.
 """
 
 from __future__ import annotations

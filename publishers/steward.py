@@ -9,7 +9,7 @@
 One JSON object a line, over TCP from each task, so that nothing needs a folder that all machines share. The
 steward helps and is not needed: a task that cannot reach it starts alone and publishes all the same. The
 token keeps strangers out who find the port; it is no secret from those who can read the job's plan.
-Source: design.md, "Spark".
+Source: docs/spark.md.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@
 A data page begins with an entry, whose number is in its head; so a run can be read without what is before it.
 What is committed when the header is read does not change any more; nothing is locked, and nothing beside the
 file itself is looked at.
-Source: wire.md section 1; `datastream/layout.py` shows the format.
+Source: docs/spec/stream-file.md section 1; `datastream/layout.py` shows the format.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ they are; it has no stream open meanwhile, so nothing on the gateway waits for i
     else                                                         wait, as long as heads move, or as no
                                                                  gateway answers: then nobody can go on,
                                                                  and the deadline of publishers counts
-Source: design.md, "Spark".
+Source: docs/spark.md.
 """
 
 from __future__ import annotations

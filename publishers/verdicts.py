@@ -17,7 +17,7 @@ Where no proof signs a block's root hash (record files, mode `hash`), only the n
 it. If they do not fit, either may be the altered one: the next one is refused, and the block after that is a
 new anchor. And the layout that it is taken to have (`gateway.chain`) may not be its own; then that footer
 decides, and the next block's note says which root hash it has.
-Source: proofs.md sections 3.5, 4 and 7.
+Source: docs/spec/block-hash.md section 4; docs/spec/proofs.md section 2.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
 
 A shell around `publishers.verdicts`. Where the keys allow it, the ledger data of a TSS network are taken from
 the source's block 0, once its own proof holds with them; without it TSS proofs are refused.
-Source: tss.md section 1.1.
+Source: docs/spec/tss.md section 1.1.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Each source names its blocks in order of number, without gaps or with them. A block in a file or an archive is
 read by the process that checks it; a block that comes over the network is read here.
-Source: wire.md section 6 (getBlock, serverStatus), sections 3 and 5 (the stream and its bookmarks).
+Source: docs/spec/wire.md section 2.3; docs/spec/stream-file.md sections 3 and 4.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
 
 Nothing is locked and nothing is written. Where a block begins is found by halves over the data pages, so that
 the last blocks of a long chain are as near as the first ones.
-Source: wire.md section 1; design.md, "From block to stream".
+Source: docs/spec/stream-file.md section 1; docs/spec/block-layout.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Between the machine's signals and the messages of `publishBlockStream`.
 
-Pure. Source: wire.md section 6.
+Pure. Source: docs/spec/wire.md section 2.1.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 isort:skip_file
 What every streaming service carries: runs of block items, and the mark that ends a block.
 
-Wire-compatible with package org.hiero.block.api (wire.md section 6). An item is declared as bytes: an
+Wire-compatible with package org.hiero.block.api (docs/spec/wire.md). An item is declared as bytes: an
 embedded message and a bytes field have the same encoding, so items pass through unparsed and unchanged.
 """
 

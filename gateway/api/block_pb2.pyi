@@ -3,7 +3,7 @@
 isort:skip_file
 A block and the items that Sluice looks into: header, footer, proof.
 
-Wire-compatible with package com.hedera.hapi.block.stream (wire.md section 6). Items stay bytes; their
+Wire-compatible with package com.hedera.hapi.block.stream (docs/spec/wire.md). Items stay bytes; their
 field number in BlockItem is their first tag:
   1 header, 2 event header, 3 round header, 4 signed transaction, 5 transaction result,
   6 transaction output, 7 state changes, 8 filtered single item, 9 proof, 10 record file,
@@ -110,7 +110,7 @@ class BlockHeader(_message.Message):
     def software_version(self) -> Global___SemanticVersion: ...
     @_builtins.property
     def block_timestamp(self) -> Global___Timestamp:
-        """Hashed into the block root as the bytes on the wire (wire.md section 7)."""
+        """Hashed into the block root as the bytes on the wire (docs/spec/block-hash.md)."""
 
     def __init__(
         self,

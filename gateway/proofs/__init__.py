@@ -14,7 +14,8 @@ Rules
     cannot check it (`gateway.verdict.FAULTS`). One that is bad goes before one that cannot be checked.
   - A block without a proof of a known kind cannot be checked either.
   - In mode `hash` a proof is there (`BlockHasher` sees to that) and nothing of it is checked.
-Source: design.md, "Verification"; wire.md section 6 (BlockProof); proofs.md sections 2 and 7.
+Source: docs/verification.md, "What is checked"; docs/spec/wire.md section 3; docs/spec/proofs.md sections 1
+and 2.
 """
 
 from collections.abc import Sequence

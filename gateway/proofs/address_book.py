@@ -9,7 +9,7 @@ Pure. The network's address book in the JSON form of its protobuf message:
 
 An entry without a usable key is passed over, as in the reference, but its node counts when it is asked which
 share of the nodes has signed. A number that is there twice, each time with such a key, refuses the book.
-Source: proofs.md section 5.1.
+Source: docs/spec/proofs.md section 4.1.
 """
 
 import json
@@ -28,7 +28,7 @@ __all__ = ["AddressBook", "key_of_entry", "read_address_book", "rsa_key"]
 
 _WHAT: Final = "address book"
 _NODE_ID_MAX: Final = (1 << 31) - 1
-"""The largest int32, the type of `RecordFileSignature.node_id` (proofs.md section 2)."""
+"""The largest int32, the type of `RecordFileSignature.node_id` (docs/spec/proofs.md section 1)."""
 _KEY_BITS_MIN, _KEY_BITS_MAX = 2048, 4096
 """Public networks have keys of 3,072 bits. Shorter ones than these are no longer taken for safe (NIST SP
 800-57 part 1, table 2); with longer ones a signature takes several times as long to verify, with the longest

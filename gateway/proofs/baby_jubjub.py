@@ -12,7 +12,7 @@ Points are affine (x, y) outside of this module; inside, extended coordinates (X
 y = Y/Z, x*y = T/Z, of Hisil, Wong, Carter, Dawson: "Twisted Edwards Curves Revisited" (2008), sections 3.1
 and 3.3. Since 1 is a square in Fq and d is none, their addition has no exceptions, and needs no case for
 equal points or for the identity. Nothing here is secret, so nothing runs in constant time.
-Source: tss.md section 2.4.
+Source: docs/spec/tss.md section 2.4.
 """
 
 from collections.abc import Iterable

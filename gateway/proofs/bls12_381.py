@@ -10,7 +10,7 @@ bytes of a peer. Coordinates are 48 bytes, big-endian:
 
 Accepted is only the one encoding of a point: coordinates below p, on the curve, in the subgroup of order r;
 zeros alone are no point. The reference tests the subgroup and not the curve; no honest signer can tell.
-Source: tss.md sections 2.1 and 2.3; RFC 9380 section 8.8.2 (the suite of `hash_to_g2`).
+Source: docs/spec/tss.md sections 2.1 and 2.3; RFC 9380 section 8.8.2 (the suite of `hash_to_g2`).
 """
 
 from collections.abc import Sequence

@@ -12,8 +12,8 @@ Inside, multiples are in Jacobian coordinates: (X, Y, Z) stands for (X/Z^2, Y/Z^
 
 Invariants
   - A point has one encoding: coordinates below p, no flag but those, nothing beside the flag of infinity.
-Source: tss.md section 6; Hankerson, Menezes and Vanstone, "Guide to Elliptic Curve Cryptography", 3.2.2
-(Jacobian coordinates) and 3.3.3 (joint multiples).
+Source: docs/spec/tss.md section 6; Hankerson, Menezes and Vanstone, "Guide to Elliptic Curve Cryptography",
+3.2.2 (Jacobian coordinates) and 3.3.3 (joint multiples).
 """
 
 from collections.abc import Iterable, Sequence

@@ -10,8 +10,9 @@ Invariants
   - Products are gathered as integers of any size and sign, and reduced once per coefficient: in CPython a
     reduction costs as much as two products of 254 bits.
   - Everything follows from the curve's parameter x by the formulas of Barreto-Naehrig curves and from xi.
-Source: tss.md section 6; Barreto and Naehrig 2005, "Pairing-friendly elliptic curves of prime order"; Granger
-and Scott 2009, "Faster squaring in the cyclotomic subgroup of sixth degree extensions" (`cyclotomic_square`).
+Source: docs/spec/tss.md section 6; Barreto and Naehrig 2005, "Pairing-friendly elliptic curves of prime
+order"; Granger and Scott 2009, "Faster squaring in the cyclotomic subgroup of sixth degree extensions"
+(`cyclotomic_square`).
 """
 
 from typing import Final

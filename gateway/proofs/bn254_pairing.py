@@ -18,7 +18,7 @@ Membership. In the curve's group, psi^2 - t psi + p = 0. For Q in G2, psi(Q) = p
 norm whose greatest common divisor with the order of the curve, q (p - 1 + t), is q (`_LOOP_NORM` below). So a
 point with alpha Q = 0 has q Q = 0, and comparing the end of the loop with -psi^3(Q) is the whole check.
 
-Source: tss.md section 6; Vercauteren 2010, "Optimal pairings"; Scott et al. 2009, "On the final
+Source: docs/spec/tss.md section 6; Vercauteren 2010, "Optimal pairings"; Scott et al. 2009, "On the final
 exponentiation for calculating pairings on ordinary elliptic curves" (`final_exponentiation`).
 """
 

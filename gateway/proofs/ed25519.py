@@ -3,7 +3,7 @@
 Pure. `BlockProof.signed_block_proof.block_signature` is 64 bytes, the signature of the 48 bytes of the root
 hash as they are, by one of the ledger's keys. It proves that a holder of such a key signed this root, and so
 every item, the time and both links; it does not prove that more than one did.
-Source: design.md, "Verification"; RFC 8032 section 5.1.
+Source: docs/verification.md, "What is checked"; RFC 8032 section 5.1.
 """
 
 from collections.abc import Iterable

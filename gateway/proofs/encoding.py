@@ -5,7 +5,7 @@ nothing may be left. Integers are little-endian unless a name says `be`:
 
     scalar of a prime field    32 bytes LE (48 BE for coordinates of BLS12-381), below the modulus
     count of a vector          u64 LE, then so many elements
-Source: tss.md sections 2.1 (Fr), 2.4 (scalar), 3, 5 and 6 (Fr, Vec).
+Source: docs/spec/tss.md sections 2.1 (Fr), 2.4 (scalar), 3, 5 and 6 (Fr, Vec).
 """
 
 from typing import Final

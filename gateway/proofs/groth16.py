@@ -9,8 +9,8 @@ What stays is computed once: e(alpha, beta), the lines of gamma and delta, and t
 check is three Miller loops, e(A, B) e(-I, gamma) e(-C, delta), against a constant of GT. The loops are handed
 out as pairs (`groth16_pairs`), so that a caller can add further equations to the same product.
 A proof is not unique: (s A, B/s, C) holds where (A, B, C) does. It is knowledge that is proven, no author.
-Source: tss.md sections 6.1 and 6.3 (step 5); Groth 2016, "On the size of pairing-based non-interactive
-arguments", section 3.2.
+Source: docs/spec/tss.md sections 6.1 and 6.3 (step 5); Groth 2016, "On the size of pairing-based
+non-interactive arguments", section 3.2.
 """
 
 from collections.abc import Sequence

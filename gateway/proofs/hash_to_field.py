@@ -17,7 +17,7 @@ that are hashed, is as long as one element's share of the output, not as a block
     BLS12-381 base field             381     64    coincides with the RFC
 
 With several elements Z_pad still has the L bytes of one.
-Source: tss.md section 2.2; RFC 9380 sections 5.2 and 5.3.1.
+Source: docs/spec/tss.md section 2.2; RFC 9380 sections 5.2 and 5.3.1.
 """
 
 from hashlib import sha256

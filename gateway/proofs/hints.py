@@ -23,7 +23,7 @@ Only asig depends on the message. All else of PI is a statement about who signed
 same members sign: `split` and `check_message` are for who remembers statements that hold. Signatures that
 wait together are cheaper together: `hold_together` takes one product for all of them, in which pairings with
 the points of a common key are shared.
-Source: tss.md sections 3 and 4.
+Source: docs/spec/tss.md sections 3 and 4.
 """
 
 from collections.abc import Callable, Iterator, Sequence

@@ -10,8 +10,8 @@ Several openings share h and bh, so with a weight r for each they are one equati
 
 which holds for wrong openings with a chance of 2^-128 if the weights are 128 random bits that nobody knew
 when the openings were made.
-Source: tss.md section 6.3 (step 6); Kate, Zaverucha and Goldberg 2010, "Constant-size commitments to
-polynomials and their applications", section 3.3.
+Source: docs/spec/tss.md section 6.3 (step 6); Kate, Zaverucha and Goldberg 2010, "Constant-size commitments
+to polynomials and their applications", section 3.3.
 """
 
 from collections.abc import Sequence

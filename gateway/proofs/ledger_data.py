@@ -16,7 +16,7 @@ A publication is believed only after two checks, in `refusal_of`:
 
 The hash does not cover the WRAPS key: a node that must not believe that of anybody takes the publication from
 a file. Keys of nodes that have none are the sentinel key, whose secret nobody knows.
-Source: tss.md sections 1.1, 5.1 and 7.
+Source: docs/spec/tss.md sections 1.1, 5.1 and 7.
 """
 
 from collections.abc import Iterable, Sequence

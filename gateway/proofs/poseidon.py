@@ -11,8 +11,8 @@ with the parameters above, as the authors of Poseidon define it, once, when they
 
 The sponge takes up to 4 elements at a time and gives lane 1. It has no padding: what is hashed has a fixed
 length, or a prefix that says it.
-Source: tss.md section 2.5; Grassi et al.: "Poseidon: A New Hash Function for Zero-Knowledge Proof Systems"
-(2021), section 2.3 and appendices E and F.
+Source: docs/spec/tss.md section 2.5; Grassi et al.: "Poseidon: A New Hash Function for Zero-Knowledge Proof
+Systems" (2021), section 2.3 and appendices E and F.
 """
 
 from collections.abc import Iterator, Sequence

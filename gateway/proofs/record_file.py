@@ -17,7 +17,7 @@ It holds if more nodes count than `threshold` of the address book: by default st
 would hold with the nodes whose keys are not here, it is the address book that lacks them.
 It signs the contents, not the block root: header, footer, creation time, sidecars and amendments are fixed
 only by the next block's link. So what both the file and the block say must agree (`_check_agreement`).
-Source: proofs.md section 5; RFC 8017 section 8.2.
+Source: docs/spec/proofs.md section 4; RFC 8017 section 8.2.
 """
 
 import hashlib
@@ -47,19 +47,19 @@ __all__ = [
 ]
 
 DEFAULT_THRESHOLD: Final = Fraction(1, 3)
-"""Share of the address book's nodes that is not enough (proofs.md section 5.3)."""
+"""Share of the address book's nodes that is not enough (docs/spec/proofs.md section 4.3)."""
 
 VERSION: Final = 6
-"""The version of record files whose signatures are known (proofs.md sections 5.2 and 5.3)."""
+"""The version of record files whose signatures are known (docs/spec/proofs.md sections 4.2 and 4.3)."""
 
 _WHAT: Final = "record-file proof"
-_INT32_MAX: Final = (1 << 31) - 1  # node_id is an int32 (proofs.md section 2)
+_INT32_MAX: Final = (1 << 31) - 1  # node_id is an int32 (docs/spec/proofs.md section 1)
 _PADDING: Final = PKCS1v15()
 _HASH: Final = SHA384()
 _HASH_OBJECT_HEAD: Final = bytes([0x08, 1, 0x10, HASH_SIZE, 0x1A, HASH_SIZE])
-"""A HashObject up to its hash: algorithm 1 (SHA-384), length 48, hash of 48 bytes (section 2)."""
+"""A HashObject up to its hash: algorithm 1 (SHA-384), length 48, hash of 48 bytes (docs/spec/proofs.md)."""
 _FIRST_RUNNING_HASH: Final = bytes(HASH_SIZE)
-"""Running hash before the first block (section 5.4)."""
+"""Running hash before the first block (docs/spec/proofs.md section 4.4)."""
 
 _SHOWN_NODES_MAX: Final = 8
 """Node ids that an error shows; a network has some 30."""
@@ -170,7 +170,7 @@ class RecordFileCheck:
 
 
 def signed_payload(contents: bytes) -> bytes:
-    """5.2: what nodes sign for a record file, 48 bytes."""
+    """4.2: what nodes sign for a record file, 48 bytes."""
     digest = hashlib.sha384(VERSION.to_bytes(4, "big"))
     digest.update(contents)
     return digest.digest()
@@ -232,7 +232,7 @@ def read_record_file(item: bytes) -> RecordFile:
 
 
 def _check_agreement(record_file: RecordFile, summary: BlockSummary) -> None:
-    """Refuse a block whose header says something else than the signed contents (proofs.md section 5.4)."""
+    """Refuse a block whose header says something else than the signed contents (docs/spec/proofs.md)."""
     version = next(
         bytes_of(field.value) for field in fields_of(payload_of(summary.header)) if field.number == 1
     )

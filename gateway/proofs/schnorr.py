@@ -16,7 +16,7 @@ key A, under which there is one signature. At least half of the book's weight ha
 
 The proofs of knowledge, checked once for an address book, keep a member from choosing a key that cancels the
 keys of others. Stricter than the reference: a bit for no member, and a book without weight, are refused.
-Source: tss.md section 5.
+Source: docs/spec/tss.md section 5.
 """
 
 from collections.abc import Sequence

@@ -18,10 +18,10 @@ begin with block k itself and the u is implied. `_general_walk` takes C, B, chan
 paths by way of the tree of all block hashes, and any number of paths with joins anywhere; `_form_a_walk`
 takes A.
 
-Strict, where the reference is not (proofs.md section 6.3): one encoding for each message, without fields that
-are unknown or there twice; hashes of 48 bytes; the end of a path is -1; a time that is a canonical Timestamp;
-and a proof of three paths has one of each kind.
-Source: proofs.md section 6; the state machine of section 6.2 is `_general_walk`.
+Strict, where the reference is not (docs/spec/proofs.md section 5.3): one encoding for each message, without
+fields that are unknown or there twice; hashes of 48 bytes; the end of a path is -1; a time that is a
+canonical Timestamp; and a proof of three paths has one of each kind.
+Source: docs/spec/proofs.md section 5 (5.2 is `_general_walk`).
 """
 
 from collections.abc import Callable, Sequence
@@ -40,11 +40,11 @@ from gateway.verdict import Refusal, RefusalKind
 __all__ = ["MerklePath", "Sibling", "SiblingCount", "StateProof", "StateProofCheck", "read_state_proof"]
 
 PATHS_MIN: Final = 3
-"""Paths that a proof has at least (proofs.md section 6.2)."""
+"""Paths that a proof has at least (docs/spec/proofs.md section 5.2)."""
 END_OF_PATHS: Final = 0xFFFF_FFFF
-"""`next_path_index` of the path that ends with the signed root: -1 in 32 bits (section 6.1)."""
+"""`next_path_index` of the path that ends with the signed root: -1 in 32 bits (docs/spec/proofs.md)."""
 HASH, STATE_ITEM_LEAF, BLOCK_ITEM_LEAF, TIMESTAMP_LEAF = 3, 4, 5, 6
-"""Field numbers of a path's content (section 2)."""
+"""Field numbers of a path's content (docs/spec/proofs.md section 1)."""
 
 _PATH_NAMES: Final = {
     1: "siblings",

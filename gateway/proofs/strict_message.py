@@ -3,7 +3,7 @@
 Pure. No hash covers the bytes of a proof, so whatever a tolerant parser takes for the same message would be
 another block with the same root. Accepted are the fields that are known, in rising numbers, each once unless
 it is repeated, with varints in their shortest form.
-Source: proofs.md sections 2 and 6.3.
+Source: docs/spec/proofs.md sections 1 and 5.3.
 """
 
 from collections.abc import Collection, Iterator, Mapping

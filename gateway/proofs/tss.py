@@ -15,7 +15,7 @@ The first does not depend on the block, so a key that was vouched for is remembe
 for the second alone. Of the second, all but asig depends on who signed and not on what, so it is remembered
 too: a network of four has five sets of nodes with enough weight. What is remembered is compared byte by byte,
 or by SHA-384, never by hashArray, which two keys may share.
-Source: tss.md section 1.
+Source: docs/spec/tss.md section 1.
 """
 
 import secrets

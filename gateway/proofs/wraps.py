@@ -19,7 +19,7 @@ with the key; the Groth16 equation has weight 1, the openings random weights.
 
 Strict, where the reference is not: counts of vectors are 2; infinity has one encoding; no point of the key
 that takes part, but IC, is infinity. No honest signer is refused by that.
-Source: tss.md sections 6.1 to 6.3.
+Source: docs/spec/tss.md sections 6.1, 6.2 and 6.3.
 """
 
 import secrets

@@ -26,7 +26,7 @@ is a block number. A damaged file that was changed a moment ago is being written
 an archive has no blocks yet.
 What is checked or hashed here need not be in another process: Spark would carry each block
 to it, through the JVM.
-Source: design.md, "Spark".
+Source: docs/spark.md, "Block files".
 """
 
 from __future__ import annotations

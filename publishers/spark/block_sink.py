@@ -10,7 +10,7 @@ order: the task of a later partition begins to send when the gateways have what 
 Batch: the blocks of a partition are consecutive; a gap or a repetition is an error that names the numbers.
 Streaming: a block that came before is passed over, and before a gap the task waits until a gateway has the
 missing blocks from somebody else.
-Source: design.md, "Spark".
+Source: docs/spark.md, "How blocks get out".
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@
 
 Writing publishes: block_sink.py says what it promises, sink_options.py has the options. Reading subscribes:
 block_subscription.py.
-Source: design.md, "Spark".
+Source: docs/spark.md.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@
 
 The streaming offset is a block number. What `latest` is, is asked once, when a query begins; where a
 gateway has no block then, every block comes after it.
-Source: design.md, "Spark"; wire.md section 6.
+Source: docs/spark.md; docs/spec/wire.md section 2.2.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@
 
 What is wrong with a chain (nothing there, a gap, a number twice, an end that is not there) is said before a
 job starts.
-Source: design.md, "Spark".
+Source: docs/spark.md.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@
 
 A partition of the file is a run of data pages. With decode=blocks it gives the blocks that begin in it.
 The streaming offset is an entry number.
-Source: design.md, "Spark"; wire.md sections 1 to 5.
+Source: docs/spark.md; docs/spec/stream-file.md.
 """
 
 from __future__ import annotations

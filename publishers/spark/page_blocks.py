@@ -5,7 +5,7 @@
 
 A window holds whole blocks. Its layout is checked column by column, as `BlockDecoder` does entry by entry;
 what is not the ordinary case (items in several entries, something that is wrong) is left to the decoder.
-Source: design.md, "From block to stream"; `gateway/block_layout.py` has the layout.
+Source: docs/spec/block-layout.md; `gateway/block_layout.py` has the layout.
 """
 
 from __future__ import annotations

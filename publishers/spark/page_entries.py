@@ -10,7 +10,7 @@ number that an entry of this page can have. They are believed when they are what
 
 Data can hold what looks like a head. Then, and when a page is damaged, it is walked after all, and the walk
 says what is wrong.
-Source: wire.md section 1; `datastream/pages.py` has the walk.
+Source: docs/spec/stream-file.md section 1; `datastream/pages.py` has the walk.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ footers and signatures are made in parallel again. Everything is lazy, no block 
 the result depends on the blocks alone, not on partitions or order. The DataFrame is read twice: once for the
 hashes, once for the footers; `persist()` it if that is expensive, and always if it is not the same each time.
 
-Rows come out in no order. Source: design.md, "Spark".
+Rows come out in no order. Source: docs/spark-prepare.md.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ that is one partition, of whole blocks several (adaptive execution); in which or
 
 The DataFrame is read twice; a source that can leave out columns reads no blocks the first time. Cache a
 DataFrame that is dear to make, or gives other rows the second time.
-Source: design.md, "Spark".
+Source: docs/spark.md.
 """
 
 from __future__ import annotations

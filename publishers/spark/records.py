@@ -12,7 +12,7 @@ records from N times `items_per_block` on; the last one may have fewer.
 
 Bounds only balance the parts: they have no influence on the numbers. Records of the very same time are in one
 part, so a task has to hold their sort; Spark spills. The DataFrame is read several times: `persist()` it if
-that is expensive, and always if it is not the same each time. Source: design.md, "Spark".
+that is expensive, and always if it is not the same each time. Source: docs/spark-prepare.md.
 """
 
 from __future__ import annotations

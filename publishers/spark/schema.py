@@ -13,7 +13,7 @@
     all_blocks_root_hash   BINARY    of the footer, 48 bytes
 
 A source can be asked for some of its columns alone: `spark.read.schema("block_number BIGINT")`.
-Source: design.md, "Spark".
+Source: docs/spark.md.
 """
 
 from __future__ import annotations

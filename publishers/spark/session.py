@@ -3,7 +3,7 @@
 What it sees to: Java 17 or later, and what else is needed (preflight.py); workers with the driver's
 interpreter; a task slot for each racing publisher; small Arrow batches, as a row is a whole block; and quiet:
 Spark's log goes to a file, not between our lines. Under spark-submit there is a JVM already, with settings of
-the user's; they are left alone. Source: design.md, "Spark".
+the user's; they are left alone. Source: docs/spark.md.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@
     too few   any       tried again when a slot is free, but those that wait for it     60 s
                         have them all, and go on only when it has gone on
 
-Source: design.md, "Spark".
+Source: docs/spark.md.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ links are checked.
 The files that keys name are read on the driver; so is block 0 where the keys say that its publication is
 believed, which is why it has to be in the frame then: it is looked for in the whole frame, so for an archive
 without it name a tss:FILE. The workers get what was read.
-Source: proofs.md sections 3.5 and 7, tss.md section 1.1.
+Source: docs/spec/block-hash.md section 4; docs/spec/proofs.md section 2; docs/spec/tss.md section 1.1.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ NODES = address_book_pb2.NodeAddressBook(
 )
 NODES_BYTES = "0a21 22023330 2805 3206080110021803 3a0168 420b 0a047f000001 1050 1a0164 4a016e"
 
-# Each message with all its fields set, and its bytes, spelled out from the numbers of wire.md section 6.
+# Each message with all its fields set, and its bytes, from the numbers of docs/spec/wire.md section 2.
 WIRE: dict[str, tuple[Message, str]] = {
     "BlockItemSet": (
         block_items_pb2.BlockItemSet(block_items=[b"\x0a\x01h", b"\x22\x00"]),

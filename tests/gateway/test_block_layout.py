@@ -122,7 +122,7 @@ def test_without_a_limit_of_bytes_only_an_item_that_is_cut_is_alone() -> None:
 
 
 def plainly(number: int, items: list[bytes]) -> Entries:
-    """The entries of a block behind its bookmarks, as design.md says it: item by item, byte by byte."""
+    """The entries of a block behind its bookmarks, byte by byte, written from docs/spec/block-layout.md."""
     entries = []
     for item in items:
         rest, kind = item, kinds_of([item])[0]

@@ -25,7 +25,7 @@ def hashes(count: int) -> list[bytes]:
 
 
 def defined_root(leaves: list[bytes]) -> bytes:
-    """The root by its recursive definition (proofs.md section 1)."""
+    """The root by its recursive definition (docs/spec/block-hash.md section 1)."""
     if not leaves:
         return EMPTY_HASH
     if len(leaves) == 1:

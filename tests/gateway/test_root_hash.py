@@ -17,7 +17,7 @@ from gateway.merkle import EMPTY_HASH
 from gateway.root_hash import NOT_HASHED, BlockHasher, BlockSummary, RootLayout, subtree_of
 from tests.gateway.blocks import STATE_HASH, body_items, footer_item, header_item, proof_item, summary_of
 
-# Which items go where, said once more in the words of proofs.md section 3.1, to check the tables by.
+# Which items go where, said once more in other words, to check the tables by.
 CATEGORIES = ("C", "I", "O", "S", "X", "E0", "E1", "E2", "E3", "E4", "E5", "E6", "E7")
 CATEGORY_OF_KIND = {1: "O", 2: "C", 3: "C", 4: "I", 5: "O", 6: "O", 7: "S", 10: "O", 11: "X"}
 CATEGORY_OF_REMAINDER = {

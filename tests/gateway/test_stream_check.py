@@ -70,7 +70,7 @@ def in_layouts(layouts: Sequence[Literal[8, 16]], minor: int) -> list[Entries]:
 
 @pytest.mark.parametrize("minor", [77, 78])
 def test_a_chain_whose_versions_do_not_tell_the_layout(minor: int) -> None:
-    """Proofs.md section 3.4: the root that is stored, which a proof signed, says which layout a block has."""
+    """The root that is stored, which a proof signed, says which layout a block has."""
     checker, reports = check(in_layouts([8, 16, 16, 8, 16], minor))
     assert reports == []
     assert checker.block_count == 5

@@ -1,6 +1,6 @@
 """A publisher, readers and a reader of our files that share no code with us (`foreign.py`), on one node.
 
-Requests and answers are bare bytes; what the node must say and write is spelled out from wire.md.
+Requests and answers are bare bytes; what the node must say and write is spelled out from docs/spec.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Chains of every layout, item and mixture of proofs that proofs.md allows and real chains do not show."""
+"""Chains of every layout, item and mixture of proofs that is allowed and that real chains do not show."""
 
 from __future__ import annotations
 
@@ -198,7 +198,7 @@ def test_a_signed_block_with_an_item_that_cannot_be_hashed(kind: int) -> None:
 
 
 def test_an_item_that_is_not_hashed_is_no_part_of_what_is_signed() -> None:
-    """Numbers 0 and 19 modulo 20 (proofs.md section 3.1): the reference takes them, and so do its proofs."""
+    """Numbers 0 and 19 modulo 20 are not hashed, and the reference takes them."""
     good = TWO.block(0, TWO.signed_proof(0))
     for kind in (20, 39):
         items = [good.items[0], field_item(kind, b"x"), *good.items[1:]]

@@ -2,7 +2,7 @@
 
 SLUICE_LONG=1 flips every bit of header and footer of a block of each kind, and one bit of every other item;
 the short run takes a sample. The bits of proofs are flipped in the tests of the proofs. What the proof of a
-record file does not cover (proofs.md section 5.4) is covered by the links alone, and is tried with them.
+record file does not cover (docs/spec/proofs.md section 4.4) is covered by the links alone, and tried too.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def test_both_links_of_the_footer_are_checked(chain: str, field: int) -> None:
 @pytest.mark.parametrize("number", [0, 1])
 def test_what_is_altered_in_a_record_file_block_is_refused_by_it_or_by_the_next(number: int) -> None:
     """Its proof covers the contents of the file; file and header agree; all else is fixed by its root hash,
-    which the next block names (proofs.md section 5.4)."""
+    which the next block names (docs/spec/proofs.md section 4.4)."""
     block, verifier = real.block("record-file-chain", number), verifier_of("record-file-chain")
     following = real.summary("record-file-chain", number + 1)
     roots, covered, named = [real.summary("record-file-chain", at).root_hash for at in range(number)], 0, 0

@@ -279,7 +279,7 @@ def test_the_operator_says_how_many_nodes_sign_a_record_file(
 
 @pytest.mark.parametrize("layout", [8, 16])
 def test_the_operator_says_which_layout_blocks_have(tmp_path: Path, layout: Literal[8, 16]) -> None:
-    """Where no proof is looked at, nothing else decides (proofs.md 3.4); with one, no other is tried."""
+    """Where no proof is looked at, nothing else decides; with one, no other is tried."""
     own_minor = 78 if layout == 8 else 77  # which suggests the other one
     own = MadeChain(NETWORK, [BlockPlan(layout, own_minor)] * 2)
     other = MadeChain(NETWORK, [BlockPlan(8 if layout == 16 else 16, 78)])

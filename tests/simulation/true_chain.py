@@ -65,7 +65,7 @@ class Image:
 
 @cache
 def image_from(first_number: int) -> Image:
-    """Lay the chain out as design.md says ("From block to stream"), without our code for it."""
+    """Lay the chain out as docs/spec/block-layout.md says, without our code for it."""
     data, entry_number = bytearray(), 0
     number_at = {_HEADER_PAGE_SIZE: first_number - 1}
     entries_of = {first_number - 1: 0}

@@ -1,7 +1,7 @@
 """Chains of a made network in every layout, with every kind of item, and signatures only now and then.
 
 Blocks without a signature of their own carry a state proof to the next one that has one, in form C or B by
-the layouts on the way (proofs.md section 6): what real chains show of it is a small part.
+the layouts on the way (docs/spec/proofs.md section 5): what real chains show of it is a small part.
 """
 
 from __future__ import annotations

@@ -377,7 +377,7 @@ def test_malformed_proofs(spoiled: bytes, text: str) -> None:
 
 # --- real blocks --------------------------------------------------------------------------------------------
 
-# First four bytes of the payloads, proofs.md section 5.2.
+# First four bytes of the payloads, docs/spec/proofs.md section 4.2.
 PAYLOADS = ("e2f95e39", "3951a3cf", "78c4c4f0")
 
 
@@ -436,7 +436,7 @@ def altered_bits(proof: bytes) -> list[int]:
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("number", range(3))
 def test_an_altered_bit_can_only_take_a_signer_away(number: int) -> None:
-    """Proofs.md section 5.4: a signature that is said to be of an unknown node is passed over."""
+    """docs/spec/proofs.md section 4.4: a signature that is said to be of an unknown node is passed over."""
     summary = real.summary("record-file-chain", number)
     proof = proof_of(summary.proofs[0]).signed_record_file_proof
     signers = {node_id for node_id, _ in read_record_file_proof(proof)[1]}

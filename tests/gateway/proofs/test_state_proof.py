@@ -187,7 +187,7 @@ def test_form_a_ends_below_the_time_of_the_signed_block() -> None:
 
 
 def test_a_proof_by_way_of_the_tree_of_all_blocks() -> None:
-    """Proofs.md section 6.3: the path of root(1) up the tree of blocks 0 to 5, then up the signed block."""
+    """docs/spec/proofs.md: the path of root(1) up the tree of blocks 0 to 5, then up the signed block."""
     roots = [block.root for block in C_CHAIN]
     all_blocks = tree_root(roots)
     assert all_blocks == inner_hash(tree_root(roots[:4]), tree_root(roots[4:]))
@@ -556,7 +556,7 @@ def test_a_state_proof_of_another_network() -> None:
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize(("name", "number"), [("signed-chain", 3), ("layout-8-chain", 2)])
 def test_no_altered_bit_of_a_state_proof_is_accepted(name: str, number: int) -> None:
-    """Of forms C and A; not even the bits that the reference ignores (proofs.md section 6.3)."""
+    """Of forms C and A; not even the bits that the reference ignores (docs/spec/proofs.md section 5.3)."""
     checker = StateProofCheck(TssCheck(real.ledger(name)).check)
     summary = real.summary(name, number)
     good = state_proof(summary)
