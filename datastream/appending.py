@@ -297,6 +297,11 @@ class Appender:
             self._fail(step, self._file.committed, error)
         self._flushed = new
 
+    @property
+    def flushed(self) -> tuple[int, int]:
+        """The totals that are on disk; after `shorten`, what that was given."""
+        return self._flushed
+
     def note_dropped(self, dropped_end: int) -> None:
         """Remember what a truncation dropped: from `total_length` to `dropped_end`."""
         self._damage = _Damage(dirty_end=dropped_end, header=False, in_doubt=False)
@@ -456,6 +461,7 @@ class Appender:
         self._rewrite_header()
         flushed_end = min(self._flushed[0], kept_end)
         self._rewrite(flushed_end - flushed_end % _BLOCK_SIZE, kept_end)
+        self._disk.fdatasync()
         self._flushed = self._file.totals
 
     def _rewrite_header(self) -> None:
@@ -466,7 +472,7 @@ class Appender:
         self._disk.rewrite(bytes(page), 0)
 
     def _rewrite(self, start: int, end: int) -> None:
-        """Have on disk past the page cache what it holds from `start` to `end`, and zeros behind that.
+        """Have on disk past the page cache what it holds from `start` to `end`, then zeros, flushed next.
 
         Args:
             start: a multiple of a block's size.
@@ -477,7 +483,6 @@ class Appender:
             self._disk.rewrite(data + bytes(-len(data) % _BLOCK_SIZE), offset)
         self._disk.discard(end + -end % _BLOCK_SIZE)
         self._room_end = min(self._room_end, end)
-        self._disk.fdatasync()
 
     def _zero(self, start: int, end: int) -> None:
         """Make the bytes from `start` to `end`, which are past `total_length`, zero again.

@@ -242,6 +242,11 @@ class BookmarkIndex:
         return self._get_value(STREAM_KEY)
 
     @property
+    def was_opened_by_another(self) -> bool:
+        """Whether a Go program had the DB open since we did: what it covers need not be so any more."""
+        return self._lock.was_opened_by_go
+
+    @property
     def update_record(self) -> bytes | None:
         """The record of an update in place that was not finished."""
         return self._get_value(UPDATE_KEY)

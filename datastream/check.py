@@ -5,8 +5,9 @@ again at the next data page, which begins with an entry.
 
     severity   meaning
     DAMAGE     committed bytes are not what they should be; nothing here can bring them back
-    FIXABLE    the tail, the index, or bytes that only the page cache still has: `repair` puts it right and
-               loses nothing committed
+    FIXABLE    the index, or bytes that only the page cache still has: `repair` puts it right and loses
+               nothing committed
+    UNFINISHED what an interrupted program leaves, as a kill in a commit does: the next opening puts it right
     NOTE       allowed, and worth knowing
 
 Bookmarks are compared without holding them in memory: every bookmark entry of the stream must be in the
@@ -22,7 +23,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
 from typing import Protocol
@@ -46,6 +47,7 @@ from datastream.layout import (
     PACKET_HEADER,
     PACKET_PADDING,
     PAGE_SIZE,
+    U64_MAX,
     Entry,
     StreamHeader,
     decode_header,
@@ -68,6 +70,7 @@ class Severity(Enum):
 
     DAMAGE = "damage"
     FIXABLE = "fixable"
+    UNFINISHED = "unfinished"
     NOTE = "note"
 
 
@@ -123,7 +126,7 @@ class CheckResult:
 
     @property
     def is_sound(self) -> bool:
-        """Whether nothing but notes was found."""
+        """Whether nothing was found but notes, and what opening puts right."""
         return not (self.counts[Severity.DAMAGE] or self.counts[Severity.FIXABLE])
 
     def add(
@@ -192,8 +195,8 @@ def _open_index(path: Path, result: CheckResult) -> BookmarkIndex | None:
 # --- memory and disk -------------------------------------------------------------------------------------
 
 
-def _compare_with_disk(disk: RealDisk, size: int, offset: int, result: CheckResult) -> None:
-    """Report what the page cache holds and the disk does not: all else that is looked at comes from the cache.
+def _compare_with_disk(disk: Disk, size: int, offset: int, result: CheckResult) -> None:
+    """Report what the page cache holds and the disk does not: all else that is looked at comes from there.
 
     A flush that failed leaves such bytes; they are lost with the next start of the machine.
     """
@@ -402,12 +405,19 @@ class _Walk:
             )
             if covered is None:
                 result.add(Severity.NOTE, "the index does not say what it covers, as another program's does")
+            elif covered > total_entries and self._knows_more(index, fingerprint):
+                what = (
+                    f"the index covers {covered} entries of this stream, the header counts {total_entries}: "
+                    "the header went back, or the file is older than its index (sluice repair)"
+                )
+                result.add(Severity.DAMAGE, what, offset=HEADER_OFFSET)
             elif is_foreign and not result.counts[Severity.DAMAGE]:  # damage would explain it
                 what = "the index is of another stream, or of other entries"
                 result.add(Severity.FIXABLE, what)
             elif covered != total_entries:
                 what = f"the index covers {covered} entries, the stream has {total_entries}"
-                result.add(Severity.FIXABLE, what)
+                is_behind = covered < total_entries
+                result.add(Severity.UNFINISHED if is_behind else Severity.FIXABLE, what)
             for bookmark, number in index.items():
                 place, bit = number >> 3, 1 << (number & 7)
                 if place < len(self._met) and self._met[place] & bit:
@@ -416,9 +426,18 @@ class _Walk:
                     what = f"the index has bookmark {bookmark.hex()} here, which is not or not alone right"
                     result.add(Severity.FIXABLE, what, number=number)
             if record_for(index.update_record, self._header, self._disk) is not None:
-                result.add(Severity.FIXABLE, "an update of an entry was interrupted; opening finishes it")
+                result.add(Severity.UNFINISHED, "an update of an entry was interrupted; opening finishes it")
         except BookmarksUnavailable as error:
             result.add(Severity.FIXABLE, str(error))
+
+    def _knows_more(self, index: BookmarkIndex, fingerprint: bytes | None) -> bool:
+        """Return whether an index that is ahead of the header is of this stream (`evidence.py`)."""
+        if index.was_opened_by_another:
+            return False
+        size = self._disk.size()
+        whole = replace(self._header, total_length=size, total_entries=U64_MAX)
+        holds_it = fingerprint is not None and is_of_stream(fingerprint, whole, self._disk.pread)
+        return holds_it or any(self._met)
 
 
 def _check_tail(disk: Disk, header: StreamHeader, result: CheckResult) -> None:
@@ -428,7 +447,8 @@ def _check_tail(disk: Disk, header: StreamHeader, result: CheckResult) -> None:
         data = disk.pread(min(PAGE_SIZE, size - offset), offset)
         if data.count(0) != len(data):
             first = offset + len(data) - len(data.lstrip(b"\0"))
-            result.add(Severity.FIXABLE, "what lies past the end of the stream is not zero", offset=first)
+            what = "what lies past the end of the stream is not zero, as of a commit that was not finished"
+            result.add(Severity.UNFINISHED, what, offset=first)
             return
         offset += len(data)
 
@@ -448,7 +468,8 @@ def repair_stream(path: Path, result: CheckResult) -> list[str]:
         StreamInUse: somebody has the stream open.
         DatastreamError: it cannot be opened or written.
     """
-    if result.header is None or result.counts[Severity.DAMAGE] or result.is_sound:
+    to_do = result.counts[Severity.FIXABLE] + result.counts[Severity.UNFINISHED]
+    if result.header is None or result.counts[Severity.DAMAGE] or not to_do:
         return []
     wipe = any(
         finding.severity is Severity.FIXABLE and "index" in finding.what for finding in result.findings
@@ -473,6 +494,8 @@ def repair_stream(path: Path, result: CheckResult) -> list[str]:
             done.append(f"wrote zeros from offset {finding.offset} on, past the end of the stream")
         elif "interrupted" in finding.what:
             done.append("finished the update of an entry")
+        elif "index covers" in finding.what and not wipe:
+            done.append(f"added to the index what it lacked of {entry_count} entries")
     if wipe or any("bookmark" in finding.what for finding in result.findings):
         done.append(f"made the index of bookmarks anew from {entry_count} entries")
     return done

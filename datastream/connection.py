@@ -106,10 +106,12 @@ class Connection:
     Args:
         context: what it shares with the others.
         sock: connected and non-blocking.
-        peer: the client's address, for the log.
+        peer: the client's address and port, for the log.
+        party: whose lines in the log are counted together (`extra={"caused_by": …}`): its network address.
     """
 
     __slots__ = (
+        "_caused",
         "_closing",
         "_context",
         "_core",
@@ -133,10 +135,11 @@ class Connection:
         "peer",
     )
 
-    def __init__(self, context: ServerContext, sock: socket.socket, peer: str) -> None:
+    def __init__(self, context: ServerContext, sock: socket.socket, peer: str, party: str = "") -> None:
         self._context = context
         self._socket = sock
         self.peer = peer
+        self._caused = {"caused_by": party}
         streamer = context.streamer
         self._core = CommandCore(streamer, streamer.header.stream_type, context.on_command_error)
         self._sender = streamer.range_sender()
@@ -184,10 +187,12 @@ class Connection:
         if self._unacknowledged:
             self._look_for_progress(now)
         if self._unacknowledged and 0 < limits.write_timeout_seconds < now - self._progress_at:
-            _logger.info("client %s: took nothing for %.1f s, closed", self.peer, now - self._progress_at)
+            seconds = now - self._progress_at
+            _logger.info("client %s: took nothing for %.1f s, closed", self.peer, seconds, extra=self._caused)
             self._reset()
         elif 0 < limits.inactivity_timeout_seconds < now - self.active_at:
-            _logger.info("client %s: inactive for %.1f s, closed", self.peer, now - self.active_at)
+            seconds = now - self.active_at
+            _logger.info("client %s: inactive for %.1f s, closed", self.peer, seconds, extra=self._caused)
             self.close()
 
     def lag_bytes(self, total_length: int) -> int:
@@ -204,7 +209,9 @@ class Connection:
         One that has closed its sending side, and has not come so far, gets what is left: up to `offset`.
         """
         if max(self._position, self._reached) > offset and self._socket.fileno() >= 0:
-            _logger.warning("client %s: reset: the stream was truncated to %d", self.peer, offset)
+            _logger.warning(
+                "client %s: reset: the stream was truncated to %d", self.peer, offset, extra=self._caused
+            )
             self._reset()
         self._end_at = min(self._end_at, offset)
 
@@ -235,13 +242,13 @@ class Connection:
             _logger.debug("client %s: %s", self.peer, error)
             self.close()
         except StreamChanged as error:
-            _logger.warning("client %s: reset: %s", self.peer, error)
+            _logger.warning("client %s: reset: %s", self.peer, error, extra=self._caused)
             self._reset()
         except (DatastreamError, OSError) as error:
-            _logger.error("client %s: closed: %s", self.peer, error)
+            _logger.error("client %s: closed: %s", self.peer, error, extra=self._caused)
             self.close()
         except Exception:  # a bug of ours: without this the loop would call us again and again
-            _logger.exception("client %s: closed", self.peer)
+            _logger.exception("client %s: closed", self.peer, extra=self._caused)
             self.close()
 
     def _on_readable(self) -> None:
@@ -506,7 +513,8 @@ class Connection:
         else:
             self._look_for_progress(now)
             if now - self._progress_at > (self._context.limits.write_timeout_seconds or LINGER_STALL_SECONDS):
-                _logger.info("client %s: did not take the end of its answer, closed", self.peer)
+                text = "client %s: did not take the end of its answer, closed"
+                _logger.info(text, self.peer, extra=self._caused)
                 self._reset()
                 return
         self._wait_for_linger(min(2 * delay, LINGER_SECONDS), until)

@@ -32,7 +32,7 @@ __all__ = ["Disk", "RealDisk", "create_file"]
 _pwrite = os.pwrite
 _BLOCK_SIZE = 4096
 _FOLIO_SIZE_MAX = 1 << 21
-"""Pages are kept and dropped together, in folios of up to so many bytes that begin at a multiple of their size."""
+"""Pages are kept and dropped together, in folios of up to so many bytes, at multiples of their size."""
 _REFRESH_TRIES = 4
 """Another program may write between two looks; two of its commits are some 0.2 ms apart at least."""
 _NO_WAY_PAST_CACHE = (

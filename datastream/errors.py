@@ -13,6 +13,7 @@ DatastreamError
 ├── StreamFileRefused         the file is not one that we may use
 │   ├── ShorterThanHeaderPage, NotWholePages, WrongMagic, WrongPacketType, WrongHeaderSize
 │   ├── WrongStreamType, TotalLengthOutOfFile, UpdateUnfinished
+│   ├── HeaderBehind          something knows of more entries than the header
 │   └── EntriesDisagree       also raised when a damaged page is met later
 ├── EnvironmentFault          disk, locks, addresses
 │   ├── StreamFileUnavailable, StreamInUse, BookmarksUnavailable
@@ -52,6 +53,7 @@ __all__ = [
     "EnvironmentFault",
     "EventMalformed",
     "EventValueWrong",
+    "HeaderBehind",
     "MisuseError",
     "NoOperationOpen",
     "NotFoundError",
@@ -363,6 +365,12 @@ class UpdateUnfinished(StreamFileRefused):
     """A crash interrupted an update in place, and this opening may not write what is missing."""
 
     what = "update of an entry"
+
+
+class HeaderBehind(StreamFileRefused):
+    """The header counts fewer entries than something else knows of; what lies behind it may be committed."""
+
+    what = "header"
 
 
 # --- typed events ----------------------------------------------------------------------------------------

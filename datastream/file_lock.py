@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Protocol
 
 from datastream.errors import StreamFileUnavailable, StreamInUse
+from datastream.file_system import NETWORK, file_system_of
 
 __all__ = ["after_fork", "holder_of", "lock_file", "lock_stream_file", "refuse_other_writers", "unlock_file"]
 
@@ -106,8 +107,8 @@ def refuse_other_writers(path: Path) -> None:
     """Refuse a file that any program has open for writing; called before this one opens it.
 
     Other writers of stream files lock a folder that has its name from how they spell the file's, which nobody
-    else can know for sure. Where the file is another user's, or its file system has no leases, nothing is
-    refused.
+    else can know for sure. Where the file is another user's, or its file system has no leases, or one that
+    depends on what its server grants, nothing is refused.
 
     Raises:
         StreamInUse: one has.
@@ -115,6 +116,8 @@ def refuse_other_writers(path: Path) -> None:
     """
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
+        if file_system_of(fd) in NETWORK:
+            return
         # Who opens the file in this moment waits for the end of the lease, of which we are told by a signal:
         # by itself one that ends the process, so another one, that nobody minds.
         fcntl.fcntl(fd, fcntl.F_SETSIG, signal.SIGURG)

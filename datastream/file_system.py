@@ -13,6 +13,7 @@ from pathlib import Path
 
 __all__ = [
     "EXT",
+    "NETWORK",
     "TMPFS",
     "XFS",
     "file_system_of",
@@ -26,6 +27,8 @@ EXT = 0xEF53
 """ext2, ext3 and ext4. This and the next two are from <linux/magic.h>."""
 TMPFS = 0x01021994
 XFS = 0x58465342
+NETWORK = (0x6969, 0xFE534D42, 0xFF534D42)
+"""NFS, SMB of version 2 and later, and CIFS: the server may know of openers that the kernel here does not."""
 _RAMFS = 0x858458F6
 
 _libc = ctypes.CDLL(None)
@@ -37,7 +40,9 @@ _STATX_DIOALIGN = 0x2000
 """Since Linux 6.1. Of <linux/stat.h>, as are the places in the answer."""
 _AT_EMPTY_PATH = 0x1000
 _MASK = struct.Struct("=I")
-_DIO_MEM_ALIGN = struct.Struct("=152xI")
+_DIO_ALIGN = struct.Struct("=152x2I")
+_OFFSET_ALIGN_MAX = 4096
+"""Offsets and sizes of our direct writes are multiples of this."""
 
 
 def file_system_of(fd: int) -> int:
@@ -52,15 +57,12 @@ def takes_direct_writes(fd: int) -> bool:
     Some file systems take them and write through the cache: btrfs where data have checksums, ext4 with
     `data=journal`, tmpfs. An overlay says what its upper folder's file system does.
     """
-    if file_system_of(fd) == XFS:
-        return True  # older kernels do not say so
-    if _statx is None:
-        return False
     answer = ctypes.create_string_buffer(_STATX_SIZE)
-    if _statx(fd, b"", _AT_EMPTY_PATH, _STATX_DIOALIGN, answer):
-        return False
-    is_known = _MASK.unpack_from(answer)[0] & _STATX_DIOALIGN
-    return bool(is_known) and _DIO_MEM_ALIGN.unpack_from(answer)[0] != 0
+    if _statx is not None and not _statx(fd, b"", _AT_EMPTY_PATH, _STATX_DIOALIGN, answer):
+        memory_align, offset_align = _DIO_ALIGN.unpack_from(answer)
+        if _MASK.unpack_from(answer)[0] & _STATX_DIOALIGN:
+            return bool(memory_align != 0 and offset_align <= _OFFSET_ALIGN_MAX)
+    return file_system_of(fd) == XFS  # older kernels do not say so
 
 
 def has_no_disk(fd: int) -> bool:

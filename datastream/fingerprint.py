@@ -18,7 +18,7 @@ from dataclasses import replace
 
 from datastream.layout import HEADER_PAGE_SIZE, StreamHeader, encode_header, page_number_of, page_start
 
-__all__ = ["FINGERPRINT_SIZE", "ReadBytes", "fingerprint_of", "is_of_stream"]
+__all__ = ["FINGERPRINT_SIZE", "ReadBytes", "fingerprint_of", "is_of_stream", "totals_of"]
 
 SAMPLE_SIZE = 1024
 """Bytes: several heads of entries and what follows them, and still read and digested in microseconds."""
@@ -52,6 +52,14 @@ def fingerprint_of(header: StreamHeader, read: ReadBytes, hole: tuple[int, int] 
     return _FINGERPRINT.pack(end, header.total_entries, digest.digest())
 
 
+def totals_of(fingerprint: bytes) -> tuple[int, int] | None:
+    """Return (total_length, total_entries) of the entries that a fingerprint is of; None: it is none."""
+    if len(fingerprint) != FINGERPRINT_SIZE:
+        return None
+    total_length, total_entries, _ = _FINGERPRINT.unpack(fingerprint)
+    return total_length, total_entries
+
+
 def is_of_stream(fingerprint: bytes, header: StreamHeader, read: ReadBytes) -> bool:
     """Return whether a fingerprint is that of the first entries of a stream, however many it covers.
 
@@ -60,9 +68,10 @@ def is_of_stream(fingerprint: bytes, header: StreamHeader, read: ReadBytes) -> b
         header: of the stream.
         read: reads the stream file.
     """
-    if len(fingerprint) != FINGERPRINT_SIZE:
+    totals = totals_of(fingerprint)
+    if totals is None:
         return False
-    end, count, _ = _FINGERPRINT.unpack(fingerprint)
+    end, count = totals
     if not HEADER_PAGE_SIZE <= end <= header.total_length or count > header.total_entries:
         return False
     return fingerprint == fingerprint_of(replace(header, total_length=end, total_entries=count), read)

@@ -36,6 +36,8 @@ __all__ = [
     "relative_folders",
 ]
 
+_OPENED_BY_GO = b" db@open "
+_LOG_LOOKED_AT_BYTES = 1 << 20
 _logger = logging.getLogger(__name__)
 _held: dict[tuple[int, int], FolderLock] = {}
 """(device, inode) of the LOCK files that this process holds to write."""
@@ -86,6 +88,8 @@ class FolderLock:
                 raise StreamInUse(stream_path, lock_path)
             _held[self._key] = self
             after_fork.add(self)
+        self.was_opened_by_go = _was_opened_by_go(folder)
+        """Whether goleveldb was the last to open the folder, before this."""
 
     def check(self) -> None:
         """Refuse when others no longer meet this lock, because the folder was taken away or made anew.
@@ -266,7 +270,9 @@ class OtherFolderLocks:
                 if _held[key] is self._own:
                     return True
                 raise StreamInUse(stream_path, lock_path, "this process")
-            if (key is None and not make) or key in map(_key_of_fd, self._locked.values()):
+            if key is None and not make:
+                return True
+            if key is not None and key in map(_key_of_fd, self._locked.values()):
                 return True
             if make:
                 folder.mkdir(exist_ok=True)
@@ -300,3 +306,13 @@ class OtherFolderLocks:
         """In a forked process: have no locks."""
         while self._locked:
             os.close(self._locked.popitem()[1])
+
+
+def _was_opened_by_go(folder: Path) -> bool:
+    """Look into LevelDB's log for people: our library begins a new one with each opening, Go's goes on."""
+    try:
+        with (folder / "LOG").open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - _LOG_LOOKED_AT_BYTES))
+            return _OPENED_BY_GO in file.read()
+    except OSError:
+        return False

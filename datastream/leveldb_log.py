@@ -10,7 +10,7 @@ before the zeros, it takes them for room that was never used, and goes on with t
 gone, and later ones say that the index covers everything. Zeros up to the end are no hole: the last batches
 are missing, and the count of covered entries with them. MANIFEST files have the same form.
 
-Source: leveldb doc/log_format.md; db/log_reader.cc, ReadPhysicalRecord ("kZeroType").
+Source: LevelDB, doc/log_format.md; LevelDB, db/log_reader.cc: ReadPhysicalRecord of "kZeroType".
 """
 
 from __future__ import annotations

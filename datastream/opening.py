@@ -5,9 +5,11 @@
                                                   and every page where there is no folder
     3  locks on the bookmark folders              a Go program would lock one of them
        the header again                           one may have been at work until now
-    4  update, tail and index, by the table       `recovery.py`; pages are walked before they are indexed
-    5  what was found, past the page cache        a process killed in a commit leaves the new stream unflushed;
-                                                  where a flush had failed, in doubt
+    4  does anything know of more than it says    `evidence.py`; then nothing is changed, either
+    5  update and tail, by the table              `recovery.py`; pages are walked before they are indexed
+    6  what was found, past the page cache        a process killed in a commit leaves the new stream
+                                                  unflushed; where a flush had failed, in doubt
+    7  index, by the table                        it never covers what the header on disk does not count
 
 A new stream: the locks first, then the file, which appears whole. For reading only: the file is opened so
 that it cannot be written, the locks are shared, and the index is a copy in a temporary folder.
@@ -21,7 +23,7 @@ import contextlib
 import errno
 import logging
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 
@@ -31,16 +33,31 @@ from datastream.disk import Disk, RealDisk, create_file
 from datastream.errors import (
     BookmarksUnavailable,
     EntriesDisagree,
+    HeaderBehind,
+    StreamFileRefused,
     StreamFileUnavailable,
     StreamInUse,
     UpdateUnfinished,
 )
+from datastream.evidence import Evidence, evidence_of
 from datastream.file_lock import lock_stream_file, refuse_other_writers
 from datastream.file_system import flush_folder
 from datastream.fingerprint import is_of_stream
 from datastream.header_check import inspect_header
-from datastream.layout import HEADER_PAGE_SIZE, StreamHeader, encode_header_page, file_size_of
-from datastream.limits import BOOKMARKS_CHECKED_AT_OPEN_MAX, BOOKMARKS_KEPT_AT_OPEN_MAX
+from datastream.layout import (
+    HEADER_OFFSET,
+    HEADER_PAGE_SIZE,
+    Committed,
+    StreamHeader,
+    encode_header_page,
+    file_size_of,
+    page_number_of,
+)
+from datastream.limits import (
+    BOOKMARKS_CHECKED_AT_OPEN_MAX,
+    BOOKMARKS_KEPT_AT_OPEN_MAX,
+    DAMAGED_PAGES_PASSED_MAX,
+)
 from datastream.recovery import (
     Access,
     Action,
@@ -54,12 +71,15 @@ from datastream.recovery import (
 from datastream.streamfile import StreamFile
 from datastream.updating import is_kept_for_another, record_for, write_recorded
 
-__all__ = ["OpeningOptions", "open_parts"]
+__all__ = ["Judge", "OpeningOptions", "open_parts"]
 
 _logger = logging.getLogger(__name__)
 _FOREIGN = "%s: the bookmark folder %s is of another stream, or of other entries; the index is made anew"
 _PageBookmarks = tuple[list[tuple[bytes, int]], int]
 """The bookmarks of a page, and how many entries are covered with them."""
+Judge = Callable[[Evidence], Committed | None]
+"""Told what there is to know, before anything is changed. It raises to refuse the stream; or returns the
+totals that the header is to have, whatever the index says; or None, to have header and table decide."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +94,8 @@ class OpeningOptions:
     disk: Disk | None = None
     open_database: OpenDatabase | None = None
     go_on: Callable[[], None] | None = None
+    judge: Judge | None = None
+    past_damage: bool = False
 
     def __post_init__(self) -> None:
         """Refuse sizes that cannot be."""
@@ -164,7 +186,7 @@ def _load_or_doubt(path: Path, disk: Disk, options: OpeningOptions) -> StreamFil
         # Without a folder the index will be made from all pages, and a file that is refused gets none.
         file.load(whole=not has_folder and options.access is Access.WRITE, go_on=options.go_on)
     except EntriesDisagree as refusal:
-        if not has_folder:
+        if not has_folder and (options.judge is None or options.access is Access.WRITE):
             raise
         file.refusal = refusal
     return file
@@ -202,14 +224,22 @@ def _recover(file: StreamFile, bookmarks: BookmarkIndex, options: OpeningOptions
     Raises:
         EntriesDisagree: they do, and no unfinished update is the reason.
         UpdateUnfinished: one is, and this opener may not finish it.
+        HeaderBehind: the index knows of more than the header counts.
     """
     bookmarks.fingerprint_at = file.fingerprint_at
+    if options.past_damage:
+        _load_past_damage(file, bookmarks, options)
+    _put_back_identity(file, bookmarks, options.new_header)
+    evidence = evidence_of(file, bookmarks)
+    taken = None if options.judge is None else options.judge(evidence)
+    if taken is not None:
+        _take(file, taken, options)
     record = _update_record(bookmarks)
     patch = record_for(record, file.header(file.committed), file.disk)
     update_state = UpdateState.NONE if patch is None else UpdateState.UNFINISHED
     file_state = FileState.CONSISTENT if file.refusal is None else FileState.ENTRIES_DISAGREE
     tail_state = TailState.NOT_ZERO if file.refusal is not None else file.tail_state()
-    index_state = _index_state(bookmarks, file)
+    index_state = IndexState.AHEAD if taken is not None else _index_state(bookmarks, file, evidence)
     appender = Appender(file, options.growth_pages)
     actions = decide(file_state, tail_state, index_state, update_state, options.access)
     covered = bookmarks.covered or 0 if Action.INDEX_MISSING in actions else 0
@@ -221,13 +251,7 @@ def _recover(file: StreamFile, bookmarks: BookmarkIndex, options: OpeningOptions
         )
         _logger.log(logging.INFO if is_news else logging.DEBUG, "%s: opening: %s", file.path, action.name)
         if action is Action.REFUSE:
-            raise (
-                file.refusal
-                if patch is None and file.refusal is not None
-                else UpdateUnfinished(
-                    file.path, "one that a crash interrupted", "none, as this opening may not write"
-                )
-            )
+            raise _refusal(file, evidence, index_state, has_patch=patch is not None)
         if action is Action.FINISH_UPDATE:
             assert patch is not None  # else it would not be unfinished
             write_recorded(file.disk, patch)
@@ -239,6 +263,8 @@ def _recover(file: StreamFile, bookmarks: BookmarkIndex, options: OpeningOptions
         elif action is Action.TRIM_TAIL:
             appender.trim_tail()
         else:
+            # Before the index says that it covers them: it must not be on disk ahead of the header.
+            _flush_found(appender, options)
             file.tables = bookmarks
             if action is Action.REBUILD_BOOKMARKS:
                 if index_state is IndexState.FOREIGN and patch is None:
@@ -248,9 +274,84 @@ def _recover(file: StreamFile, bookmarks: BookmarkIndex, options: OpeningOptions
                     bookmarks.put_update_record(record)
             bookmarks.rebuild(to_index)
     file.tables = bookmarks
+    if not actions or actions[-1] is Action.TRIM_TAIL:
+        _flush_found(appender, options)
+    return appender
+
+
+def _flush_found(appender: Appender, options: OpeningOptions) -> None:
     if options.access is Access.WRITE:
         appender.flush_found()
-    return appender
+
+
+def _put_back_identity(file: StreamFile, bookmarks: BookmarkIndex, wanted: StreamHeader) -> None:
+    """Have the header tell version and system id as wanted, where the index knows its entries under these.
+
+    The header holds no sum of its own; nothing else would tell that a disk has changed these two.
+    """
+    try:
+        fingerprint = bookmarks.fingerprint
+    except BookmarksUnavailable:
+        return
+    header = file.header(file.committed)
+    before = replace(header, version=wanted.version, system_id=wanted.system_id)
+    read = file.disk.pread
+    if fingerprint is None or header == before or is_of_stream(fingerprint, header, read):
+        return
+    if is_of_stream(fingerprint, before, read):
+        text = "%s: the header says version %d and system id %d, the index of its entries %d and %d: put back"
+        ids = (header.version, header.system_id, before.version, before.system_id)
+        _logger.warning(text, file.path, *ids)
+        file.version, file.system_id = before.version, before.system_id
+
+
+def _load_past_damage(file: StreamFile, bookmarks: BookmarkIndex, options: OpeningOptions) -> None:
+    """Load a file past damaged full pages, of which the index tells what they held; else it stays refused."""
+    refusal = file.refusal
+    for _ in range(DAMAGED_PAGES_PASSED_MAX + 1):
+        try:
+            file.load(go_on=options.go_on)
+            if 0 not in file.passed_over and file.index.page_count > 1:
+                file.walk(0)  # or the index, which knows the stream by its beginning, seems another's
+        except EntriesDisagree as damage:
+            page_number = page_number_of(damage.offset)
+            table = bookmarks.get_table(page_number)
+            if table is None or page_number in file.passed_over:
+                break
+            _logger.error("%s: data page %d is damaged and not served: %s", file.path, page_number, damage)
+            file.passed_over[page_number] = table
+            continue
+        firsts = file.index.first_numbers
+        if all(table.fits(*firsts[number : number + 2]) for number, table in file.passed_over.items()):
+            return
+        break
+    file.passed_over = {}
+    file.refusal = refusal
+
+
+def _take(file: StreamFile, totals: Committed, options: OpeningOptions) -> None:
+    """Have the header say what somebody has chosen, where the entries lead to it.
+
+    Raises:
+        EntriesDisagree: they do not; nothing was changed.
+    """
+    file.totals = totals
+    file.load(whole=True, go_on=options.go_on)
+    if options.access is Access.WRITE:
+        file.disk.pwrite(file.header_bytes(totals), HEADER_OFFSET)
+        file.disk.fdatasync()
+
+
+def _refusal(
+    file: StreamFile, evidence: Evidence, index_state: IndexState, *, has_patch: bool
+) -> StreamFileRefused:
+    """Return why the stream is refused."""
+    if not has_patch and file.refusal is not None:
+        return file.refusal
+    if index_state is IndexState.KNOWS_MORE:
+        expected = "a header that counts all that was committed; nothing was changed (see: sluice repair)"
+        return HeaderBehind(file.path, evidence.words(), expected)
+    return UpdateUnfinished(file.path, "one that a crash interrupted", "none, as this opening may not write")
 
 
 def _update_record(bookmarks: BookmarkIndex) -> bytes | None:
@@ -260,7 +361,7 @@ def _update_record(bookmarks: BookmarkIndex) -> bytes | None:
         return None
 
 
-def _index_state(bookmarks: BookmarkIndex, file: StreamFile) -> IndexState:
+def _index_state(bookmarks: BookmarkIndex, file: StreamFile, evidence: Evidence) -> IndexState:
     header = file.header(file.committed)
     try:
         highest_number = bookmarks.highest_number(BOOKMARKS_CHECKED_AT_OPEN_MAX)
@@ -268,8 +369,16 @@ def _index_state(bookmarks: BookmarkIndex, file: StreamFile) -> IndexState:
     except BookmarksUnavailable as error:
         _logger.warning("%s; the index is made anew", error)
         return IndexState.MISSING
-    is_foreign = fingerprint is not None and not is_of_stream(fingerprint, header, file.disk.pread)
-    return index_state_of(covered, highest_number, header.total_entries, is_foreign=is_foreign)
+    # The bytes of damaged pages may be among those that the fingerprint is of; their tables have fitted.
+    is_foreign = (
+        fingerprint is not None
+        and not file.passed_over
+        and not is_of_stream(fingerprint, header, file.disk.pread)
+    )
+    knows_more = evidence.index_is_ahead and evidence.index_is_of_file
+    return index_state_of(
+        covered, highest_number, header.total_entries, is_foreign=is_foreign, knows_more=knows_more
+    )
 
 
 def _check_pages(

@@ -63,8 +63,11 @@ class IndexState(Enum):
     FOREIGN = auto()
     """It is of another stream: one that has the same folder by its name, or whose folder was copied here."""
     AHEAD = auto()
-    """It covers or points at entries that are not committed: unflushed commits were lost, or another
-    program wrote bookmarks before it committed."""
+    """It points at entries that are not committed, as another program leaves it that wrote bookmarks before
+    it committed; or it covers such entries, and is not to be believed."""
+    KNOWS_MORE = auto()
+    """It is of this stream, and covers entries that the header does not count: the header went back, the file
+    is older than its folder, or commits without a flush were lost."""
 
 
 class UpdateState(Enum):
@@ -125,6 +128,8 @@ _DIRTY = frozenset({TailState.NOT_ZERO})
 _LEVEL = frozenset({IndexState.LEVEL})
 _BEHIND = frozenset({IndexState.BEHIND})
 _USELESS = frozenset({IndexState.MISSING, IndexState.FOREIGN, IndexState.AHEAD})
+_MORE = frozenset({IndexState.KNOWS_MORE})
+_NO_MORE = _ANY_INDEX - _MORE
 _DONE = frozenset({UpdateState.NONE})
 _UNDONE = frozenset({UpdateState.UNFINISHED})
 _ANY_ACCESS = frozenset(Access)
@@ -138,6 +143,8 @@ _TRIM_AND_REBUILD = (Action.CHECK_PAGES, Action.TRIM_TAIL, Action.REBUILD_BOOKMA
 RECOVERY: tuple[Row, ...] = (
     # A partial page is refused too: our own growth is one ftruncate, which a crash cannot cut.
     Row("refuse", frozenset(FileState) - _SOUND, _ANY_TAIL, _ANY_INDEX, _DONE, _ANY_ACCESS, (Action.REFUSE,)),
+    # Its tail may be what was committed, and acknowledged. The operator chooses (`sluice repair`).
+    Row("index knows more", _SOUND, _ANY_TAIL, _MORE, _DONE, _WRITE, (Action.REFUSE,)),
     Row("clean", _SOUND, _ZERO, _LEVEL, _DONE, _WRITE, ()),
     Row("index behind", _SOUND, _ZERO, _BEHIND, _DONE, _WRITE, _ADD),
     Row("index useless", _SOUND, _ZERO, _USELESS, _DONE, _WRITE, _REBUILD),
@@ -148,8 +155,13 @@ RECOVERY: tuple[Row, ...] = (
     # when it is finished is refused then.
     Row(
         "update unfinished",
-        *(_FINISHABLE, _ANY_TAIL, _ANY_INDEX, _UNDONE, _WRITE),
+        *(_FINISHABLE, _ANY_TAIL, _NO_MORE, _UNDONE, _WRITE),
         (Action.FINISH_UPDATE, *_TRIM_AND_REBUILD),
+    ),
+    Row(
+        "update unfinished, index knows more",
+        *(_FINISHABLE, _ANY_TAIL, _MORE, _UNDONE, _WRITE),
+        (Action.REFUSE,),
     ),
     Row("update unfinished, read only", _FINISHABLE, _ANY_TAIL, _ANY_INDEX, _UNDONE, _READ, (Action.REFUSE,)),
     Row(
@@ -161,12 +173,21 @@ RECOVERY: tuple[Row, ...] = (
     Row("read only", _SOUND, _ANY_TAIL, _LEVEL, _DONE, _READ, ()),
     # The index is a copy, so that nothing has to be checked first.
     Row("read only, index behind", _SOUND, _ANY_TAIL, _BEHIND, _DONE, _READ, (Action.INDEX_MISSING,)),
-    Row("read only, index useless", _SOUND, _ANY_TAIL, _USELESS, _DONE, _READ, (Action.REBUILD_BOOKMARKS,)),
+    Row(
+        "read only, index useless",
+        *(_SOUND, _ANY_TAIL, _USELESS | _MORE, _DONE, _READ),
+        (Action.REBUILD_BOOKMARKS,),
+    ),
 )
 
 
 def index_state_of(
-    covered: int | None, highest_number: int | None, total_entries: int, *, is_foreign: bool = False
+    covered: int | None,
+    highest_number: int | None,
+    total_entries: int,
+    *,
+    is_foreign: bool = False,
+    knows_more: bool = False,
 ) -> IndexState:
     """Compare the index with the stream.
 
@@ -176,9 +197,12 @@ def index_state_of(
         total_entries: number of committed entries.
         is_foreign: whether it says that it is of another stream. Other programs do not say whose it is, and
             that is believed.
+        knows_more: whether it covers more than is committed of this stream (`evidence.py`).
     """
     if covered is None:
         return IndexState.MISSING
+    if knows_more:
+        return IndexState.KNOWS_MORE
     if is_foreign:
         return IndexState.FOREIGN
     # A bookmark past the count is of another program, since ours are written together with it; that one also

@@ -35,6 +35,7 @@ from datastream.limits import (
     ServerLimits,
 )
 from datastream.live_tail import LiveTail
+from datastream.places import Places, party_of
 from datastream.streamer import DataStreamer
 
 __all__ = ["StreamServer"]
@@ -78,6 +79,7 @@ class StreamServer:
         self._limits = ServerLimits() if limits is None else limits
         self._on_command_error = on_command_error
         self._connections: set[Connection] = set()
+        self._places: Places[Connection] = Places(self._limits.connections_max, spares="old")
         self._listeners: list[socket.socket] = []
         self._context: ServerContext | None = None
         self._timers: dict[object, asyncio.Handle] = {}
@@ -99,7 +101,7 @@ class StreamServer:
         self._listeners = await self._listen(loop)
         self._descriptors_end = client_descriptors_end()
         self._context = ServerContext(
-            self._streamer, loop, self._limits, self._on_command_error, self._connections.discard
+            self._streamer, loop, self._limits, self._on_command_error, self._forget
         )
         self._unsubscribe = self._streamer.on_commit(self._on_commit)
         # After it: a commit before must not make a later truncation look like growth.
@@ -210,7 +212,8 @@ class StreamServer:
                 _logger.error("cannot accept clients for %.1f s: %s", ACCEPT_PAUSE_SECONDS, error)
                 self._pause_accepting(listener)
                 return
-            if len(self._connections) >= self._limits.connections_max:
+            party = party_of(address[0].partition("%")[0])
+            if self._places.are_taken and not self._make_room(party):
                 self._refuse(sock, address, f"{len(self._connections)} are connected already")
                 continue
             if self._descriptors_end is not None and sock.fileno() >= self._descriptors_end:
@@ -218,10 +221,25 @@ class StreamServer:
                 continue
             try:
                 sock.setblocking(False)
-                self._connections.add(Connection(self._context, sock, format_address(address)))
+                connection = Connection(self._context, sock, format_address(address), party)
+                self._connections.add(connection)
+                self._places.add(connection, party)
             except OSError as error:  # no memory for one more in the kernel's poll set
                 _logger.error("client %s: cannot be served: %s", format_address(address), error)
                 sock.close()
+
+    def _make_room(self, party: str) -> bool:
+        """Close a client of the address that has most of them for one of another; False: there is none."""
+        gives_way = self._places.who_gives_way(party)
+        if gives_way is None:
+            return False
+        self._note_refused(gives_way.peer, "its address has most of the clients, and others come")
+        gives_way.close()
+        return True
+
+    def _forget(self, connection: Connection) -> None:
+        self._connections.discard(connection)
+        self._places.remove(connection)
 
     def _pause_accepting(self, listener: socket.socket) -> None:
         """Let the clients wait in the kernel for a while: without descriptors, trying on would only spin."""
@@ -233,15 +251,19 @@ class StreamServer:
         )
 
     def _refuse(self, sock: socket.socket, address: tuple[str, int], reason: str) -> None:
-        """Close a client at once, and say why, but not once for each of thousands."""
-        assert self._context is not None
+        """Close a client at once."""
         sock.close()
+        self._note_refused(format_address(address), reason)
+
+    def _note_refused(self, peer: str, reason: str) -> None:
+        """Say that a client was closed, and why, but not once for each of thousands."""
+        assert self._context is not None
         self._refused_count += 1
         now = self._context.loop.time()
         if now - self._refused_logged_at >= _REFUSED_LOG_SECONDS:
             _logger.warning(
                 "client %s: closed, %s; %d refused so far",
-                *(format_address(address), reason, self._refused_count),
+                *(peer, reason, self._refused_count),
             )
             self._refused_logged_at = now
 

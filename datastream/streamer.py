@@ -47,7 +47,7 @@ from datastream.limits import (
     GROWTH_PAGES,
     INITIAL_PAGES,
 )
-from datastream.opening import OpeningOptions, open_parts
+from datastream.opening import Judge, OpeningOptions, open_parts
 from datastream.operation import OperationGroup
 from datastream.operation_table import Call, State
 from datastream.recovery import Access
@@ -95,6 +95,8 @@ class DataStreamer:
         disk: Disk | None = None,
         open_database: OpenDatabase | None = None,
         go_on: Callable[[], None] | None = None,
+        judge: Judge | None = None,
+        past_damage: bool = False,
     ) -> DataStreamer:
         """Open a stream, or create it when there is no file; `RECOVERY` says what is put right.
 
@@ -111,16 +113,22 @@ class DataStreamer:
             open_database: opens the LevelDB folder, when not plyvel (tests).
             go_on: called before each page while the index is made. What it raises ends the opening, and is no
                 worse than a crash there: the next one goes on behind the last batch.
+            judge: told what header, index and file say, before anything is changed; see `opening.Judge`.
+            past_damage: open a stream also where full pages are damaged, if the index tells which entries
+                they held. Whoever asks for one of these meets `EntriesDisagree`.
 
         Raises:
-            StreamFileRefused: not a stream file, damaged, or of another type; the file was not changed.
+            StreamFileRefused: not a stream file, damaged, of another type, or with a header behind what was
+                committed; the file was not changed.
             StreamFileUnavailable: the operating system refuses the file.
             StreamInUse: another opener has it.
             BookmarksUnavailable: the bookmark DB cannot be opened or written.
         """
         new_header = StreamHeader(version, system_id, stream_type, HEADER_PAGE_SIZE, 0)
         access = Access.READ if read_only else Access.WRITE
-        options = OpeningOptions(new_header, initial_pages, growth_pages, access, disk, open_database, go_on)
+        options = OpeningOptions(
+            *(new_header, initial_pages, growth_pages, access, disk, open_database, go_on, judge, past_damage)
+        )
         file, bookmarks, appender = open_parts(Path(path), options)
         return cls(file, bookmarks, appender, access)
 
@@ -204,6 +212,11 @@ class DataStreamer:
     def group_bytes(self) -> int:
         """Bytes of the open operation and of all sealed ones as they will lie in the file, with padding."""
         return len(self._group.buffer)
+
+    @property
+    def first_on_last_page(self) -> int:
+        """Number of the entry with which the last data page begins; 0 of an empty stream."""
+        return self._file.index.first_numbers[-1] if self._file.index.page_count else 0
 
     @property
     def allocated_bytes(self) -> int:

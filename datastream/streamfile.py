@@ -89,6 +89,8 @@ class StreamFile:
         """What earlier openings learned of pages; set once the folder beside the file is open."""
         self.is_walked = False
         """Whether `load` walked every page."""
+        self.passed_over: dict[int, PageTable] = {}
+        """What damaged full pages held, by their tables: `load` does not look at these pages."""
 
     @property
     def committed(self) -> Committed:
@@ -120,14 +122,17 @@ class StreamFile:
                 )
             return
         for page_number in range(page_count):
-            self.index.add_page(page_number, self._check_page_head(page_number))
+            table = self.passed_over.get(page_number)
+            number = self._check_page_head(page_number) if table is None else table.first_number
+            self.index.add_page(page_number, number)
         walk_from = 0 if whole or page_count <= FULL_CHECK_PAGES_MAX else page_count - 1
         for page_number in range(walk_from, page_count):
             if go_on is not None:
                 go_on()
-            walk = self.walk(page_number)
+            if page_number not in self.passed_over:
+                walk = self.walk(page_number)
         self.index.fill_page(page_count - 1, walk.checkpoints)
-        self.is_walked = walk_from == 0
+        self.is_walked = walk_from == 0 and not self.passed_over
 
     def load_index(self) -> None:
         """Learn the pages again, while readers go on with what was known of them.
@@ -136,6 +141,7 @@ class StreamFile:
             EntriesDisagree: as `load`.
         """
         fresh = StreamFile(self.path, self.disk, self.header(self.committed))
+        fresh.passed_over = self.passed_over
         fresh.load()
         self.index = fresh.index
 
@@ -229,7 +235,7 @@ class StreamFile:
         lead exactly to the end of the page's data. What lies between checkpoints is confirmed when used.
         """
         committed = self.committed
-        if page_number + 1 >= pages_used(committed.total_length):
+        if page_number + 1 >= pages_used(committed.total_length) or page_number in self.passed_over:
             return None
         table = self.tables.get_table(page_number)
         first_number = index.first_numbers[page_number]

@@ -11,6 +11,7 @@ put right.)
 
 A truncation is a commit of fewer entries: the header is the commit point. Bookmarks that pointed at dropped
 entries point at their newest remaining entry again; that is looked up before, from the end of what remains.
+The index goes first: one that covers more than the header counts says that the header went back.
 
 Source: wire.md 4.
 """
@@ -91,16 +92,16 @@ UPDATE_STEPS: dict[UpdateStep, tuple[str, str]] = {
 """step -> (what is done, what opening finds when the machine stops just after it)."""
 
 TRUNCATE_STEPS: dict[str, tuple[str, str]] = {
-    "1 flush": ("`fdatasync`, if commits were not flushed", "the old stream"),
-    "2 header": (
+    "1 index": (
+        "One flushed LevelDB batch: bookmarks of dropped entries deleted or set back",
+        "the old stream, index behind: opening adds its bookmarks",
+    ),
+    "2 flush": ("`fdatasync`, if commits were not flushed", "the same"),
+    "3 header": (
         "One `pwrite` of the header with the lower totals",
         "the old stream or the new one: the commit point",
     ),
-    "3 flush": ("`fdatasync`", "the new stream; opening zeroes what was dropped, and rebuilds the index"),
-    "4 index": (
-        "One flushed LevelDB batch: bookmarks of dropped entries deleted or set back",
-        "the new stream; opening zeroes what was dropped",
-    ),
+    "4 flush": ("`fdatasync`", "the new stream; opening zeroes what was dropped"),
     "5 publish": ("Swap the committed view, tell the server", "the same"),
     "6 zero": ("Zeros over what was dropped", "the new stream"),
 }
@@ -120,15 +121,6 @@ class _Unfinished:
     """What it makes of bookmarks; empty when the entry is none."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Correction:
-    """What a truncation whose header is on disk makes of the index; see `BookmarkIndex.correct`."""
-
-    bookmarks: dict[bytes, int | None]
-    covered: int
-    page_count: int
-
-
 class Changer:
     """Updates and truncates a stream; used by the thread that commits.
 
@@ -143,8 +135,6 @@ class Changer:
         self._bookmarks = bookmarks
         self._appender = appender
         self._unfinished: _Unfinished | None = None
-        self._correction: _Correction | None = None
-        """What the index has to be told of a truncation."""
         self._in_doubt = False
         """A flush of the unfinished update failed."""
         self._record_left = False
@@ -161,8 +151,6 @@ class Changer:
         if self._record_left:
             self._bookmarks.put_update_record(None)
             self._record_left = False
-        if self._correction is not None:
-            self._correct_index(self._correction)
         if self._unfinished is not None:
             self._finish(self._unfinished)
         self.overdue = False
@@ -280,52 +268,52 @@ class Changer:
         Raises:
             EntryNotFound: `number` is above the number of entries.
             EntriesDisagree: a page that has to be walked is damaged; nothing was changed.
-            CommitFailed: the disk refused before the commit point; nothing was changed.
+            CommitFailed: the index or the disk refused before the commit point; the stream is as it was.
         """
         file, old = self._file, self._file.committed
         if not 0 <= number <= old.total_entries:
             raise EntryNotFound(number, old.total_entries)
         if number == old.total_entries:
             return old
-        new = Committed(self._file.length_without(number), number)
+        new = Committed(file.length_without(number), number)
         dropped = self._bookmarks_from(number)
         corrected = self._newest_before(set(dropped), number)
         pages_kept = pages_used(new.total_length)
         table = self._checkpoints_below(new, pages_kept - 1) if pages_kept else None
         index = file.index.cut(pages_kept, table)
-        # The last page that is kept may be filled again, and otherwise than before.
-        correction = _Correction(corrected, number, max(pages_kept - 1, 0))
-        self._appender.shorten(new)  # steps 1 to 3
-        self._correction = correction
-        self.overdue = True
         try:
-            self._correct_index(correction)  # step 4
-            self.overdue = False
-        except BookmarksUnavailable as error:
-            _logger.error("%s; the stream is truncated, the index is put right before the next commit", error)
-        finally:  # also after Ctrl-C: the header says so already
-            with file.changes.lock:  # step 5; sendfile uses the lock, too
-                file.totals = new
-                file.index = index
-                file.changes.note_truncation(new.total_length)
-            self._appender.note_dropped(old.total_length)
+            self._correct_index(corrected, number, pages_kept)  # step 1
+            self._appender.shorten(new)  # steps 2 to 4
+        finally:
+            if self._appender.flushed is new:  # step 5, also after Ctrl-C: the header says so
+                with file.changes.lock:  # sendfile uses it, too
+                    file.totals = new
+                    file.index = index
+                    file.changes.note_truncation(new.total_length)
+                self._appender.note_dropped(old.total_length)
+            else:
+                # In memory, and in the DB with the next batch; until then its count says what it lacks.
+                self._bookmarks.record(dropped, old.total_entries)
         return new
 
-    def _correct_index(self, correction: _Correction) -> None:
-        """Do step 4; again, where it was interrupted."""
-        self._bookmarks.correct(correction.bookmarks, correction.covered, correction.page_count)
-        self._bookmarks.write_pending()
-        self._correction = None
+    def _correct_index(self, bookmarks: dict[bytes, int | None], number: int, pages_kept: int) -> None:
+        """Do step 1."""
+        # The last page that is kept may be filled again, and otherwise than before.
+        self._bookmarks.correct(bookmarks, number, max(pages_kept - 1, 0))
+        try:
+            self._bookmarks.write_pending()
+        except BookmarksUnavailable as error:
+            raise CommitFailed(self._file.path, "1 index", OSError(str(error))) from error
 
-    def _bookmarks_from(self, number: int) -> list[bytes]:
-        """Return the bookmarks among the entries from `number` on."""
+    def _bookmarks_from(self, number: int) -> dict[bytes, int]:
+        """Return the bookmarks among the entries from `number` on, each with its newest entry."""
         index = self._file.index
-        return [
-            bookmark
+        return {
+            bookmark: entry_number
             for page_number in range(index.page_of_entry(number), index.page_count)
             for bookmark, entry_number in self._file.walk(page_number).bookmarks
             if entry_number >= number
-        ]
+        }
 
     def _newest_before(self, bookmarks: set[bytes], number: int) -> dict[bytes, int | None]:
         """Return each bookmark's newest entry below `number`; walks back until all are found."""

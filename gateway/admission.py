@@ -14,8 +14,8 @@ taken later, which gRPC's flow control hands on to it. So nothing is lost by bei
 
 Invariants
   - What is admitted is released once; a name or an address without streams is not counted any more.
-  - Paces are kept over a reconnection, `MESSAGE_PACES_KEPT` of them: to come anew is no way around one.
-  - A refusal is news once: `is_news` tells the first of a kind for one publisher from its repetitions.
+  - Paces are kept over a reconnection, `MESSAGE_PACES_KEPT` of each kind: to come anew is no way around one.
+    Names that nobody vouches for are a kind of their own, so that whoever invents them pushes out no other.
 Source: design.md, "What must always hold", 5.
 """
 
@@ -26,7 +26,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from gateway.limits import MESSAGE_PACES_KEPT, REFUSED_PUBLISHERS_KEPT
+from gateway.identity import is_vouched_for
+from gateway.limits import MESSAGE_PACES_KEPT
 
 __all__ = ["Admission", "AdmissionLimits", "DenialKind", "Denied", "MessagePace"]
 
@@ -52,8 +53,6 @@ class Denied:
     """Why."""
     reason: str
     """What, got, expected: the status's details."""
-    is_news: bool
-    """Whether this publisher was not refused for this before: worth a log line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +78,7 @@ class Admission:
         self._limits = limits
         self._by_publisher: Counter[str] = Counter()
         self._by_address: Counter[str] = Counter()
-        self._refused: OrderedDict[tuple[str, DenialKind], None] = OrderedDict()
-        self._paces: OrderedDict[tuple[str, bool], MessagePace] = OrderedDict()
+        self._paces = {kind: OrderedDict[str, MessagePace]() for kind in _Paced}
 
     def admit(self, publisher: str, address: str, subjects: frozenset[str]) -> Denied | None:
         """Count a new stream, or say why it is not admitted.
@@ -97,29 +95,24 @@ class Admission:
         limits = self._limits
         if limits.allowed_subjects and not subjects & limits.allowed_subjects:
             got = max(subjects, key=len) if subjects else "no client certificate"
-            return self._denied(
-                publisher,
+            return Denied(
                 DenialKind.NOT_ALLOWED,
                 f"publisher: got {got}, expected a certificate whose subject is in publish.allowed_subjects",
             )
         if self._by_publisher[publisher] >= limits.streams_per_publisher_max:
-            return self._denied(
-                publisher,
+            return Denied(
                 DenialKind.PUBLISHER_STREAMS,
                 f"streams of this publisher: got {limits.streams_per_publisher_max + 1}, expected at most "
                 f"{limits.streams_per_publisher_max} at once",
             )
         if self._by_address[address] >= limits.streams_per_address_max:
-            return self._denied(
-                publisher,
+            return Denied(
                 DenialKind.ADDRESS_STREAMS,
                 f"streams of this address: got {limits.streams_per_address_max + 1}, expected at most "
                 f"{limits.streams_per_address_max} at once",
             )
         self._by_publisher[publisher] += 1
         self._by_address[address] += 1
-        for kind in DenialKind:
-            self._refused.pop((publisher, kind), None)
         return None
 
     def release(self, publisher: str, address: str) -> None:
@@ -139,32 +132,33 @@ class Admission:
             now_ns: a monotonic clock's time.
         """
         limits, wait_ns = self._limits, 0
-        for key, is_address, limit in (
-            (publisher, False, limits.messages_per_second),
-            (address, True, limits.messages_per_second_per_address),
-        ):
-            if limit:
-                wait_ns = max(wait_ns, self._pace(key, is_address, limit, now_ns).wait_ns(now_ns))
+        if limits.messages_per_second:
+            kind = _Paced.VOUCHED_FOR if is_vouched_for(publisher) else _Paced.AT_WILL
+            wait_ns = self._pace(publisher, kind, limits.messages_per_second, now_ns).wait_ns(now_ns)
+        if limits.messages_per_second_per_address:
+            pace = self._pace(address, _Paced.ADDRESS, limits.messages_per_second_per_address, now_ns)
+            wait_ns = max(wait_ns, pace.wait_ns(now_ns))
         return wait_ns
 
-    def _pace(self, key: str, is_address: bool, limit: int, now_ns: int) -> MessagePace:
+    def _pace(self, key: str, kind: _Paced, limit: int, now_ns: int) -> MessagePace:
         """The pace of a publisher or an address; the one that was idle longest is forgotten first."""
-        pace = self._paces.get((key, is_address))
+        paces = self._paces[kind]
+        pace = paces.get(key)
         if pace is None:
-            pace = self._paces[key, is_address] = MessagePace(limit, now_ns)
-            if len(self._paces) > MESSAGE_PACES_KEPT:
-                self._paces.popitem(last=False)
+            pace = paces[key] = MessagePace(limit, now_ns)
+            if len(paces) > MESSAGE_PACES_KEPT:
+                paces.popitem(last=False)
         else:
-            self._paces.move_to_end((key, is_address))
+            paces.move_to_end(key)
         return pace
 
-    def _denied(self, publisher: str, kind: DenialKind, reason: str) -> Denied:
-        is_news = (publisher, kind) not in self._refused
-        self._refused[publisher, kind] = None
-        self._refused.move_to_end((publisher, kind))
-        if len(self._refused) > REFUSED_PUBLISHERS_KEPT:
-            self._refused.popitem(last=False)
-        return Denied(kind, reason, is_news)
+
+class _Paced(Enum):
+    """What has a pace."""
+
+    VOUCHED_FOR = "name that somebody vouches for"
+    AT_WILL = "name that anybody can have"
+    ADDRESS = "address"
 
 
 class MessagePace:

@@ -57,6 +57,7 @@ class BlockReader:
         streamer: the stream.
         set_bytes_max: bytes of items after which an item set, and a batch, is full.
         shared_bytes_max: bytes of messages that are kept for others who come to the same place.
+        threads: that read.
     """
 
     def __init__(
@@ -64,6 +65,7 @@ class BlockReader:
         streamer: DataStreamer,
         set_bytes_max: int,
         shared_bytes_max: int = SUBSCRIBE_SHARED_BYTES_MAX,
+        threads: int = SUBSCRIBE_READ_THREADS,
     ) -> None:
         self._streamer = streamer
         self._set_bytes_max = set_bytes_max
@@ -71,7 +73,7 @@ class BlockReader:
         self._shared: OrderedDict[tuple[Position, int | None], Batch] = OrderedDict()
         self._shared_bytes = 0
         self._reading: dict[tuple[Position, int | None], asyncio.Future[Batch]] = {}
-        self._threads = ThreadPoolExecutor(SUBSCRIBE_READ_THREADS, "subscribe")
+        self._threads = ThreadPoolExecutor(threads, "subscribe")
         self.readings_count = 0
         """How often the file was read."""
 

@@ -111,6 +111,11 @@ class Chain:
             previous = EMPTY_HASH
         return previous, None if self._tree is None else self._tree.root()
 
+    @property
+    def all_blocks_root_of_last(self) -> bytes | None:
+        """What the last block's footer field 2 has to be; None where that is not known here."""
+        return None if self._tree_before is None else self._tree_before.root()
+
     def check_links(self, summary: BlockSummary) -> Refusal | None:
         """Return why the block cannot be the next one, or None if it continues the chain."""
         if summary.number != self.next_number:

@@ -17,7 +17,7 @@ import ssl
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import grpc
 from cryptography import x509
@@ -25,16 +25,20 @@ from grpc import aio
 
 from gateway.errors import TlsError
 from gateway.limits import BLOCK_ANSWER_BYTES_MAX, TLS_FILE_BYTES_MAX
+from gateway.logs import one_line
 from gateway.pem import certificates_in, check_key
 from gateway.regular_files import open_regular
 from gateway.transport import outgoing
 
 __all__ = [
     *("WHOLE_BLOCKS", "ClientTls", "keepalive", "open_blocking_channel", "open_channel"),
-    *("call_once", "refused_headers", "relayed_if_refused"),
+    *("call_once", "refused_headers", "relayed_if_refused", "why_failed"),
 ]
 
 log = logging.getLogger(__name__)
+
+DETAILS_CHARACTERS_MAX: Final = 500
+"""Of what a server says of a call that failed; it stands in logs and in reasons of /readyz, one a line."""
 
 T = TypeVar("T")
 _Options = Sequence[tuple[str, str | int]]
@@ -150,6 +154,11 @@ def open_blocking_channel(address: str, tls: ClientTls | None = None, options: _
 def _relayed(address: str, options: _Options) -> _Options:
     """Give the options of a channel whose connections are relayed: the server is to see its own name."""
     return (*_ALWAYS, *options, ("grpc.default_authority", address))
+
+
+def why_failed(error: aio.AioRpcError) -> str:
+    """Say in one line of bounded length how a call failed; most of that is what the server said."""
+    return f"{error.code().name}: {one_line((error.details() or '')[:DETAILS_CHARACTERS_MAX])}"
 
 
 def refused_headers(address: str, error: grpc.RpcError | str | None) -> bool:

@@ -32,7 +32,7 @@ from gateway.in_flight import Attempt, BlocksInFlight
 from gateway.item_set import ItemSet
 from gateway.ledger import Ledger, VerifiedBlock
 from gateway.limits import LISTENING_SECONDS, STOOD_STILL_SECONDS_MIN, TIMER_LATE_SECONDS_MAX
-from gateway.logs import fields
+from gateway.logs import caused_by, fields
 from gateway.metrics import Metrics
 from gateway.outbox import Outbox
 from gateway.proof_checks import ProofChecks
@@ -115,7 +115,6 @@ class Conductor:
             first_stored=self._first_stored,
             stored=self._stored,
             failed=self._commit_failed,
-            still_failing=arbiter.disk_refuses,
             recovered=arbiter.disk_recovered,
         )
         self._commit_queue = self._group_commit.queue  # looked at with each message
@@ -157,7 +156,8 @@ class Conductor:
         source = source_of(name, address, is_peer=is_peer, has_certificate=has_certificate)
         outbox = Outbox(PublisherId(self._stream_count), name, self._responses_max, source)
         self._outboxes[outbox.publisher_id] = outbox
-        log.info("publisher connected", extra=fields(publisher=name, stream=outbox.publisher_id))
+        extra = caused_by(source.key, publisher=name, stream=outbox.publisher_id)
+        log.info("publisher connected", extra=extra)
         arbiter, now_ns = self.arbiter, self._now_ns()
         self.perform(arbiter.connected(outbox.publisher_id, name, now_ns, address=address, is_peer=is_peer))
         return outbox
@@ -167,9 +167,9 @@ class Conductor:
         if self._outboxes.pop(outbox.publisher_id, None) is None:
             return
         outbox.close()
-        log.info(
-            "publisher left", extra=fields(publisher=outbox.name, stream=outbox.publisher_id, reason=reason)
-        )
+        who = outbox.source.key
+        extra = caused_by(who, publisher=outbox.name, stream=outbox.publisher_id, reason=reason)
+        log.info("publisher left", extra=extra)
         self.perform(self.arbiter.left(outbox.publisher_id, self._now_ns(), reason))
 
     async def room_for(self, outbox: Outbox) -> None:
@@ -271,6 +271,12 @@ class Conductor:
         """Call `listener` in the event loop when the disk has refused a commit, each time."""
         self._commit_failed_listeners.append(listener)
 
+    @property
+    def disk_failure(self) -> str | None:
+        """Why blocks cannot be written, and what the disk said when tried last; None where they can."""
+        failed, refusal = self.arbiter.persistence_failed, self._group_commit.refusal
+        return failed if failed is None or refusal is None else f"{failed}; tried again: {refusal}"
+
     # --- roles ---------------------------------------------------------------------------------------------
 
     async def retire(self, reason: str) -> None:
@@ -349,7 +355,8 @@ class Conductor:
                 for tell_target in self._catch_up_listeners:
                     asyncio.get_running_loop().call_soon(tell_target, target_number)
             case Stray():
-                note_stray(self._metrics, self._outboxes[action.publisher_id].name, action)
+                outbox = self._outboxes[action.publisher_id]
+                note_stray(self._metrics, outbox.name, action, outbox.source.key)
             case BackedOff():
                 note_backoff(self._metrics, action)
             case SourceError():
@@ -367,7 +374,7 @@ class Conductor:
         # behind the other takes less time than to send each behind the header that it answers.
         if type(action.response) is not Skip:
             self._sends_at_once = True
-        note_answer(self._metrics, outbox.name, action.response)
+        note_answer(self._metrics, outbox.name, action.response, outbox.source.key)
 
     def _come_round(self) -> None:
         self._sends_soon = False

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 
 from gateway.dispute import Disputed
-from gateway.logs import fields
+from gateway.logs import caused_by, fields
 from gateway.metrics import Metrics
 from gateway.race_actions import Acknowledgement, Drop, EndOfStream, Resend, Response, Skip, Stray
 from gateway.race_reputation import BackedOff
@@ -35,15 +35,19 @@ _OURS = (Failure.TIMED_OUT, Failure.NODE)
 _SAID_BEFORE = (Failure.REFUSED, Failure.UNCHECKED, Failure.DISPUTED)
 
 
-def note_answer(metrics: Metrics, publisher: str, response: Response) -> None:
-    """Take note of an answer to a publisher; acknowledgements are counted where blocks are committed."""
+def note_answer(metrics: Metrics, publisher: str, response: Response, cause: str = "") -> None:
+    """Take note of an answer to a publisher; acknowledgements are counted where blocks are committed.
+
+    `cause` is here and below what the lines of this publisher are counted by, in `gateway.logs`.
+    """
     if isinstance(response, Acknowledgement):
         return
     if isinstance(response, EndOfStream):
         log.log(
             logging.INFO if response.status in _USUAL_ENDS else logging.WARNING,
             "stream ended",
-            extra=fields(
+            extra=caused_by(
+                cause,
                 publisher=publisher,
                 status=response.status.name,
                 block=response.proximate_number,
@@ -61,11 +65,12 @@ def note_answer(metrics: Metrics, publisher: str, response: Response) -> None:
         log.debug("answered", extra=fields(publisher=publisher, response=repr(response)))
 
 
-def note_refusal(metrics: Metrics, number: int, publisher: str, refusal: Refusal) -> None:
+def note_refusal(metrics: Metrics, number: int, publisher: str, refusal: Refusal, cause: str = "") -> None:
     """Take note of a block that cannot be accepted."""
     log.warning(
         "block refused" if refusal.kind.fault is Fault.SENDER else "block cannot be checked",
-        extra=fields(
+        extra=caused_by(
+            cause,
             block=number,
             publisher=publisher,
             kind=refusal.kind.value,
@@ -91,11 +96,12 @@ def note_dispute(disputed: Disputed) -> None:
     )
 
 
-def note_stray(metrics: Metrics, publisher: str, action: Stray) -> None:
+def note_stray(metrics: Metrics, publisher: str, action: Stray, cause: str = "") -> None:
     """Take note of a message that was dropped; of many in a row the first is logged."""
     metrics.stray_messages.inc()
     if action.is_first:
-        log.warning("stray message dropped", extra=fields(publisher=publisher, reason=action.reason))
+        extra = caused_by(cause, publisher=publisher, reason=action.reason)
+        log.warning("stray message dropped", extra=extra)
 
 
 def note_backoff(metrics: Metrics, action: BackedOff) -> None:
@@ -107,14 +113,15 @@ def note_backoff(metrics: Metrics, action: BackedOff) -> None:
     )
 
 
-def note_drop(publisher: str, action: Drop) -> None:
+def note_drop(publisher: str, action: Drop, cause: str = "") -> None:
     """Take note of an attempt that came to nothing, unless `note_refusal` has said it."""
     if action.failure in _SAID_BEFORE:
         return
     log.log(
         logging.WARNING if action.failure in _OURS else logging.INFO,
         "block dropped",
-        extra=fields(
+        extra=caused_by(
+            cause,
             block=action.block_number,
             publisher=publisher,
             failure=action.failure.name,

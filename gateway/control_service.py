@@ -8,6 +8,8 @@ otherwise), because whoever can call it can take a node out of service.
     the disk refused or is damaged, blocks were
     not finished                                     INTERNAL
     an argument that is not what it must be          INVALID_ARGUMENT
+    the caller's certificate proves no name in
+    `control.allowed_subjects`, where that is set    PERMISSION_DENIED
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ from gateway.block_numbers import to_wire
 from gateway.errors import AddressError, GatewayError, RoleRefused
 from gateway.ledger import Ledger
 from gateway.limits import CONTROL_SECONDS_MAX
-from gateway.logs import fields
+from gateway.logs import caused_by, fields
 from gateway.merkle import HASH_SIZE
 from gateway.role_keeper import RoleKeeper
 from gateway.roles import Phase
@@ -51,24 +53,42 @@ IsItself = Callable[[str], Awaitable[bool]]
 
 
 class ControlService(control_pb2_grpc.NodeControlServicer):
-    """Serves `sluice failover` and `sluice status`."""
+    """Serves `sluice failover`.
+
+    Args:
+        keeper: changes the role.
+        ledger: whose last block is told.
+        facts: what the node says of itself.
+        is_itself: finds out whether an address is this node's.
+        instance: what this process calls itself.
+        allowed_subjects: names in certificates; a caller must prove one. Empty: who connects may call.
+    """
 
     def __init__(
-        self, keeper: RoleKeeper, ledger: Ledger, facts: NodeFacts, is_itself: IsItself, instance: str
+        self,
+        keeper: RoleKeeper,
+        ledger: Ledger,
+        facts: NodeFacts,
+        is_itself: IsItself,
+        instance: str,
+        allowed_subjects: frozenset[str] = frozenset(),
     ) -> None:
         self._keeper = keeper
         self._ledger = ledger
         self._facts = facts
         self._is_itself = is_itself
         self._instance = instance
+        self._allowed_subjects = allowed_subjects
 
     async def getState(self, request: control_pb2.StateRequest, context: _Context) -> control_pb2.NodeState:
         """What the node is and holds."""
-        del request, context
+        del request
+        await self._admit(context)
         return self._state()
 
     async def drain(self, request: control_pb2.DrainRequest, context: _Context) -> control_pb2.NodeState:
         """Finish the blocks that are complete, send publishers elsewhere, and answer when that is done."""
+        await self._admit(context)
         hold_seconds = await _seconds(request.hold_seconds, "hold_seconds", context)
         successor = None
         if request.successor:
@@ -79,12 +99,14 @@ class ControlService(control_pb2_grpc.NodeControlServicer):
 
     async def resume(self, request: control_pb2.ResumeRequest, context: _Context) -> control_pb2.NodeState:
         """A drained node takes publishers again."""
+        await self._admit(context)
         return await self._change("resume", self._keeper.resume(request.drain_id), context)
 
     async def awaitBlock(
         self, request: control_pb2.AwaitBlockRequest, context: _Context
     ) -> control_pb2.NodeState:
         """Wait until this node holds a block with a root hash."""
+        await self._admit(context)
         timeout_seconds = await _seconds(request.timeout_seconds, "timeout_seconds", context)
         if len(request.root_hash) != HASH_SIZE:
             reason = f"root_hash: got {len(request.root_hash)} bytes, expected {HASH_SIZE}"
@@ -98,14 +120,26 @@ class ControlService(control_pb2_grpc.NodeControlServicer):
     ) -> control_pb2.NodeState:
         """A standby becomes active."""
         del request
+        await self._admit(context)
         remaining = context.time_remaining()
         activating = self._keeper.activate(math.inf if remaining is None else remaining)
         return await self._change("activate", activating, context)
 
     async def standBy(self, request: control_pb2.StandByRequest, context: _Context) -> control_pb2.NodeState:
         """A drained node becomes the standby of another, or a standby follows another."""
+        await self._admit(context)
         followed = await self._other_node(request.followed, "followed", context)
         return await self._change("stand by", self._keeper.stand_by(followed), context)
+
+    async def _admit(self, context: _Context) -> None:
+        """End a call whose caller is not on the list."""
+        caller = caller_of(context)
+        if not self._allowed_subjects or not self._allowed_subjects.isdisjoint(caller.subjects):
+            return
+        got = max(caller.subjects, key=len, default="no client certificate")
+        reason = f"caller: got {got}, expected a certificate that proves a name in control.allowed_subjects"
+        log.warning("control call refused", extra=caused_by(caller.address, peer=caller.peer, reason=reason))
+        await context.abort(grpc.StatusCode.PERMISSION_DENIED, reason)
 
     async def _other_node(self, text: str, name: str, context: _Context) -> str:
         """Read an address of another node; this one is refused, under whatever name."""
@@ -128,7 +162,9 @@ class ControlService(control_pb2_grpc.NodeControlServicer):
 
         `caller`: is told when it is gone. `is_only_asked`: it changes nothing, and ends with its caller.
         """
-        log.info("asked to change", extra=fields(change=what, peer=caller_of(context).peer))
+        asker = caller_of(context)
+        extra = fields(change=what, peer=asker.peer, subject=asker.subjects[0] if asker.subjects else None)
+        log.info("asked to change", extra=extra)
         changing = asyncio.ensure_future(change)
         changing.add_done_callback(lambda done: _note(what, done))
         try:

@@ -21,7 +21,7 @@ import contextlib
 import filecmp
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -31,14 +31,23 @@ from datastream.disk import RealDisk
 from datastream.errors import StreamFileRefused
 from datastream.file_system import flush_folder
 from datastream.header_check import inspect_header
-from datastream.layout import BOOKMARK_TYPE, HEADER_OFFSET, HEADER_SIZE, StreamHeader, decode_header
+from datastream.layout import BOOKMARK_TYPE, HEADER_OFFSET, HEADER_SIZE, Entry, StreamHeader, decode_header
 from datastream.streamfile import StreamFile
 from gateway.block_layout import BLOCK_END_TYPE, BOOKMARK_COUNT
 from gateway.errors import Fatal, ItemError
 from gateway.items import header_of
 from gateway.merkle import HASH_SIZE
 
-__all__ = ["Looked", "block_time", "check_place", "look_at", "write_cut"]
+__all__ = [
+    "Looked",
+    "block_time",
+    "check_place",
+    "look_at",
+    "stream_type_of",
+    "taken",
+    "write_cut",
+    "write_entries",
+]
 
 _COMMIT_BYTES: Final = 8 << 20
 """Data of one commit of the file of what is cut: enough to keep a disk busy, little to hold."""
@@ -63,14 +72,24 @@ def look_at(path: Path) -> Looked:
         datastream.DatastreamError: it is no stream file, or damaged.
     """
     with contextlib.closing(RealDisk(path, writable=False)) as disk:
-        fields = decode_header(disk.pread(HEADER_SIZE, HEADER_OFFSET).ljust(HEADER_SIZE, b"\0"))
-        header = inspect_header(path, disk, fields.header.stream_type)
+        header = _header_of(path, disk)
         file = StreamFile(path, disk, header)
         file.load()
         if not header.total_entries:
             return Looked(header, holds_blocks=False)
         last = file.read_entry(header.total_entries - 1)
         return Looked(header, last.type == BLOCK_END_TYPE and len(last.data) == _BLOCK_END_SIZE)
+
+
+def stream_type_of(path: Path) -> int:
+    """Return the stream type of a stream file, of which no entry is read; errors as `look_at`."""
+    with contextlib.closing(RealDisk(path, writable=False)) as disk:
+        return _header_of(path, disk).stream_type
+
+
+def _header_of(path: Path, disk: RealDisk) -> StreamHeader:
+    fields = decode_header(disk.pread(HEADER_SIZE, HEADER_OFFSET).ljust(HEADER_SIZE, b"\0"))
+    return inspect_header(path, disk, fields.header.stream_type)
 
 
 def block_time(streamer: DataStreamer, entry_number: int) -> int | None:
@@ -104,7 +123,7 @@ def check_place(place: Path, entry_count: int) -> None:
                 return
         except (OSError, StreamFileRefused):
             pass
-        raise _taken(place)
+        raise taken(place)
 
 
 def write_cut(
@@ -122,15 +141,29 @@ def write_cut(
         Fatal: another file is there, or the place cannot be written; nothing is left.
         datastream.DatastreamError: the disk refuses, or the stream is damaged; nothing is left.
     """
+    write_entries(streamer.header, streamer.read_entries(from_number), place, go_on)
+
+
+def write_entries(
+    header: StreamHeader, entries: Iterable[Entry], place: Path, go_on: Callable[[], None] = lambda: None
+) -> None:
+    """Write entries to a stream file of their own, as `write_cut` does, under whose errors this is.
+
+    Args:
+        header: has type, system and version of the file.
+        entries: of any numbers.
+        place: of the file.
+        go_on: as there.
+    """
     folder = place.with_name(f".{place.name}.part")
     shutil.rmtree(folder, ignore_errors=True)  # of a run that was killed
     try:
         folder.mkdir()
         written = folder / "cut.bin"
-        _copy(streamer, from_number, written, go_on)
+        _copy(header, entries, written, go_on)
         if os.path.lexists(place):
             if not filecmp.cmp(written, place, shallow=False):
-                raise _taken(place)
+                raise taken(place)
         else:
             written.rename(place)
         _flush(place)
@@ -142,8 +175,7 @@ def write_cut(
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _copy(streamer: DataStreamer, from_number: int, written: Path, go_on: Callable[[], None]) -> None:
-    header = streamer.header
+def _copy(header: StreamHeader, entries: Iterable[Entry], written: Path, go_on: Callable[[], None]) -> None:
     with DataStreamer.open(
         written,
         stream_type=header.stream_type,
@@ -154,7 +186,7 @@ def _copy(streamer: DataStreamer, from_number: int, written: Path, go_on: Callab
     ) as copy:
         copy.start_atomic_op()
         size_bytes = 0
-        for entry in streamer.read_entries(from_number):
+        for entry in entries:
             if entry.type == BOOKMARK_TYPE:
                 copy.add_stream_bookmark(entry.data)
             else:
@@ -173,7 +205,8 @@ def _flush(path: Path) -> None:
         os.fsync(file.fileno())
 
 
-def _taken(place: Path) -> Fatal:
+def taken(place: Path) -> Fatal:
+    """Return the error of a place where something else is."""
     return Fatal(
         str(place),
         got="a file or folder of that name",

@@ -26,7 +26,7 @@ from grpc import aio
 
 from gateway.api import node_pb2_grpc
 from gateway.catch_up import DONE, CatchUp, CatchUpRules, Outcome, Range, Try
-from gateway.channels import ClientTls, keepalive, open_channel, relayed_if_refused
+from gateway.channels import ClientTls, keepalive, open_channel, relayed_if_refused, why_failed
 from gateway.conductor import Conductor
 from gateway.errors import GatewayError, PeerError
 from gateway.limits import (
@@ -38,7 +38,7 @@ from gateway.limits import (
     PEER_POLL_SECONDS,
     PEER_STATUS_SECONDS_MAX,
 )
-from gateway.logs import fields
+from gateway.logs import caused_by, fields
 from gateway.message_size import why_too_long
 from gateway.metrics import Metrics
 from gateway.node_service import INSTANCE_KEY, ask_status, held_of
@@ -210,7 +210,7 @@ class Following:
         log.log(
             level,
             "a publisher told of a block that is implausibly far ahead; it is not looked for",
-            extra=fields(target=told_number, next=self._conductor.next_to_store),
+            extra=caused_by("publishers", target=told_number, next=self._conductor.next_to_store),
         )
 
     async def _run(self, machine: CatchUp) -> None:
@@ -224,13 +224,14 @@ class Following:
             if isinstance(step, Try):
                 if not catching_up and not machine.live:
                     catching_up = True
-                    extra = fields(next=conductor.next_to_store, target=machine.target)
+                    extra = caused_by("publishers", next=conductor.next_to_store, target=machine.target)
                     log.info("catching up", extra=extra)
                 await self._try(machine, step.address)
                 continue
             if step is DONE:
                 if catching_up:
-                    log.info("caught up", extra=fields(last_block=conductor.arbiter.last_number))
+                    extra = caused_by("publishers", last_block=conductor.arbiter.last_number)
+                    log.info("caught up", extra=extra)
                 catching_up = False
                 self._report(machine)
                 before = conductor.next_to_store
@@ -258,7 +259,7 @@ class Following:
         self._metrics.catch_up_targets_given_up.inc()
         log.warning(
             "a block that publishers told of is not looked for any more: no peer has it, or one before it",
-            extra=fields(target=target, next=self._conductor.next_to_store),
+            extra=caused_by("publishers", target=target, next=self._conductor.next_to_store),
         )
 
     async def _try(self, machine: CatchUp, address: str) -> None:
@@ -268,7 +269,7 @@ class Following:
         try:
             outcome, reason = await relayed_if_refused(address, lambda: self._attempt(machine, address))
         except aio.AioRpcError as error:
-            outcome, reason = Outcome.UNREACHABLE, f"{error.code().name}: {error.details()}"
+            outcome, reason = Outcome.UNREACHABLE, why_failed(error)
             if why := why_too_long(reason, "grpc.max_message_bytes of this node"):
                 outcome, reason = Outcome.NODE, f"a block of {address}: {why}"
         except PeerError as error:

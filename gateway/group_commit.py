@@ -101,7 +101,6 @@ class GroupCommit:
             which one that it shares counts for the group behind it; the ledger is still to `advance` by its
             blocks.
         failed: told of the first block of a group that is not, and why; what waited is forgotten.
-        still_failing: told why the disk still does not take writes, each time that it was tried.
         recovered: told that the disk takes writes again, and that what a flush left in doubt is on it.
     """
 
@@ -117,13 +116,14 @@ class GroupCommit:
         first_stored: Callable[[Attempt], Awaitable[None]],
         stored: Callable[[Sequence[Attempt], Sequence[VerifiedBlock], int, int], None],
         failed: Callable[[Attempt, str], None],
-        still_failing: Callable[[str], None],
         recovered: Callable[[], None],
     ) -> None:
         self.queue: deque[Attempt] = deque()
         """Blocks that are verified and linked, in order of number; `begin` when there are some."""
         self.is_running = False
         """Whether blocks are being committed; those that come meanwhile are committed, too."""
+        self.refusal: str | None = None
+        """Why the disk still did not take writes when it was tried last."""
         self._ledger = ledger
         self._thread = thread
         self._turns = turns
@@ -133,7 +133,6 @@ class GroupCommit:
         self._first_stored = first_stored
         self._stored = stored
         self._failed = failed
-        self._still_failing = still_failing
         self._recovered = recovered
         self._running: asyncio.Task[None] | None = None
         self._probing: asyncio.Task[None] | None = None
@@ -321,11 +320,11 @@ class GroupCommit:
                 level = logging.DEBUG if str(error) == said else logging.WARNING
                 log.log(level, "the disk still cannot be written", extra=fields(got=str(error)))
                 said = str(error)
-                self._still_failing(said)
+                self.refusal = said
                 continue
             break
         log.info("the disk takes writes again", extra=fields(last_block=self._ledger.last_number))
-        self._probing = None
+        self._probing = self.refusal = None
         self._recovered()
 
 

@@ -22,6 +22,7 @@ from datastream.descriptors import descriptors_max
 from gateway.addresses import Address
 from gateway.channels import keepalive
 from gateway.errors import Fatal
+from gateway.known_nodes import KnownNodes
 from gateway.limits import (
     CONNECTION_IDLE_SECONDS_MAX,
     KEEPALIVE_ANSWER_SECONDS,
@@ -43,8 +44,10 @@ them holds the event loop: at 0.2 MB/s one client could hold up all others."""
 
 BEFORE_GOODBYE_SECONDS = 0.2
 """Time between the last answers of services that stop and gRPC's goodbye."""
-KEPT_PLACES_DIVISOR = 16
-"""One in so many places is kept for `peers` and listed publishers."""
+PLACES_DIVISOR = 16
+"""One in so many places is kept for each kind of client that has places of its own."""
+PLACES_PER_NODE = 4
+"""Places for another node, at least: it reports, subscribes, and asks for the status, twice at once."""
 
 # gRPC logs a traceback for each: whoever sends nonsense could fill the log of the node.
 logging.getLogger("grpc._cython.cygrpc").addFilter(lambda record: not _is_about_client(record))
@@ -73,10 +76,12 @@ class ServerPlan:
     """Age at which a client is asked to connect anew (`grpc.max_connection_age`); 0: never."""
     connection_age_grace_seconds: float = 0
     """Time that its calls have then; 0: as long as they take."""
-    kept_addresses: frozenset[str] = frozenset()
-    """Network addresses of `peers`, for which places are kept."""
+    nodes: KnownNodes | None = None
+    """Other nodes, for which places are kept; None: none connects here."""
     listed_subjects: frozenset[str] = frozenset()
-    """Subjects of publishers' certificates for which places are kept."""
+    """Names in clients' certificates for which places are kept."""
+    descriptors_divisor: int = 8
+    """One in so many of the process's file descriptors may be a connection; each takes three."""
     takes_compressed: bool = False
     """Whether messages may be compressed (`grpc.compression`); else gRPC answers a call that has one with
     UNIMPLEMENTED."""
@@ -121,9 +126,7 @@ async def start_server(
         Fatal: it cannot listen there.
     """
     listeners = await _bind(plan.setting, plan.address)
-    most = _connections_max(plan.connections_max)
-    limits = DoorLimits(most, plan.connections_per_address_max, most // KEPT_PLACES_DIVISOR)
-    door_plan = DoorPlan(limits, plan.tls, plan.kept_addresses, plan.listed_subjects)
+    door_plan = DoorPlan(_door_limits(plan), plan.tls, plan.nodes, plan.listed_subjects)
     door = Door(door_plan, notes or DoorNotes(plan.setting), shares)
     server = aio.server(options=options_of(plan), interceptors=(_RefuseUnreadable(),))
     add_services(server)
@@ -219,13 +222,25 @@ def options_of(plan: ServerPlan) -> list[tuple[str, int]]:
     return options
 
 
-def _connections_max(asked: int) -> int:
-    """Limit connections, so that they cannot take the descriptors that files and other servers need.
-
-    Each takes three: the client's, and both ends of the one between door and gRPC.
-    """
-    most = descriptors_max()
-    return asked if most is None else max(1, min(asked, most // 8))
+def _door_limits(plan: ServerPlan) -> DoorLimits:
+    """Give the places of a door, within its part of the file descriptors; some are kept for who can come."""
+    most, nodes, descriptors = plan.connections_max, plan.nodes, descriptors_max()
+    if descriptors is not None:  # the client's, and both ends of the connection between door and gRPC
+        most = max(1, min(most, descriptors // plan.descriptors_divisor))
+    # With fewer places than were asked for, an address has the same part of them.
+    per_address = max(1, plan.connections_per_address_max * most // plan.connections_max)
+    share = 0 if most < PLACES_DIVISOR // 2 else max(1, most // PLACES_DIVISOR)
+    has_nodes = nodes is not None and nodes.are_expected
+    asks_for_names = plan.tls is not None and plan.tls.requires_client_certificate
+    is_told_by_tls = asks_for_names and (plan.listed_subjects or (nodes is not None and nodes.subjects))
+    node_count = 0 if nodes is None else len(nodes.peers)
+    return DoorLimits(
+        most,
+        per_address,
+        node_places=max(share, min(PLACES_PER_NODE * node_count, most // 4)) if has_nodes else 0,
+        listed_places=share if asks_for_names and plan.listed_subjects else 0,
+        unknown_places=share if is_told_by_tls else 0,
+    )
 
 
 async def _bind(setting: str, address: Address) -> list[socket.socket]:

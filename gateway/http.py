@@ -20,13 +20,14 @@ import os
 import socket
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
 
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 from prometheus_client import CONTENT_TYPE_LATEST
 
-from datastream.descriptors import client_descriptors_end
+from datastream.descriptors import client_descriptors_end, descriptors_max
+from datastream.places import Places, party_of
 from gateway.addresses import Address
 from gateway.errors import Fatal
 from gateway.limits import (
@@ -46,6 +47,12 @@ log = logging.getLogger(__name__)
 
 _requests_log = logging.getLogger(f"{__name__}.requests")
 _requests_log.addFilter(lambda record: not _is_about_client(record))
+
+DESCRIPTORS_DIVISOR: Final = 16
+"""One in so many of the process's file descriptors may be an HTTP client."""
+
+LISTEN_BACKLOG: Final = 1_024
+"""Connections that the kernel holds until they are accepted; the next one tries again after a second."""
 
 _NODE: web.AppKey[NodeView] = web.AppKey("node")
 _NO_STORE = {"Cache-Control": "no-store"}
@@ -86,31 +93,53 @@ class HttpServer:
         await self._runner.cleanup()
 
 
+class _Clients:
+    """The clients of an HTTP server. One that comes when all places are taken gets that of an older one.
+
+    A probe asks at once, and its answer takes milliseconds; who holds a place and asks nothing is older.
+    """
+
+    def __init__(self) -> None:
+        self._descriptors_end = client_descriptors_end()
+        descriptors = descriptors_max()
+        self._most = HTTP_CONNECTIONS_MAX
+        if descriptors is not None:
+            self._most = max(HTTP_CONNECTIONS_KEPT, min(self._most, descriptors // DESCRIPTORS_DIVISOR))
+        self._places: Places[asyncio.Transport] = Places(self._most, spares="new")
+
+    def take(self, transport: asyncio.Transport) -> None:
+        """Count a client, and close an older one if there are too many."""
+        for client in self._places.clients():
+            if client.is_closing():  # aiohttp does not tell
+                self._places.remove(client)
+        end, most = self._descriptors_end, self._most
+        if end is not None and transport.get_extra_info("socket").fileno() >= end:
+            most = HTTP_CONNECTIONS_KEPT  # a node that others have filled is still alive, and says so
+        name: tuple[str, int] | None = transport.get_extra_info("peername")  # None: it is gone already
+        party = party_of(name[0].partition("%")[0]) if name else ""
+        if len(self._places) >= most and (older := self._places.who_gives_way(party)) is not None:
+            self._places.remove(older)
+            older.abort()
+        self._places.add(transport, party)
+
+
 class _Arrival(asyncio.Protocol):
-    """A new connection, until it is known whether there is a place for it.
+    """A new connection, until it is counted.
 
     Args:
         server: aiohttp's, which serves it then.
-        descriptors_end: the first file descriptor that is not for a client; None: there is none.
+        clients: all of them.
     """
 
-    def __init__(self, server: web.Server, descriptors_end: int | None) -> None:
-        self._server, self._descriptors_end = server, descriptors_end
+    def __init__(self, server: web.Server, clients: _Clients) -> None:
+        self._server, self._clients = server, clients
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Hand it on, or close it."""
-        if self._has_place(transport.get_extra_info("socket").fileno()):
-            handler = self._server()
-            transport.set_protocol(handler)
-            handler.connection_made(transport)
-        else:
-            transport.close()
-
-    def _has_place(self, descriptor: int) -> bool:
-        count, end = len(self._server.connections), self._descriptors_end
-        if end is None or descriptor < end:
-            return count < HTTP_CONNECTIONS_MAX
-        return count < HTTP_CONNECTIONS_KEPT  # a node that others have filled is still alive, and says so
+        """Hand it on."""
+        self._clients.take(transport)
+        handler = self._server()
+        transport.set_protocol(handler)
+        handler.connection_made(transport)
 
 
 def make_app(node: NodeView) -> web.Application:
@@ -147,10 +176,10 @@ async def start_http(node: NodeView, address: Address) -> HttpServer:
     server = runner.server
     assert server is not None  # since it is set up
 
-    descriptors_end = client_descriptors_end()
+    clients = _Clients()
     try:
         listener = await asyncio.get_running_loop().create_server(
-            lambda: _Arrival(server, descriptors_end), address.host, address.port
+            lambda: _Arrival(server, clients), address.host, address.port, backlog=LISTEN_BACKLOG
         )
     except OSError as error:
         await runner.cleanup()

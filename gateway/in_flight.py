@@ -169,7 +169,7 @@ class BlocksInFlight:
                 task.cancel()
         # A cancelled task holds what it had: with it here, the items would stay until a full collection.
         attempt.hashing = attempt.proving = None
-        note_drop(attempt.publisher, action)
+        note_drop(attempt.publisher, action, attempt.source.key)
 
     def commit_failed(self) -> None:
         """Go back to the ledger's chain: blocks that were linked are not to be on disk."""
@@ -288,7 +288,7 @@ class BlocksInFlight:
         self, attempt: Attempt, refused: BlockRefused, failure: Failure = Failure.REFUSED
     ) -> Sequence[Action]:
         number, refusal = attempt.number, refused.refusal
-        note_refusal(self._metrics, number, attempt.publisher, refusal)
+        note_refusal(self._metrics, number, attempt.publisher, refusal, attempt.source.key)
         if refusal.kind.fault is not Fault.SENDER:
             failure = Failure.UNCHECKED
             self.note_lack(

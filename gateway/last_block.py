@@ -3,6 +3,9 @@
 A shell that reads one block. What it finds:
 
     its items do not come to the root hash in its end       the stream is damaged: the node does not start
+    so of another block on the last data page               so; that page is not full, and has no sum
+    its links are not those of the blocks before it here    so: a root hash of theirs has changed; where it is
+                                                            that which chain.json knows, it is named
     a signature that the keys were to verify, and do not    the keys are of another network: it does not start
     the proof of a record file does not fit the book        it starts, and says what it lacks: an address book
                                                             changes with its network, and there is one
@@ -18,11 +21,12 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from gateway.chain import LastLayout
-from gateway.errors import BlockRefused, Fatal, LedgerKeyError
+from gateway.errors import BlockRefused, Fatal, ItemError, LedgerKeyError
 from gateway.items import proof_of
 from gateway.ledger import Ledger
 from gateway.proofs import ProofKind, kind_of_proof
 from gateway.root_hash import BlockSummary
+from gateway.stream_check import summary_of
 from gateway.verdict import Fault, Refusal
 from gateway.verification import BlockVerifier
 
@@ -50,6 +54,13 @@ def look_at_last_block(ledger: Ledger, verifier: BlockVerifier) -> LastBlock | N
         LedgerKeyError: the keys contradict it.
         LayoutError, datastream.DatastreamError: it cannot be read.
     """
+    ledger.is_doubted = True
+    found = _look(ledger, verifier)
+    ledger.is_doubted = False
+    return found
+
+
+def _look(ledger: Ledger, verifier: BlockVerifier) -> LastBlock | None:
     number = ledger.last_number
     stored = None if number is None else ledger.read_block(number)
     if number is None or stored is None:
@@ -62,7 +73,12 @@ def look_at_last_block(ledger: Ledger, verifier: BlockVerifier) -> LastBlock | N
     except BlockRefused as refused:
         refusal = refused.refusal
         raise Fatal(f"{where}: {refusal.what}", got=refusal.got, expected=refusal.expected) from None
+    except ItemError as error:
+        raise Fatal(f"{where}: {error.what}", got=error.got, expected=error.expected) from None
     summary = _as_stored(summary, stored.root_hash, where)
+    _check_last_page(ledger, number)
+    _check_doubted(ledger)
+    _check_links(ledger, summary, where)
     try:
         verdict = verifier.check(summary, stored.items)
     except BlockRefused as refused:
@@ -83,8 +99,59 @@ def _as_stored(summary: BlockSummary, root_hash: bytes, where: str) -> BlockSumm
         f"{where}: root hash in its end",
         got=root_hash.hex(),
         expected=f"{summary.root_hash.hex()}, that of its items; the stream is damaged (sluice check), and "
-        "sluice truncate cuts the block off",
+        "sluice truncate cuts the block off, for publishers or a peer to bring it again",
     )
+
+
+def _check_last_page(ledger: Ledger, last_number: int) -> None:
+    """Compare the root hashes of the blocks that end on the last data page with their items, but the last."""
+    first = ledger.first_on_last_page()
+    for number in range(last_number if first is None else first, last_number):
+        _check_root(ledger, number)
+
+
+def _check_root(ledger: Ledger, number: int) -> None:
+    """Compare a block's root hash with its items. Raises Fatal if they differ."""
+    stored = ledger.read_block(number)
+    summary, problem = (None, "no block") if stored is None else summary_of(stored)
+    if summary is None:
+        raise Fatal(
+            f"block {number} in {ledger.data_dir}",
+            got=problem,
+            expected="the root hash of its items; the stream is damaged (sluice check)",
+        )
+
+
+def _check_doubted(ledger: Ledger) -> None:
+    """Look at the block of which chain.json knows another root hash. Raises Fatal if that is right.
+
+    chain.json may be of another chain, or of before `Ledger.settle`; then the stream is right.
+    """
+    if ledger.doubted_number is not None:
+        _check_root(ledger, ledger.doubted_number)
+
+
+def _check_links(ledger: Ledger, summary: BlockSummary, where: str) -> None:
+    """Compare the block's links with the root hashes here. Raises Fatal: further blocks would be refused.
+
+    They were compared when the block was committed, so one of those that are stored has changed.
+    """
+    before = ledger.root_hash_at(summary.number - 1) if summary.number else None
+    for field, named, stored in (
+        ("footer field 1 (previous_block_root_hash)", summary.previous_root_hash, before),
+        (
+            "footer field 2 (root_hash_of_all_block_hashes_tree)",
+            summary.all_blocks_root_hash,
+            ledger.chain.all_blocks_root_of_last,
+        ),
+    ):
+        if stored is not None and named != stored:
+            raise Fatal(
+                f"{where}: {field}",
+                got=named.hex(),
+                expected=f"{stored.hex()}, by the root hashes of the blocks before it as they are stored; "
+                "one of them has changed: the stream is damaged (sluice check says where)",
+            )
 
 
 def _lack(summary: BlockSummary, refusal: Refusal, where: str) -> str:

@@ -6,13 +6,12 @@ after a restart.
 
     data_dir/datastream.bin       the stream file
     data_dir/datastream.db/       its bookmarks
-    data_dir/chain.json           a snapshot of the chain's state, so that a start reads few root hashes:
-                                  {"chain": Chain.state(), "sha256": of that as JSON with sorted keys}
+    data_dir/chain.json           a snapshot of the chain's state, so that a start reads few root hashes
 
 Invariants
   - Blocks have consecutive numbers; the last committed entry is the end of a block.
-  - The snapshot is a shortcut: one that does not fit the stream is ignored, and made again. Where it
-    tells of blocks and the stream has none at all, nothing is begun anew.
+  - The snapshot is a shortcut: one that does not fit the stream is ignored, and made again. Where it or the
+    index tells of more than the stream holds, the stream is not opened (`gateway.evidence`).
   - `append`, `begin`, `finish`, `give_up`, `stage`, `commit_staged`, `settle` are called from one thread at a
     time; everything else from any.
 Source: design.md "From block to stream", "Durability and speed".
@@ -22,21 +21,21 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import hashlib
-import json
 import logging
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from datastream import DataStreamer, Entry
 from datastream.bookmarks import OpenDatabase, bookmarks_folder
 from datastream.disk import Disk, RealDisk
+from datastream.evidence import Evidence
 from datastream.header_check import inspect_header
 from datastream.layout import BOOKMARK_TYPE
+from datastream.opening import Judge
 from datastream.streamfile import StreamFile
 from gateway.block_layout import (
     BLOCK_END_TYPE,
@@ -47,7 +46,9 @@ from gateway.block_layout import (
     legacy_bookmark_of,
 )
 from gateway.chain import Chain, LastLayout
+from gateway.chain_file import SNAPSHOT_NAME, pack, read_snapshot
 from gateway.errors import ChainStateError, Fatal, LayoutError
+from gateway.evidence import GROUP_BLOCKS_DEFAULT, STREAM_FILE_NAME, judge_for, look_for_lost_blocks
 from gateway.limits import (
     CHAIN_SNAPSHOT_BLOCKS,
     DISK_PROBE_BYTES,
@@ -63,10 +64,6 @@ from gateway.regular_files import make_folder, replace_file
 __all__ = ["STREAM_FILE_NAME", "Ledger", "VerifiedBlock"]
 
 log = logging.getLogger(__name__)
-
-STREAM_FILE_NAME = "datastream.bin"
-"""The stream file in a data folder."""
-SNAPSHOT_NAME = "chain.json"
 
 
 class VerifiedBlock(NamedTuple):
@@ -94,6 +91,10 @@ class Ledger:
         """The first block that the stream holds; None while it is empty."""
         self.chain = Chain()
         """The chain up to the last committed block."""
+        self.doubted_number: int | None = None
+        """A block of which chain.json knows another root hash than the stream; `look_at_last_block`."""
+        self.is_doubted = False
+        """The chain may be wrong: no snapshot is written of it when this is closed."""
         self._snapshot_number = -1
         self._room_bytes = 0
         """What the first block of the last group takes in the file."""
@@ -110,6 +111,9 @@ class Ledger:
         disk: Disk | None = None,
         open_database: OpenDatabase | None = None,
         go_on: Callable[[], None] = lambda: None,
+        group_blocks_max: int = GROUP_BLOCKS_DEFAULT,
+        judge: Judge | None = None,
+        past_damage: bool = False,
     ) -> Ledger:
         """Open the ledger in `data_dir`, or make an empty one there.
 
@@ -121,18 +125,23 @@ class Ledger:
             disk: the stream file, when it is not an ordinary one (tests).
             open_database: opens the LevelDB of the bookmarks, when not plyvel (tests).
             go_on: called again and again in what takes long; what it raises ends the opening, without harm.
+            group_blocks_max: most blocks that a commit had.
+            judge: weighs the evidence, in place of `gateway.evidence` (`sluice repair`).
+            past_damage: as `DataStreamer.open`.
 
         Raises:
-            Fatal: the folder cannot be used, or its stream does not hold blocks.
+            Fatal: the folder cannot be used, its stream does not hold blocks, or something knows of more than
+                its header counts; nothing was changed.
             datastream.DatastreamError: the stream file or its bookmarks cannot be opened.
         """
         try:
             make_folder(data_dir)
             path = data_dir / STREAM_FILE_NAME
+            judge = judge or judge_for(data_dir, group_blocks_max)
             if disk is None and not path.exists():
-                _look_for_lost_blocks(data_dir, "no such file")
+                look_for_lost_blocks(data_dir)
             if disk is None and not bookmarks_folder(path).exists():
-                _look_before_opening(path, stream_type)
+                _look_before_opening(path, stream_type, judge)
             streamer = DataStreamer.open(
                 path,
                 stream_type=stream_type,
@@ -141,6 +150,8 @@ class Ledger:
                 disk=disk,
                 open_database=open_database,
                 go_on=go_on,
+                judge=judge,
+                past_damage=past_damage,
             )
         except OSError as error:
             got = error.strerror or str(error)
@@ -336,6 +347,15 @@ class Ledger:
             return None
         return self._root_hash_of(number, last)
 
+    def first_on_last_page(self) -> int | None:
+        """Return the first block that ends on the last data page; None where the ledger is empty."""
+        if self.last_number is None:
+            return None
+        for entry in self.streamer.read_entries(self.streamer.first_on_last_page):
+            if entry.type == BLOCK_END_TYPE:
+                return _block_end(self.streamer.path, entry)[0]
+        return None
+
     def probe(self) -> None:
         """Find out whether the disk takes writes again: a file, what a failed commit left, the bookmarks.
 
@@ -393,7 +413,7 @@ class Ledger:
 
     def close(self) -> None:
         """Write the snapshot and close the stream. Closing twice does nothing."""
-        if self.last_number is not None and self._snapshot_number != self.last_number:
+        if self.last_number not in (None, self._snapshot_number) and not self.is_doubted:
             self.write_snapshot()
         self.streamer.close()
 
@@ -403,7 +423,6 @@ class Ledger:
         """Learn first and last block, and bring the chain's state up to the last."""
         total_entries = self.streamer.committed.total_entries
         if total_entries == 0:
-            _look_for_lost_blocks(self.data_dir, "a stream without entries")
             return
         last = _block_end(self.streamer.path, self.streamer.get_entry(total_entries - 1))
         self.first_number = self._first_block_number()
@@ -438,17 +457,18 @@ class Ledger:
         assert self.first_number is not None
         path = self.data_dir / SNAPSHOT_NAME
         try:
-            chain = Chain.from_state(_unpack(path.read_text("utf-8")))
-            if chain.first_number == self.first_number and chain.last_number is not None:
+            chain = read_snapshot(self.data_dir)
+            if chain and chain.first_number == self.first_number and chain.last_number is not None:
                 number = chain.last_number
-                if number <= last_number and self._root_hash_of(number, last_number) == chain.last_root_hash:
-                    self._snapshot_number = number
-                    return chain
+                if number <= last_number:
+                    root_hash = self._root_hash_of(number, last_number)
+                    if root_hash == chain.last_root_hash:
+                        self._snapshot_number = number
+                        return chain
+                    self.doubted_number, self.is_doubted = number, True
                 log.warning(
                     "chain snapshot does not fit the stream", extra=fields(path=str(path), block=number)
                 )
-        except FileNotFoundError:
-            pass
         except (OSError, ValueError, ChainStateError) as error:
             log.warning("chain snapshot cannot be used", extra=fields(path=str(path), got=str(error)))
         return Chain(self.first_number)
@@ -507,12 +527,7 @@ class Ledger:
 
     def _replace_snapshot(self, *, flush: bool = False) -> None:
         path = self.data_dir / SNAPSHOT_NAME
-        replace_file(path, _pack(self.chain.state()).encode(), flush=flush)
-
-
-def _pack(state: Mapping[str, object]) -> str:
-    """Write the text of a snapshot."""
-    return json.dumps({"chain": state, "sha256": _digest(state)})
+        replace_file(path, pack(self.chain.state()).encode(), flush=flush)
 
 
 def _block_end(path: Path, entry: Entry) -> tuple[int, bytes]:
@@ -531,11 +546,11 @@ def _block_end(path: Path, entry: Entry) -> tuple[int, bytes]:
     return int.from_bytes(entry.data[:8], "big"), entry.data[8:]
 
 
-def _look_before_opening(path: Path, stream_type: int) -> None:
+def _look_before_opening(path: Path, stream_type: int, judge: Judge) -> None:
     """Refuse a stream that ends otherwise than with a block, before an index of it is made beside it.
 
     Raises:
-        Fatal: it does.
+        Fatal: it does; or what `judge` says.
         datastream.DatastreamError: the file is no stream file, or damaged.
     """
     with contextlib.suppress(OSError), contextlib.closing(RealDisk(path, writable=False)) as disk:
@@ -545,42 +560,4 @@ def _look_before_opening(path: Path, stream_type: int) -> None:
             total_entries = file.committed.total_entries
             if total_entries:
                 _block_end(path, file.read_entry(total_entries - 1))
-
-
-def _look_for_lost_blocks(data_dir: Path, got: str) -> None:
-    """Refuse to begin anew where blocks have been: they are acknowledged, and nobody may send them again.
-
-    Raises:
-        Fatal: the snapshot tells of blocks.
-    """
-    path = data_dir / SNAPSHOT_NAME
-    with contextlib.suppress(OSError, ValueError, ChainStateError):
-        last_number = Chain.from_state(_unpack(path.read_text("utf-8"))).last_number
-        if last_number is not None:
-            raise Fatal(
-                f"stream file {data_dir / STREAM_FILE_NAME}",
-                got=got,
-                expected=f"blocks up to {last_number}, as {SNAPSHOT_NAME} beside it says; "
-                "to begin anew, take an empty folder",
-            )
-
-
-def _unpack(text: str) -> Mapping[str, object]:
-    """Read a snapshot's state. A wrong tree would have every further block refused, hence the digest.
-
-    Raises:
-        ValueError, ChainStateError: the text is not a whole snapshot.
-    """
-    snapshot = json.loads(text)
-    if not isinstance(snapshot, dict) or not isinstance(state := snapshot.get("chain"), dict):
-        raise ChainStateError(
-            "chain snapshot", f"{len(text)} characters of JSON", "an object that has a chain"
-        )
-    digest = _digest(state)
-    if snapshot.get("sha256") != digest:
-        raise ChainStateError("chain snapshot: sha256", repr(snapshot.get("sha256")), digest)
-    return state
-
-
-def _digest(state: Mapping[str, object]) -> str:
-    return hashlib.sha256(json.dumps(state, sort_keys=True).encode("utf-8")).hexdigest()
+            judge(Evidence(file, None, None, index_is_of_file=False, has_index=False))

@@ -2,8 +2,8 @@
 
 A shell around the ledger, beside the services for subscribers. A watcher is told the last block at once and
 whenever there are further ones; a message that is not taken yet holds up nobody, and what comes meanwhile is
-told in one. Who takes none for long is cut off: others want its place. Who watches gets no more than
-`serverStatus` and the blocks say.
+told in one. Who takes none for long is cut off: others want its place. It serves the other nodes of the
+cluster alone (`gateway.known_nodes`): a stranger is refused with PERMISSION_DENIED, and told who is served.
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ from grpc import aio
 
 from gateway.api import standby_pb2
 from gateway.block_numbers import to_wire
+from gateway.known_nodes import KnownNodes
 from gateway.ledger import Ledger
 from gateway.limits import (
     STANDBY_STREAMS_MAX,
     STANDBY_STREAMS_PER_ADDRESS_MAX,
     STANDBY_WRITE_SECONDS_MAX,
 )
-from gateway.logs import fields
+from gateway.logs import caused_by
 from gateway.transport.callers import Caller, caller_of
 
 __all__ = ["SERVICE_NAME", "LevelService"]
@@ -43,11 +44,13 @@ class LevelService:
     Args:
         ledger: whose blocks are told of.
         instance: what this process calls itself.
+        nodes: whom it serves; None: everybody (tests).
     """
 
-    def __init__(self, ledger: Ledger, instance: str) -> None:
+    def __init__(self, ledger: Ledger, instance: str, nodes: KnownNodes | None = None) -> None:
         self._ledger = ledger
         self._instance = instance
+        self._nodes = nodes
         self._streams: Counter[str] = Counter()
         self._changed = asyncio.Event()
         self._closing = False
@@ -79,7 +82,7 @@ class LevelService:
     async def _watch(self, request: bytes, context: _Context) -> None:
         """Serve one stream. There is nothing in the request."""
         del request
-        caller = caller_of(context)
+        caller = await self._admit(context)
         address = caller.address
         if self._streams.total() >= STANDBY_STREAMS_MAX or (
             self._streams[address] >= STANDBY_STREAMS_PER_ADDRESS_MAX
@@ -88,7 +91,7 @@ class LevelService:
                 f"got another watcher, expected at most {STANDBY_STREAMS_MAX}, "
                 f"and {STANDBY_STREAMS_PER_ADDRESS_MAX} of one address"
             )
-            log.warning("watcher refused", extra=fields(watcher=caller.peer, reason=reason))
+            log.warning("watcher refused", extra=caused_by(address, watcher=caller.peer, reason=reason))
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, reason)
         self._streams[address] += 1
         try:
@@ -98,6 +101,17 @@ class LevelService:
                 await changed.wait()
         finally:
             self._streams -= Counter((address,))  # one that comes to 0 is forgotten
+
+    async def _admit(self, context: _Context) -> Caller:
+        """Tell who calls, if that is another node; else the call ends here."""
+        caller, nodes = caller_of(context), self._nodes
+        if nodes is None or await nodes.recognize(caller.host, caller.subjects):
+            return caller
+        got = max(caller.subjects, key=len) if nodes.subjects and caller.subjects else caller.host
+        reason = f"{SERVICE_NAME} is for other nodes: got {got}, expected {nodes.rule}"
+        log.warning("watcher refused", extra=caused_by(caller.address, watcher=caller.peer, reason=reason))
+        await context.abort(grpc.StatusCode.PERMISSION_DENIED, reason)
+        raise AssertionError("abort has raised")
 
     async def _tell(self, caller: Caller, context: _Context) -> None:
         """Write the last level; who does not take it loses its connection: nothing else ends its call."""
@@ -111,6 +125,7 @@ class LevelService:
     async def _level_at(
         self, request: standby_pb2.LevelAtRequest | None, context: _Context
     ) -> standby_pb2.Level:
+        await self._admit(context)
         if request is None:
             await context.abort(
                 grpc.StatusCode.INVALID_ARGUMENT,
@@ -133,7 +148,8 @@ class LevelService:
 
 def _cut_off_deaf(caller: Caller, seconds: float) -> None:
     """End the connection of a watcher that takes nothing."""
-    log.warning("watcher takes nothing, and is cut off", extra=fields(watcher=caller.peer, seconds=seconds))
+    extra = caused_by(caller.address, watcher=caller.peer, seconds=seconds)
+    log.warning("watcher takes nothing, and is cut off", extra=extra)
     caller.cut_off()
 
 

@@ -88,7 +88,6 @@ __all__ = [
     "PROOF_CHECK_SECONDS_MAX",
     "PROOF_PROCESS_REST_SECONDS",
     "PUBLICATION_FILE_BYTES_MAX",
-    "PUBLISHER_NAME_CHARACTERS_MAX",
     "QUICK_PROOFS_BYTES_MAX",
     "QUICK_SIGNATURES_MAX",
     "QUIET_BLOCK_TIMES",
@@ -96,7 +95,6 @@ __all__ = [
     "RACE_HISTORY_BLOCKS",
     "RECORD_FILE_FIELDS_MAX",
     "RECORD_FILE_SIGNATURES_MAX",
-    "REFUSED_PUBLISHERS_KEPT",
     "RELEASED_BLOCKS_MAX",
     "RELEASE_REST_SECONDS",
     "REQUEST_BYTES_MAX",
@@ -385,9 +383,6 @@ MESSAGE_BYTES_DEFAULT: Final = 131_072_000
 """Bytes of the longest message that any of us receives, unless it is told otherwise: nodes, publishers,
 subscribers. It is the default of block nodes; consensus nodes send 37,748,736 at most."""
 
-PUBLISHER_NAME_CHARACTERS_MAX: Final = 256
-"""Characters of a publisher's name that count: it stands in logs, metrics and memory."""
-
 # --- connections and certificates ---------------------------------------------------------------------------
 
 REQUEST_BYTES_MAX: Final = 64 * 1024
@@ -433,10 +428,6 @@ have begun. Answers take milliseconds; who does not read them is not waited for.
 
 HTTP_UNREAD_SECONDS_MAX: Final = 60.0
 """How long an HTTP client may take nothing of an answer; then it is closed."""
-
-REFUSED_PUBLISHERS_KEPT: Final = 1_000
-"""Publishers that were refused a stream and are remembered, so that one that tries again and again is logged
-once. The oldest is forgotten first."""
 
 BLAMED_PUBLISHERS_KEPT: Final = 1_000
 """Publishers that failed a block and are remembered while nobody brings it; of more, those that are gone are

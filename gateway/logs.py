@@ -10,6 +10,8 @@ Invariants
   - One record is one line, whatever is in the message and the fields: line ends are escaped, so that a peer
     cannot forge a line. Only a traceback in the text form follows on lines of its own.
   - The text of a field is cut at `FIELD_CHARACTERS_MAX`, so that a peer cannot fill the disk.
+  - A line that others cause (`caused_by`, or `extra={"caused_by": …}`) is written so often a minute, by
+    message and by who caused it. One line at the end of the minute says how many more there were.
   - Times are UTC.
 """
 
@@ -19,15 +21,38 @@ import json
 import logging
 import re
 import sys
-from collections.abc import Mapping
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Literal, TextIO
+from typing import Final, Literal, TextIO
 
 from gateway.limits import FIELD_CHARACTERS_MAX
 
-__all__ = ["JsonFormatter", "TextFormatter", "fields", "one_line", "set_up_logging"]
+__all__ = [
+    "LINES_PER_CAUSE",
+    "LINES_PER_MESSAGE",
+    "FloodFilter",
+    "JsonFormatter",
+    "TextFormatter",
+    "caused_by",
+    "fields",
+    "one_line",
+    "set_up_logging",
+    "tell_left_out",
+]
+
+FLOOD_SECONDS: Final = 60.0
+"""The time for which lines that others cause are counted."""
+LINES_PER_CAUSE: Final = 20
+"""Lines with one message that one address, or one publisher with a certificate, may cause in that time."""
+LINES_PER_MESSAGE: Final = 100
+"""The same of all together: whoever has many addresses does not write more."""
 
 _FIELDS = "sluice_fields"
+_CAUSED_BY = "caused_by"
 _RESERVED = frozenset({"time", "level", "logger", "message", "error"})
 _PLAIN = re.compile(r"[^\s\"'=]+")
 _LEVEL_COLOURS = {logging.WARNING: "\x1b[33m", logging.ERROR: "\x1b[31m", logging.CRITICAL: "\x1b[31m"}
@@ -48,6 +73,16 @@ def fields(**values: FieldValue) -> dict[str, Mapping[str, FieldValue]]:
     return {_FIELDS: values}
 
 
+def caused_by(cause: str, **values: FieldValue) -> dict[str, object]:
+    """Make the `extra` of a line that others can cause as often as they like.
+
+    Args:
+        cause: what one party cannot have twice: an address, the subject of a certificate.
+        values: as for `fields`.
+    """
+    return {**fields(**values), _CAUSED_BY: cause}
+
+
 def set_up_logging(
     *,
     level: Literal["debug", "info", "warning", "error"] = "info",
@@ -65,6 +100,7 @@ def set_up_logging(
     stream = stream or sys.stderr
     handler = logging.StreamHandler(stream)
     handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter(colour=stream.isatty()))
+    handler.addFilter(FloodFilter(handler.handle))
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(logging.DEBUG if level == "debug" else max(logging.WARNING, _number(level)))
@@ -77,6 +113,78 @@ def _number(level: str) -> int:
     return logging.getLevelNamesMapping()[level.upper()]
 
 
+def tell_left_out() -> None:
+    """Say how many lines were left out in minutes that are over; a log that is silent does not say it."""
+    for handler in logging.getLogger().handlers:
+        for one in handler.filters:
+            if isinstance(one, FloodFilter):
+                one.tell_left_out()
+
+
+@dataclass(slots=True)
+class _Minute:
+    """The lines of one message."""
+
+    since: float
+    line_count: int = 0
+    by_cause: Counter[str] = field(default_factory=Counter)
+    left_out_count: int = 0
+    left_out: logging.LogRecord | None = None
+    """The last of them."""
+
+
+class FloodFilter(logging.Filter):
+    """Leaves out lines that others cause too often. What it remembers is bounded by `LINES_PER_MESSAGE`.
+
+    Args:
+        write: writes the line that says how many were left out.
+        clock: monotonic time in seconds.
+    """
+
+    def __init__(
+        self, write: Callable[[logging.LogRecord], object], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        super().__init__()
+        self._write = write
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._minutes: dict[tuple[str, str], _Minute] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Tell whether a line is written."""
+        cause: str | None = getattr(record, _CAUSED_BY, None)
+        if cause is None:
+            return True
+        self.tell_left_out()
+        with self._lock:
+            key = (record.name, str(record.msg))
+            minute = self._minutes.get(key)
+            if minute is None:
+                minute = self._minutes[key] = _Minute(self._clock())
+            if minute.line_count < LINES_PER_MESSAGE and minute.by_cause[cause] < LINES_PER_CAUSE:
+                minute.line_count += 1
+                minute.by_cause[cause] += 1
+                return True
+            minute.left_out_count += 1
+            minute.left_out = record
+            return False
+
+    def tell_left_out(self) -> None:
+        """Forget the minutes that are over, and say how many lines were left out of each."""
+        with self._lock:
+            now = self._clock()
+            over = [key for key, minute in self._minutes.items() if now - minute.since >= FLOOD_SECONDS]
+            minutes = [self._minutes.pop(key) for key in over]
+        for minute in minutes:
+            if (record := minute.left_out) is not None:
+                text = f"{record.getMessage()}: and {minute.left_out_count:,} more"
+                extra = fields(lines_left_out=minute.left_out_count, seconds=round(now - minute.since))
+                where = (record.name, record.levelno, record.pathname, record.lineno)
+                line = logging.LogRecord(*where, text, (), None)
+                line.__dict__.update(extra)
+                self._write(line)
+
+
 class TextFormatter(logging.Formatter):
     """Lines for people: time, level, logger, message, then `key=value` fields."""
 
@@ -86,11 +194,11 @@ class TextFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Write one record; a traceback follows on lines of its own."""
-        time = datetime.fromtimestamp(record.created, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
+        at = datetime.fromtimestamp(record.created, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
         level = f"{record.levelname:<7}"
         if self._colour and record.levelno in _LEVEL_COLOURS:
             level = f"{_LEVEL_COLOURS[record.levelno]}{level}{_RESET}"
-        line = f"{time} {level} {record.name}  {one_line(record.getMessage())}"
+        line = f"{at} {level} {record.name}  {one_line(record.getMessage())}"
         if shown := " ".join(f"{key}={_text(value)}" for key, value in _fields_of(record).items()):
             line = f"{line}  {shown}"
         if record.exc_info:
@@ -103,9 +211,9 @@ class JsonFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Write one record; a traceback is the text `error`."""
-        time = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+        at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
         entry: dict[str, object] = {
-            "time": time.replace("+00:00", "Z"),
+            "time": at.replace("+00:00", "Z"),
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": record.getMessage(),

@@ -22,6 +22,7 @@ from contextlib import AsyncExitStack
 from functools import partial
 
 from datastream import StreamServer
+from datastream.descriptors import descriptors_max
 from datastream.disk import Disk
 from datastream.errors import AddressUnavailable
 from gateway.addresses import Address
@@ -34,6 +35,7 @@ from gateway.grpc_server import GrpcServer, not_free
 from gateway.hash_process import HashProcess
 from gateway.http import start_http
 from gateway.in_flight import Lack
+from gateway.known_nodes import KnownNodes
 from gateway.last_block import look_at_last_block
 from gateway.ledger import Ledger
 from gateway.ledger_files import given_address_book, given_ledger, keep_ledger, ledger_to_start_with
@@ -108,8 +110,9 @@ class Node:
         self._cut_off_at = 0.0
         self._is_abandoned = threading.Event()
         self._cleanup = AsyncExitStack()
+        self._nodes = KnownNodes(settings.peer_networks, settings.peer_subjects)
         self._servers = NodeServers(
-            settings, self.metrics, self.refused_messages, self._cleanup, self._stop_server
+            *(settings, self.metrics, self.refused_messages, self._nodes, self._cleanup, self._stop_server)
         )
         self.grpc_address, self.control_address = settings.grpc_address, settings.control_address
         self.subscriber_address = settings.subscriber_address or settings.grpc_address
@@ -196,6 +199,8 @@ class Node:
             version=settings.stream_version,
             disk=self._disk,
             go_on=self._go_on,
+            group_blocks_max=settings.commit_max_blocks_per_group,
+            past_damage=settings.stream_serve_damaged,
         )
         self._cleanup.callback(self.ledger.close)
         await self._find_peers()
@@ -217,7 +222,7 @@ class Node:
     async def _find_peers(self) -> None:
         """Leave this node out of its peers: one configuration for all nodes of a cluster may name it."""
         settings = self.settings
-        self._peers = await other_nodes(settings.peers, own_addresses(settings))
+        self._peers = self._nodes.peers = await other_nodes(settings.peers, own_addresses(settings))
         if settings.commit_min_standbys > len(self._peers):
             raise SettingError(
                 "commit.min_standbys",
@@ -337,11 +342,17 @@ class Node:
 
     def _make_tcp_server(self) -> None:
         settings = self.settings
+        limits = tcp_limits(settings, descriptors_max())
+        if limits.connections_max < settings.tcp_max_connections:
+            log.warning(
+                "file descriptors are too few for tcp.max_connections (ulimit -n)",
+                extra=fields(got=descriptors_max(), clients=limits.connections_max),
+            )
         server = StreamServer(
             self.ledger.streamer,
             settings.tcp_address.host,
             settings.tcp_address.port,
-            limits=tcp_limits(settings),
+            limits=limits,
             on_command_error=settings.tcp_on_command_error,
         )
         self.metrics.tcp_clients.set_function(lambda: server.client_count)
@@ -395,11 +406,11 @@ class Node:
             self.conductor, Admission(admission_limits(settings))
         )
         self.block_access = BlockAccessService(self.ledger)
-        self._level_service = LevelService(self.ledger, self._instance)
+        self._level_service = LevelService(self.ledger, self._instance, self._nodes)
         reading = (self.block_access, self.subscribe_service, self._level_service)
         self._cleanup.push_async_callback(self.keeper.close)  # should an address be taken: what follows ends
         await self.keeper.start()  # a standby sends publishers elsewhere from the first one on
-        await servers.keep_places(self._peers)
+        await self._nodes.look()
         # Undone from the last to the first: publishers are told, then subscribers, then the servers go.
         subscriber_address = await servers.start_reading(status, reading)
         self.grpc_address = await servers.start_publishing(publishing, status, reading)
@@ -418,7 +429,7 @@ class Node:
             self.account.watch(servers.show_readiness),
             watch_certificates(servers.certificates, self.metrics),
             servers.watch_receiving(publishing.is_urgent),
-            servers.watch_peers(self._peers),
+            self._nodes.watch(),
         ):
             task = asyncio.ensure_future(watch)
             task.add_done_callback(_on_watch_done)
@@ -428,7 +439,8 @@ class Node:
         """Start the server for those who operate the node, at an address of its own."""
         account, following = self.account, self.following
         control = ControlService(
-            self.keeper, self.ledger, account.control_facts, following.is_itself, self._instance
+            *(self.keeper, self.ledger, account.control_facts, following.is_itself, self._instance),
+            allowed_subjects=frozenset(self.settings.control_allowed_subjects),
         )
         return await self._servers.start_control(control)
 

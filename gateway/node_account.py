@@ -23,6 +23,7 @@ from gateway.findings import ADVICE, Facts, Finding, FindingBook, look
 from gateway.following import Following
 from gateway.ledger import Ledger
 from gateway.limits import HEALTH_CHECK_SECONDS
+from gateway.logs import tell_left_out
 from gateway.metrics import Metrics
 from gateway.node_service import INSTANCE_KEY
 from gateway.page_facts import gather_status, standby_facts
@@ -161,6 +162,7 @@ class NodeAccount:
             sent_before_bytes, sent_bytes = sent_bytes, self._tcp_server.bytes_sent
             self.metrics.tcp_sent_bytes.inc(sent_bytes - sent_before_bytes)
             self.metrics.show_role(self._keeper.phase.value)
+            tell_left_out()
             show_readiness(not any(finding.is_problem for finding in self._findings()))
             await asyncio.sleep(HEALTH_CHECK_SECONDS)
 
@@ -176,7 +178,7 @@ class NodeAccount:
         quiet_since = self._made_at if acknowledged_at is None else acknowledged_at
         return Facts(
             is_stopping=self.is_stopping,
-            disk_failure=arbiter.persistence_failed,
+            disk_failure=self._conductor.disk_failure,
             is_broken=self._conductor.broken.done(),
             catch_up_problem=self._following.problem,
             given_up_target=self._following.given_up_target,

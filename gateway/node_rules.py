@@ -111,10 +111,16 @@ def subscribe_limits(settings: Settings) -> SubscribeLimits:
     )
 
 
-def tcp_limits(settings: Settings) -> ServerLimits:
-    """Give the limits of data-streamer clients."""
+def tcp_limits(settings: Settings, descriptors: int | None) -> ServerLimits:
+    """Give the limits of data-streamer clients.
+
+    Args:
+        descriptors: file descriptors that the process may have. Clients have five in sixteen of them at most:
+            without a descriptor for publishers and other nodes, the chain stands.
+    """
+    most = settings.tcp_max_connections
     return ServerLimits(
-        connections_max=settings.tcp_max_connections,
+        connections_max=most if descriptors is None else max(1, min(most, descriptors * 5 // 16)),
         write_timeout_seconds=settings.tcp_write_timeout_seconds,
         inactivity_timeout_seconds=settings.tcp_inactivity_timeout_seconds,
     )

@@ -26,13 +26,13 @@ from gateway.control_service import ControlService
 from gateway.grpc_server import GrpcServer, ServerPlan, start_server
 from gateway.health_service import SERVICE_NAME as HEALTH_NAME
 from gateway.health_service import HealthService
+from gateway.known_nodes import KnownNodes
 from gateway.level_service import SERVICE_NAME as LEVEL_SERVICE_NAME
 from gateway.limits import REQUEST_BYTES_MAX
 from gateway.logs import fields
 from gateway.message_shares import MessageShares, StreamKey
 from gateway.metrics import Metrics
 from gateway.node_service import BlockNodeService
-from gateway.own_address import addresses_of
 from gateway.refused_messages import RefusedMessages
 from gateway.settings import Settings
 from gateway.tls import ServerTls, TlsFiles
@@ -43,8 +43,6 @@ __all__ = ["NodeServers", "Service"]
 
 log = logging.getLogger(__name__)
 
-PEERS_LOOK_SECONDS = 60.0
-"""Time between two looks where the names of peers lead."""
 SHARES_LOOK_SECONDS = 0.25
 """Time between two looks at the large messages that wait."""
 PUBLISHING_NAME = publish_pb2.DESCRIPTOR.services_by_name["BlockStreamPublishService"].full_name
@@ -54,6 +52,13 @@ READING_NAMES = (
     node_pb2.DESCRIPTOR.services_by_name["BlockAccessService"].full_name,
     LEVEL_SERVICE_NAME,
 )
+
+_LISTED: dict[str, Callable[[Settings], tuple[str, ...]]] = {
+    "grpc": lambda settings: settings.publish_allowed_subjects,
+    "subscriber": lambda _: (),
+    "control": lambda settings: settings.control_allowed_subjects,
+}
+"""Names in certificates for which places are kept, by the section of the address."""
 
 
 class Service(Protocol):
@@ -70,6 +75,7 @@ class NodeServers:
         settings: addresses, TLS files and limits.
         metrics: counts connections.
         refused_messages: is told of those that gRPC refused.
+        nodes: the other nodes, which connect where readers do.
         cleanup: what stops each server, once it is started.
         stop: stops a server, in the time that the node has for it.
     """
@@ -79,6 +85,7 @@ class NodeServers:
         settings: Settings,
         metrics: Metrics,
         refused_messages: RefusedMessages,
+        nodes: KnownNodes,
         cleanup: AsyncExitStack,
         stop: Callable[[GrpcServer], Awaitable[None]],
     ) -> None:
@@ -89,25 +96,12 @@ class NodeServers:
         self._settings = settings
         self._metrics = metrics
         self._refused_messages = refused_messages
-        self._kept_addresses: frozenset[str] = frozenset()
-        self._started: list[GrpcServer] = []
+        self._nodes = nodes
         self._shares = MessageShares(settings.grpc_max_receiving_bytes, settings.grpc_max_message_bytes)
         self._cleanup = cleanup
         self._stop = stop
         self._health = HealthService((PUBLISHING_NAME, STATUS_NAME, *READING_NAMES))
         self._is_stopping = False
-
-    async def keep_places(self, peers: Sequence[str]) -> None:
-        """Keep places for the connections of other nodes, `host:port` each, wherever their names lead now."""
-        self._kept_addresses = await addresses_of(peers)
-        for server in self._started:
-            server.door.kept_addresses = self._kept_addresses
-
-    async def watch_peers(self, peers: Sequence[str]) -> None:
-        """See where the names of other nodes lead, now and then, until cancelled."""
-        while peers:
-            await asyncio.sleep(PEERS_LOOK_SECONDS)
-            await self.keep_places(peers)
 
     async def start_reading(self, status: BlockNodeService, reading: Sequence[Service]) -> Address | None:
         """Start the server for those who read, if it has an address of its own; give its address."""
@@ -140,10 +134,18 @@ class NodeServers:
     async def start_control(self, control: ControlService) -> Address:
         """Start the server for those who operate the node; give its address."""
 
+        settings = self._settings
+        is_open = settings.control_tls_client_ca is not None and not settings.control_allowed_subjects
+        if is_open and settings.control_tls_client_ca == settings.grpc_tls_client_ca:
+            log.warning(
+                "every publisher's certificate may change the role of this node",
+                extra=fields(expected="control.allowed_subjects, or another authority"),
+            )
+
         def add_services(server: aio.Server) -> None:
             control_pb2_grpc.add_NodeControlServicer_to_server(control, server)
 
-        return await self._serve("control", self._settings.control_address, REQUEST_BYTES_MAX, add_services)
+        return await self._serve("control", settings.control_address, REQUEST_BYTES_MAX, add_services)
 
     async def watch_receiving(self, is_urgent: Callable[[StreamKey], bool]) -> None:
         """See to it that large messages come on, until cancelled.
@@ -194,6 +196,7 @@ class NodeServers:
             self.certificates.append(tls)
         elif not address.is_loopback:
             log.warning("gRPC is open to the network without TLS", extra=fields(setting=f"{section}.address"))
+        has_readers_apart = settings.subscriber_address is not None
         notes = DoorNotes(f"{section}.address", self._metrics, self._refused_messages)
         plan = ServerPlan(
             f"{section}.address",
@@ -205,8 +208,9 @@ class NodeServers:
             connections_per_address_max=settings.grpc_max_connections_per_address,
             connection_age_seconds=settings.grpc_max_connection_age_seconds,
             connection_age_grace_seconds=settings.grpc_max_connection_age_grace_seconds,
-            kept_addresses=self._kept_addresses,
-            listed_subjects=frozenset(settings.publish_allowed_subjects),
+            nodes=self._nodes if section == ("subscriber" if has_readers_apart else "grpc") else None,
+            listed_subjects=frozenset(_LISTED[section](settings)),
+            descriptors_divisor=64 if section == "control" else 16 if has_readers_apart else 8,
             takes_compressed=settings.grpc_compression,
         )
         server = await start_server(plan, add_services, notes, self._shares)
@@ -214,6 +218,5 @@ class NodeServers:
             lambda: server.door.connection_count
         )
         self.door_notes.append(notes)
-        self._started.append(server)
         self._cleanup.push_async_callback(self._stop, server)
         return server.address

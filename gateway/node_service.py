@@ -14,7 +14,7 @@ import asyncio
 import json
 import logging
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 import grpc
 from google.protobuf.message import DecodeError
@@ -32,7 +32,7 @@ from gateway.limits import (
     ACCESS_READS_MAX,
     ACCESS_SECONDS_MAX,
 )
-from gateway.logs import fields
+from gateway.logs import caused_by
 from gateway.transport.callers import Caller, caller_of
 
 __all__ = [
@@ -56,6 +56,10 @@ STATUS_KEY = "sluice-status"
 INSTANCE_KEY = "instance"
 """The fact that is another one for every process: by it a node knows itself behind another address."""
 
+ROOT_READS_MAX: Final = 2
+"""Root hashes that are read for `serverStatus` at once. Anybody may ask, and the threads are those with which
+the node answers other nodes."""
+
 Facts = Callable[[], dict[str, object]]
 """Gives what `sluice status` shows beside the blocks: role, verification_mode, ready, publishers, …"""
 _Code = node_pb2.BlockResponse.Code
@@ -78,6 +82,7 @@ class BlockNodeService(node_pb2_grpc.BlockNodeServiceServicer):
         self._first_number = first_number
         self._facts = facts
         self._detail = detail
+        self._reading = asyncio.Semaphore(ROOT_READS_MAX)
 
     async def serverStatus(
         self, request: node_pb2.ServerStatusRequest, context: aio.ServicerContext[Any, Any]
@@ -86,6 +91,7 @@ class BlockNodeService(node_pb2_grpc.BlockNodeServiceServicer):
         for key, value in context.invocation_metadata() or ():
             if key == STATUS_KEY:
                 context.set_trailing_metadata(((STATUS_KEY, await self._more(str(value))),))
+                break
         first, last = self._ledger.first_number, self._ledger.last_number
         if first is None or last is None:
             return node_pb2.ServerStatusResponse(
@@ -101,7 +107,8 @@ class BlockNodeService(node_pb2_grpc.BlockNodeServiceServicer):
         """Write the facts, with the root hash of the block that was asked for, if one was."""
         facts = self._facts()
         if asked.isascii() and asked.isdecimal() and len(asked) <= len(str(U64_MAX)):
-            root_hash = await asyncio.to_thread(self._ledger.root_hash_at, int(asked))
+            async with self._reading:
+                root_hash = await asyncio.to_thread(self._ledger.root_hash_at, int(asked))
             facts["root_hash"] = None if root_hash is None else root_hash.hex()
         return json.dumps(facts)
 
@@ -166,8 +173,8 @@ class BlockAccessService:
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
-        self._shares = AnswerShares(ACCESS_BYTES_MAX, ACCESS_ADDRESS_BYTES_MAX)
-        self._reading = asyncio.Semaphore(ACCESS_READS_MAX)
+        # Other nodes have theirs, whatever strangers ask for and do not take.
+        self._of_strangers, self._of_nodes = _Answers(), _Answers()
 
     def add_to(self, server: aio.Server) -> None:
         """Register the service; by hand: a request that does not parse has an answer, too, and answers are
@@ -200,17 +207,19 @@ class BlockAccessService:
             return _only(_Code.NOT_AVAILABLE)
         caller = caller_of(context)
         address = caller.address
-        async with self._reading:
-            refusal = self._shares.refusal(address)
+        answers = self._of_nodes if caller.is_node() else self._of_strangers
+        async with answers.reading:
+            refusal = answers.shares.refusal(address)
             if refusal is not None:
                 await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, refusal)
             try:
                 answer = await asyncio.to_thread(self._read, number)
             except Exception as error:  # at the edge: a damaged block must not look like one that is not held
-                log.exception("block cannot be read", extra=fields(block=number, got=str(error)))
+                extra = caused_by(address, block=number, got=str(error))
+                log.exception("block cannot be read", extra=extra)
                 is_unreadable = isinstance(error, OSError | DatastreamError | LayoutError)
                 return _only(_Code.NOT_FOUND if is_unreadable else _Code.ERROR)
-            self._count(caller, len(answer), context)
+            _count(answers.shares, caller, len(answer), context)
         return answer
 
     def _read(self, number: int) -> bytes:
@@ -220,19 +229,30 @@ class BlockAccessService:
         block = block_pb2.Block(items=stored.items)
         return node_pb2.BlockResponse(status=_Code.SUCCESS, block=block).SerializeToString()
 
-    def _count(self, caller: Caller, size_bytes: int, context: aio.ServicerContext[Any, Any]) -> None:
-        """Count the answer to a call until the call is over; one that takes too long loses its connection."""
-        address = caller.address
-        self._shares.take(address, size_bytes)
-        too_long = asyncio.get_running_loop().call_later(
-            ACCESS_SECONDS_MAX, _cut_off_slow, caller, ACCESS_SECONDS_MAX
-        )
 
-        def over(_: aio.ServicerContext[Any, Any]) -> None:
-            too_long.cancel()
-            self._shares.give_back(address, size_bytes)
+class _Answers:
+    """The answers to clients of one kind."""
 
-        context.add_done_callback(over)  # type: ignore[arg-type]  # the stub has a callback without arguments
+    def __init__(self) -> None:
+        self.shares = AnswerShares(ACCESS_BYTES_MAX, ACCESS_ADDRESS_BYTES_MAX)
+        self.reading = asyncio.Semaphore(ACCESS_READS_MAX)
+
+
+def _count(
+    shares: AnswerShares, caller: Caller, size_bytes: int, context: aio.ServicerContext[Any, Any]
+) -> None:
+    """Count the answer to a call until the call is over; one that takes too long loses its connection."""
+    address = caller.address
+    shares.take(address, size_bytes)
+    too_long = asyncio.get_running_loop().call_later(
+        ACCESS_SECONDS_MAX, _cut_off_slow, caller, ACCESS_SECONDS_MAX
+    )
+
+    def over(_: aio.ServicerContext[Any, Any]) -> None:
+        too_long.cancel()
+        shares.give_back(address, size_bytes)
+
+    context.add_done_callback(over)  # type: ignore[arg-type]  # the stub has a callback without arguments
 
 
 def _only(status: node_pb2.BlockResponse.Code.ValueType) -> bytes:
@@ -242,9 +262,8 @@ def _only(status: node_pb2.BlockResponse.Code.ValueType) -> bytes:
 
 def _cut_off_slow(caller: Caller, seconds: float) -> None:
     """End the connection of a client that does not take its block."""
-    log.warning(
-        "client does not take its block, and is cut off", extra=fields(client=caller.peer, seconds=seconds)
-    )
+    extra = caused_by(caller.address, client=caller.peer, seconds=seconds)
+    log.warning("client does not take its block, and is cut off", extra=extra)
     caller.cut_off()
 
 

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
+from typing import Final
 
 from gateway import __version__
 from gateway.acknowledging import Acknowledging
 from gateway.conductor import Conductor
 from gateway.findings import Finding, StandbyFacts
+from gateway.identity import is_vouched_for
 from gateway.ledger import Ledger
 from gateway.race_facts import GONE
 from gateway.race_records import StreamFacts
@@ -19,7 +21,10 @@ from gateway.race_tables import StreamState
 from gateway.settings import Settings
 from gateway.status_page import PublisherStatus, Status
 
-__all__ = ["gather_status", "standby_facts"]
+__all__ = ["PUBLISHERS_SHOWN", "gather_status", "standby_facts"]
+
+PUBLISHERS_SHOWN: Final = 200
+"""Streams of publishers that the page shows; it is made anew for each who looks."""
 
 
 def gather_status(
@@ -58,11 +63,7 @@ def gather_status(
         race=history.blocks,
         winners=tuple(history.counts()),
         median_seconds=history.median_seconds(),
-        publishers=tuple(
-            PublisherStatus(stream.name, _doing(stream))
-            for stream in arbiter.streams.values()
-            if stream.state not in GONE
-        ),
+        publishers=_publishers(arbiter.streams.values()),
         inflight_bytes=arbiter.inflight_bytes,
         tcp_clients=tcp_clients,
         tcp_slowest_bytes=tcp_slowest_bytes,
@@ -96,6 +97,16 @@ def standby_facts(acknowledging: Acknowledging) -> StandbyFacts | None:
         awaiting_seconds=acknowledging.awaiting_seconds,
         other_chains=other_chains,
     )
+
+
+def _publishers(streams: Iterable[StreamFacts]) -> tuple[PublisherStatus, ...]:
+    """Say what publishers do, those first whose names somebody vouches for; of very many, how many more."""
+    here = [stream for stream in streams if stream.state not in GONE]
+    here.sort(key=lambda stream: not is_vouched_for(stream.name))
+    shown = [PublisherStatus(stream.name, _doing(stream)) for stream in here[:PUBLISHERS_SHOWN]]
+    if len(here) > PUBLISHERS_SHOWN:
+        shown.append(PublisherStatus(f"and {len(here) - PUBLISHERS_SHOWN:,} more streams", ""))
+    return tuple(shown)
 
 
 def _doing(stream: StreamFacts) -> str:

@@ -25,8 +25,10 @@ from grpc import aio
 from gateway.api import subscribe_pb2, subscribe_pb2_grpc
 from gateway.block_numbers import to_wire
 from gateway.catch_up import Outcome, Range
+from gateway.channels import why_failed
 from gateway.conductor import Conductor
 from gateway.errors import ItemError, SubscriptionError
+from gateway.identity import name_of_peer
 from gateway.item_set import ItemSet
 from gateway.limits import PEER_POLL_FAILURES_MAX, PEER_POLL_SECONDS
 from gateway.logs import fields
@@ -177,7 +179,7 @@ class PeerStream:
                 end_block_number=to_wire(plan.end_number),
             )
         )
-        outbox = self._conductor.connect(f"peer {self._address}", is_peer=True)
+        outbox = self._conductor.connect(name_of_peer(self._address), is_peer=True)
         unlisten = self._conductor.on_stored(self._settled.set)
         works: list[Coroutine[Any, Any, Ending]] = [
             self._read(call, outbox),
@@ -373,5 +375,5 @@ class PeerStream:
                 failures_count = 0
             except aio.AioRpcError as error:
                 failures_count += 1
-                reason = f"{error.code().name}: {error.details()}"
+                reason = why_failed(error)
         return Outcome.UNREACHABLE, reason

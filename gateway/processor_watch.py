@@ -69,12 +69,15 @@ class Shortage:
 
     def __init__(self) -> None:
         self._looks: deque[tuple[float, Mapping[str, Spent]]] = deque()
+        self._is_whole = False
+        """Whether so much time has gone by: a start is not judged, which needs more than what follows."""
 
     def note(self, now_seconds: float, spent: Mapping[str, Spent]) -> None:
         """Take in what each task has spent since the look before."""
         self._looks.append((now_seconds, spent))
         while now_seconds - self._looks[0][0] >= WINDOW_SECONDS:
             self._looks.popleft()
+            self._is_whole = True
 
     @property
     def words(self) -> str | None:
@@ -82,7 +85,8 @@ class Shortage:
         short = [
             f"{task} ran {spent.ran_seconds:.1f} s and waited {spent.waited_seconds:.1f} s for a processor"
             for task, spent in self._sums().items()
-            if spent.waited_seconds >= WAITED_SECONDS_MIN
+            if self._is_whole
+            and spent.waited_seconds >= WAITED_SECONDS_MIN
             and spent.waited_seconds >= WAITED_TIMES_MIN * spent.ran_seconds
         ]
         if not short:

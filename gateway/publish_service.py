@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import re
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -39,14 +38,10 @@ from gateway.block_numbers import BLOCK_NUMBER_MAX, U64_MAX, from_wire
 from gateway.block_numbers import to_wire as number_to_wire
 from gateway.conductor import Conductor
 from gateway.errors import ItemError
+from gateway.identity import name_of_publisher
 from gateway.item_set import ItemSet, inspect
-from gateway.limits import (
-    DRAIN_SECONDS,
-    DRAIN_SECONDS_MAX,
-    HALF_CLOSE_SECONDS,
-    PUBLISHER_NAME_CHARACTERS_MAX,
-)
-from gateway.logs import fields
+from gateway.limits import DRAIN_SECONDS, DRAIN_SECONDS_MAX, HALF_CLOSE_SECONDS
+from gateway.logs import caused_by
 from gateway.looking import Looking
 from gateway.message_shares import SMALL_BYTES, StreamKey
 from gateway.outbox import Outbox
@@ -71,11 +66,6 @@ _SHORT_BYTES_MAX = 512
 """A message with no more than a header has about 100."""
 SERVICE_NAME = "org.hiero.block.api.BlockStreamPublishService"
 METHOD_NAME = "publishBlockStream"
-PUBLISHER_ID_KEY = "publisher-id"
-CORRELATION_ID_KEY = "hiero-correlation-id"
-"""Metadata by which consensus nodes are known: `N3-STR1` is node 3, and the first stream that it opened."""
-
-_OF_STREAM = re.compile(r"(?P<node>.+)-STR[0-9]+")
 
 _Request = publish_pb2.PublishStreamRequest
 _Wire = publish_pb2.PublishStreamResponse
@@ -141,11 +131,11 @@ class PublishService:
     async def _publish(self, _: object, context: aio.ServicerContext[Any, Any]) -> None:
         """Serve one stream, if it is admitted."""
         caller = caller_of(context)
-        name, address = publisher_name(caller, context), caller.address
+        name = name_of_publisher(caller.subjects, context.invocation_metadata() or (), caller.peer)
+        address = caller.address
         denied = self._admission.admit(name, address, frozenset(caller.subjects))
         if denied is not None:
-            if denied.is_news:
-                log.warning("publisher refused", extra=fields(publisher=name, reason=denied.reason))
+            log.warning("publisher refused", extra=caused_by(address, publisher=name, reason=denied.reason))
             await context.abort(_DENIAL_STATUS[denied.kind], denied.reason)
         try:
             refusal = self._conductor.acknowledging.refusal()
@@ -202,7 +192,7 @@ class PublishService:
                 found = caller.cut_off()
                 log.warning(
                     "publisher reads nothing" + (", and is cut off" if found else ""),
-                    extra=fields(publisher=outbox.name, connection=caller.peer),
+                    extra=caused_by(outbox.source.key, publisher=outbox.name, connection=caller.peer),
                 )
             await aborting
         finally:
@@ -306,7 +296,8 @@ class PublishService:
 
     def _failed(self, outbox: Outbox, error: BaseException) -> None:
         """Something went wrong on our side: this publisher's stream ends with ERROR."""
-        log.error("message failed", extra=fields(publisher=outbox.name), exc_info=error)
+        extra = caused_by(outbox.source.key, publisher=outbox.name)
+        log.error("message failed", extra=extra, exc_info=error)
         conductor, reason = self._conductor, f"{type(error).__name__}: {error}"
         conductor.perform(conductor.arbiter.publisher_failed(outbox.publisher_id, reason, conductor.now_ns()))
 
@@ -349,8 +340,12 @@ class PublishService:
         log.log(
             logging.WARNING if wrong or code == _END_CODE.ERROR else logging.INFO,
             "EndStream breaks the protocol" if wrong else "publisher ends its stream",
-            extra=fields(
-                publisher=outbox.name, code=name, earliest=from_wire(earliest), latest=from_wire(latest)
+            extra=caused_by(
+                outbox.source.key,
+                publisher=outbox.name,
+                code=name,
+                earliest=from_wire(earliest),
+                latest=from_wire(latest),
             ),
         )
         behind = code == _END_CODE.TOO_FAR_BEHIND and not wrong
@@ -406,32 +401,6 @@ def _last_to_take(earliest: int, latest: int) -> int | None:
     first_held, acknowledged = from_wire(earliest), from_wire(latest)
     last = max(-1 if first_held is None else first_held - 1, -1 if acknowledged is None else acknowledged)
     return None if last < 0 else last
-
-
-def publisher_name(caller: Caller, context: aio.ServicerContext[Any, Any]) -> str:
-    """Tell who a publisher is: its certificate's subject, else what it says, else its connection.
-
-    What it says is `publisher-id`, or the node in `hiero-correlation-id`: each stream that a consensus node
-    opens has another number behind that, and all of them are one publisher.
-    """
-    if caller.subjects:
-        return _printable(caller.subjects[0])
-    said: dict[str, str] = {}
-    for key, value in context.invocation_metadata() or ():
-        if key in (PUBLISHER_ID_KEY, CORRELATION_ID_KEY) and value:
-            said.setdefault(key, _printable(value))
-    if PUBLISHER_ID_KEY in said:
-        return said[PUBLISHER_ID_KEY]
-    correlation = said.get(CORRELATION_ID_KEY)
-    if correlation is not None:
-        of_stream = _OF_STREAM.fullmatch(correlation)
-        return correlation if of_stream is None else of_stream["node"]
-    return caller.peer
-
-
-def _printable(value: str | bytes) -> str:
-    text = value.decode("utf-8", "replace") if isinstance(value, bytes) else value
-    return text[:PUBLISHER_NAME_CHARACTERS_MAX]
 
 
 @lru_cache(maxsize=16)  # all publishers hear the same of a block

@@ -255,10 +255,6 @@ class Arbiter(RaceSteps):
         self._end_all(EndStatus.PERSISTENCE_FAILED, reason, proximate_number=number)
         return self._settle()
 
-    def disk_refuses(self, reason: str) -> None:
-        """The disk still does not take writes, perhaps for another reason: nobody hears of it, status shows it."""
-        self.persistence_failed = reason
-
     def disk_recovered(self) -> None:
         """The disk takes writes again: new streams are welcome."""
         self.persistence_failed = None

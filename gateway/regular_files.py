@@ -42,8 +42,8 @@ def replace_file(path: Path, content: bytes, *, flush: bool = True) -> None:
         flush: it is on disk on return.
 
     Raises:
-        OSError: the disk refused. What was there still is; or, where only the folder could not be flushed, the
-            new file is there, and a power failure may bring back the old one.
+        OSError: the disk refused. What was there still is; where only the folder could not be flushed, it is
+            the new file, and a power failure may bring back the old one.
     """
     new_path = path.with_suffix(".new")
     # A new file each time: the pages of one whose flush failed may never reach the disk.

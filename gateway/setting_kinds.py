@@ -13,13 +13,16 @@ Both go through the same `read`, so `8MiB` means the same wherever it stands. Pu
     Folder         "./sluice-data"                "./sluice-data"       Path
     File           "/etc/sluice/tls.crt"          "/etc/sluice/tls.crt" Path
     Subject        "CN=alice,O=Net"               "CN=alice,O=Net"      str
+    Network        "10.1.0.0/16"                  "10.1.0.0/16"         str
     FirstBlock     "any", "1201"                  "any" or 1201         "any" or int
     Listed(kind)   "a,b" (environment), repeated  ["a", "b"]            tuple; subjects: "a;b"
 """
 
 from __future__ import annotations
 
+import ipaddress
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -39,6 +42,7 @@ __all__ = [
     "HostPort",
     "Kind",
     "Listed",
+    "Network",
     "NotThisKind",
     "Seconds",
     "Size",
@@ -318,6 +322,24 @@ class Text:
 
     def to_toml(self, value: object) -> str:
         """Write the text as a string."""
+        return _quoted(str(value))
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """A range of network addresses, `10.1.0.0/16`, or a single one."""
+
+    metavar: str = "ADDRESS/BITS"
+
+    def read(self, written: object) -> str:
+        """Read an IPv4 or IPv6 network; bits beyond its length are refused."""
+        if isinstance(written, str):
+            with suppress(ValueError):
+                return str(ipaddress.ip_network(written.strip()))
+        raise NotThisKind("a network such as 10.1.0.0/16, or an IP address")
+
+    def to_toml(self, value: object) -> str:
+        """Write the network as a string."""
         return _quoted(str(value))
 
 

@@ -99,6 +99,13 @@ def _tls_rules(section: str) -> tuple[Rule, Rule]:
     )
 
 
+def _client_ca_for_nodes(settings: Settings) -> Path | None:
+    """Give the authorities of client certificates at the address where other nodes connect."""
+    if settings.subscriber_address is None:
+        return settings.grpc_tls_client_ca
+    return settings.subscriber_tls_client_ca
+
+
 RULES: tuple[Rule, ...] = (
     Rule(
         "publish.block_timeout_seconds",
@@ -132,6 +139,24 @@ RULES: tuple[Rule, ...] = (
         "publish.allowed_subjects",
         lambda s: not s.publish_allowed_subjects or s.grpc_tls_client_ca is not None,
         lambda _: "grpc.tls_client_ca to be set as well, or clients show no certificate",
+    ),
+    Rule(
+        "peer_subjects",
+        lambda s: not s.peer_subjects or _client_ca_for_nodes(s) is not None,
+        lambda s: (
+            f"{'grpc' if s.subscriber_address is None else 'subscriber'}.tls_client_ca to be set as well, or "
+            "nodes show no certificate"
+        ),
+    ),
+    Rule(
+        "peer_networks",
+        lambda s: not (s.peer_networks and s.peer_subjects),
+        lambda _: "none beside peer_subjects: an address proves less than a certificate",
+    ),
+    Rule(
+        "control.allowed_subjects",
+        lambda s: not s.control_allowed_subjects or s.control_tls_client_ca is not None,
+        lambda _: "control.tls_client_ca to be set as well, or clients show no certificate",
     ),
     Rule(
         "role",

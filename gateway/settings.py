@@ -9,12 +9,8 @@ the other forms follows from the name (a few flags have a short one):
     environment     SLUICE_PUBLISH_MAX_BLOCK_BYTES    SLUICE_VERIFICATION_MODE  SLUICE_GRPC_ADDRESS
     TOML            [publish] max_block_bytes         [verification] mode       [grpc] address
 
-`gateway.setting_sources` reads the sources, `sluice serve` makes its options from the table, and
-`gateway.settings_page` makes `docs/settings.md` of it.
-
 Invariants
   - A setting's unit ends its name, and every time limit of 0 means "no limit".
-  - `Settings()` is the defaults; a default that follows from another setting is computed when it is made.
   - Nothing here is secret: ledger keys are public keys.
 """
 
@@ -37,6 +33,7 @@ from gateway.setting_kinds import (
     Folder,
     HostPort,
     Listed,
+    Network,
     Seconds,
     Size,
     Subject,
@@ -72,6 +69,22 @@ class Settings:
         (),
         "Address where another node serves subscribers; missing blocks are taken from there. Repeatable.",
         flag="--peer",
+    )
+    peer_subjects: tuple[str, ...] = row(
+        "peer_subjects",
+        Listed(Subject(), separator=";"),
+        (),
+        "Name in a client certificate of another node, as in publish.allowed_subjects. If set, only who "
+        "proves one is a node; else who comes from an address of peers or of peer_networks. Needs "
+        "tls_client_ca where nodes connect. Repeatable; in the environment with semicolons between.",
+        flag="--peer-subject",
+    )
+    peer_networks: tuple[str, ...] = row(
+        "peer_networks",
+        Listed(Network()),
+        (),
+        "Where other nodes connect from, if not from the addresses of peers: behind NAT. Repeatable.",
+        flag="--peer-network",
     )
     ledger_keys: tuple[str, ...] = row(
         "ledger_keys",
@@ -113,7 +126,6 @@ class Settings:
         "Leaves of a block's top hash tree; auto goes by the block's HAPI version.",
         unit="leaves",
     )
-
     verification_rsa_threshold: int = row(
         "verification.rsa_threshold",
         WholeNumber(0, ADDRESS_BOOK_NODES_MAX),
@@ -124,16 +136,16 @@ class Settings:
 
     # --- stream ---------------------------------------------------------------------------------------------
     stream_type: int = row(
-        "stream.type",
-        WholeNumber(0, _U64_MAX),
-        1,
-        "Stream type in the stream file's header; clients name it.",
+        "stream.type", WholeNumber(0, _U64_MAX), 1, "Stream type in the file's header; clients name it."
     )
     stream_system_id: int = row(
         "stream.system_id", WholeNumber(0, _U64_MAX), 137, "System id in the stream file's header."
     )
     stream_version: int = row(
         "stream.version", WholeNumber(0, 255), 1, "Stream version in the stream file's header."
+    )
+    stream_serve_damaged: bool = row(
+        "stream.serve_damaged", Switch(), False, "Start past damaged full pages; all other pages are served."
     )
 
     # --- publish --------------------------------------------------------------------------------------------
@@ -223,7 +235,6 @@ class Settings:
         "Responses waiting for one publisher that does not read; beyond it the publisher is closed.",
         unit="responses",
     )
-
     publish_allowed_subjects: tuple[str, ...] = row(
         "publish.allowed_subjects",
         Listed(Subject(), separator=";"),
@@ -301,7 +312,6 @@ class Settings:
         ),
         "Whether gRPC tools may ask the node for its services.",
     )
-
     grpc_compression: bool = row(
         "grpc.compression",
         Switch(),
@@ -321,15 +331,14 @@ class Settings:
         WholeNumber(1, 1_000_000),
         4096,
         "Connections at once to each gRPC address, at most an eighth of the process's file descriptors; one "
-        "more is closed at once. A sixteenth of them is kept for peers and for publish.allowed_subjects.",
+        "more is closed at once. A sixteenth is kept for other nodes, one for publish.allowed_subjects.",
         unit="connections",
     )
     grpc_max_connections_per_address: int = row(
         "grpc.max_connections_per_address",
         WholeNumber(1, 1_000_000),
         1_024,
-        "Connections at once to each gRPC address from one network address; one more is closed at once. Not "
-        "for the addresses of peers.",
+        "The same from one network address. Not for other nodes that are known by their address.",
         unit="connections",
     )
     grpc_max_connection_age_seconds: float = row(
@@ -391,8 +400,7 @@ class Settings:
         "subscriber.max_streams_per_address",
         WholeNumber(1, 100_000),
         256,
-        "Subscribers at once from one network address; one more is refused with gRPC status "
-        "RESOURCE_EXHAUSTED.",
+        "The same from one network address. Other nodes have places of their own.",
         unit="streams",
     )
     subscriber_write_timeout_seconds: float = row(
@@ -481,6 +489,13 @@ class Settings:
         "Port 0 takes a free one.",
         flag="--control",
     )
+    control_allowed_subjects: tuple[str, ...] = row(
+        "control.allowed_subjects",
+        Listed(Subject(), separator=";"),
+        (),
+        "Name in a client certificate that may call there, as in publish.allowed_subjects; unset admits all "
+        "of control.tls_client_ca, which it needs. Repeatable; in the environment with semicolons between.",
+    )
     control_tls_certificate: Path | None = row(
         "control.tls_certificate", File(), None, "As grpc.tls_certificate, for control.address."
     )
@@ -544,7 +559,6 @@ class Settings:
         "Most blocks that share one pair of flushes.",
         unit="blocks",
     )
-
     commit_min_standbys: int = row(
         "commit.min_standbys",
         WholeNumber(0, 100),

@@ -29,7 +29,7 @@ from grpc import aio
 from datastream.errors import DatastreamError
 from gateway.api import standby_pb2, standby_pb2_grpc
 from gateway.block_numbers import BLOCK_NUMBER_MAX, U64_MAX
-from gateway.channels import ClientTls, keepalive, open_channel
+from gateway.channels import ClientTls, keepalive, open_channel, why_failed
 from gateway.conductor import Conductor
 from gateway.errors import GatewayError
 from gateway.ledger import Ledger
@@ -134,7 +134,7 @@ class StandbyWatch:
                         self._calls.pop(address, None)
                         call.cancel()
             except aio.AioRpcError as error:
-                reason = f"{error.code().name}: {error.details()}"
+                reason = why_failed(error)
                 if error.code() is grpc.StatusCode.UNIMPLEMENTED:
                     reason = "it does not serve sluice.standby.NodeLevel, which other nodes wait for"
             except GatewayError as error:  # a certificate that cannot be read

@@ -20,7 +20,7 @@ from gateway.chain import Chain
 from gateway.errors import BlockRefused, ItemError, LayoutError
 from gateway.root_hash import BlockHasher, BlockSummary
 
-__all__ = ["BlockCheck", "Report"]
+__all__ = ["BlockCheck", "Report", "summary_of"]
 
 Report = Callable[[str, int, int], None]
 """Called with (what is wrong, offset, entry number)."""
@@ -93,26 +93,11 @@ class BlockCheck:
         self.block_count += 1
         self.last_number = block.number
         chain = Chain(block.number) if self._chain is None else self._chain
-        hasher = BlockHasher()
-        try:
-            hasher.add(block.items)
-            summary: BlockSummary | None = hasher.finish()
-        except (BlockRefused, ItemError) as error:
-            self._report(f"block {block.number}: {error}", *self._first)
+        summary, problem = summary_of(block)
+        if summary is None:
+            self._report(problem, *self._first)
             self._chain = None
             return
-        if summary is not None and summary.root_hash != block.root_hash:
-            computed = summary.root_hash
-            summary = summary.in_other_layout()
-            if summary is None or summary.root_hash != block.root_hash:
-                what = (
-                    f"block {block.number}: root hash {computed.hex()} of its items, "
-                    f"{block.root_hash.hex()} is stored"
-                )
-                self._report(what, *self._first)
-                self._chain = None
-                return
-        assert summary is not None
         refusal = chain.check_links(summary)
         if refusal is not None:
             what = f"block {block.number}: {refusal.what}: got {refusal.got}, expected {refusal.expected}"
@@ -120,3 +105,22 @@ class BlockCheck:
             chain = Chain(block.number)
         chain.advance(block.number, block.root_hash)
         self._chain = chain
+
+
+def summary_of(block: StoredBlock) -> tuple[BlockSummary | None, str]:
+    """Return a block's summary in the layout of the root hash that is stored, or None and what is wrong."""
+    hasher = BlockHasher()
+    try:
+        hasher.add(block.items)
+        summary = hasher.finish()
+    except (BlockRefused, ItemError) as error:
+        return None, f"block {block.number}: {error}"
+    if summary.root_hash == block.root_hash:
+        return summary, ""
+    other = summary.in_other_layout()
+    if other is not None and other.root_hash == block.root_hash:
+        return other, ""
+    return None, (
+        f"block {block.number}: root hash {summary.root_hash.hex()} of its items, "
+        f"{block.root_hash.hex()} is stored"
+    )

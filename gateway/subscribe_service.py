@@ -6,6 +6,9 @@ A shell around `gateway.subscriber` and `gateway.block_reader`. For each stream:
     step WAIT     until more is committed, or the subscriber is ended
     step End      write the status, close
 
+Other nodes have places, threads that read, and a budget of bytes of their own, so that no number of other
+subscribers keeps them from the next block: acknowledgements may wait for them (`commit.min_standbys`).
+
 History and live are one path: everything is read from the stream file, committed entries only. A write waits
 until gRPC has taken the message, so a slow subscriber holds one batch, and its own place in the file. A batch
 has 1 MiB or so, or one longer item; those that are longer share a budget of bytes, and who has to wait for it
@@ -32,8 +35,8 @@ from gateway.block_numbers import U64_MAX
 from gateway.block_reader import BlockReader, Position
 from gateway.errors import StoredDataError
 from gateway.ledger import Ledger
-from gateway.limits import SUBSCRIBE_REQUEST_BYTES_MAX
-from gateway.logs import fields
+from gateway.limits import SUBSCRIBE_READ_THREADS, SUBSCRIBE_REQUEST_BYTES_MAX
+from gateway.logs import caused_by
 from gateway.message_shares import MessageShares, StreamKey
 from gateway.metrics import Metrics
 from gateway.subscriber import READ, WAIT, End, Held, Subscriber
@@ -50,6 +53,11 @@ METHOD_NAME = "subscribeBlockStream"
 SENDING_BYTES_MAX: Final = 512 * 1024 * 1024
 """Bytes of batches with a long item that are on their way to all subscribers: each is in memory, here and in
 gRPC, until its subscriber has it. It is above any block, so one item is always possible."""
+
+NODE_STREAMS_MAX: Final = 256
+"""Streams to other nodes at once; a cluster has a few."""
+NODE_STREAMS_PER_ADDRESS_MAX: Final = 64
+"""The same to one network address: many may share one behind NAT."""
 
 _Request = subscribe_pb2.SubscribeStreamRequest
 _Response = subscribe_pb2.SubscribeStreamResponse
@@ -78,6 +86,7 @@ class _Stream:
 
     subscriber: Subscriber
     caller: Caller
+    places: _Places
     blocks_sent: int = 0
     writing_since: float | None = None
     """Since when a message waits for it to be taken, on the event loop's clock; None: none waits."""
@@ -98,6 +107,39 @@ class _Stream:
         return StreamKey(self.caller.address, self.name, self.number)
 
 
+class _Places:
+    """What subscribers of one kind have between them."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        limits: SubscribeLimits,
+        streams_max: int,
+        streams_per_address_max: int,
+        threads: int = SUBSCRIBE_READ_THREADS,
+    ) -> None:
+        self.reader = BlockReader(ledger.streamer, limits.item_set_bytes, threads=threads)
+        # Sending has no pace that could be seen here: who takes nothing is cut off.
+        self.shares = MessageShares(
+            *(SENDING_BYTES_MAX, SENDING_BYTES_MAX),
+            small_bytes=2 * limits.item_set_bytes,  # with the tags and lengths of its items
+        )
+        self.by_address: Counter[str] = Counter()
+        self._streams_max = streams_max
+        self._streams_per_address_max = streams_per_address_max
+
+    def too_many(self, address: str) -> str | None:
+        """Say why there is no place for another subscriber from an address; None: there is."""
+        if self.by_address.total() >= self._streams_max:
+            return f"got another subscriber, expected at most {self._streams_max} (subscriber.max_streams)"
+        if self.by_address[address] >= self._streams_per_address_max:
+            return (
+                f"got another subscriber of this address, expected at most {self._streams_per_address_max} "
+                "(subscriber.max_streams_per_address)"
+            )
+        return None
+
+
 class SubscribeService:
     """Serves subscribers.
 
@@ -115,16 +157,11 @@ class SubscribeService:
         self._first_number = first_number
         self._metrics = metrics
         self._limits = limits
-        self._reader = BlockReader(ledger.streamer, limits.item_set_bytes)
-        # Sending has no pace that could be seen here: who takes nothing is cut off.
-        self._shares = MessageShares(
-            *(SENDING_BYTES_MAX, SENDING_BYTES_MAX),
-            small_bytes=2 * limits.item_set_bytes,  # with the tags and lengths of its items
-        )
+        self._strangers = _Places(ledger, limits, limits.streams_max, limits.streams_per_address_max)
+        self._nodes = _Places(ledger, limits, NODE_STREAMS_MAX, NODE_STREAMS_PER_ADDRESS_MAX, threads=1)
         self._waiting: dict[StreamKey, asyncio.Event] = {}
         self._stream_number = 0
         self._streams: set[_Stream] = set()
-        self._by_address: Counter[str] = Counter()
         self._watching: asyncio.Task[None] | None = None
         self._changed = asyncio.Event()
         self._closing = False
@@ -157,7 +194,7 @@ class SubscribeService:
         held = self.held()
         count = sum(stream.subscriber.source_failed(held, reason) for stream in self._streams)
         if count:
-            log.warning("source error", extra=fields(reason=reason, subscribers=count))
+            log.warning("source error", extra=caused_by("publishers", reason=reason, subscribers=count))
         self._wake()
 
     async def close(self) -> None:
@@ -174,7 +211,8 @@ class SubscribeService:
         self._unlisten()
         if self._watching is not None:
             self._watching.cancel()
-        self._reader.close()
+        for places in (self._strangers, self._nodes):
+            places.reader.close()
 
     def held(self) -> Held:
         """What the node holds now."""
@@ -200,25 +238,27 @@ class SubscribeService:
         """Serve one stream."""
         caller = caller_of(context)
         address = caller.address
-        too_many = self._too_many(address)
+        places = self._nodes if caller.is_node() else self._strangers
+        too_many = places.too_many(address)
         if too_many is not None:
-            log.warning("subscriber refused", extra=fields(subscriber=caller.peer, reason=too_many))
+            extra = caused_by(address, subscriber=caller.peer, reason=too_many)
+            log.warning("subscriber refused", extra=extra)
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, too_many)
         start, end = (0, 0) if request is None else (request.start_block_number, request.end_block_number)
         self._stream_number += 1
         subscriber = Subscriber(start, end, self._limits.future_blocks_max)
-        stream = _Stream(subscriber, caller, number=self._stream_number)
+        stream = _Stream(subscriber, caller, places, number=self._stream_number)
         if request is None:
             stream.refusal = End(_Code.INVALID_REQUEST, "a request that does not parse")
         if self._closing:
             stream.subscriber.shut_down(self.held())
         self._streams.add(stream)
-        self._by_address[address] += 1
+        places.by_address[address] += 1
         self._watch()
         self._empty.clear()
         log.info(
             "subscriber connected",
-            extra=fields(subscriber=stream.name, start=_text(start), end=_text(end)),
+            extra=caused_by(address, subscriber=stream.name, start=_text(start), end=_text(end)),
         )
         ended = End(_Code.UNKNOWN, "cancelled, or the connection was lost")
         try:
@@ -230,30 +270,19 @@ class SubscribeService:
             if stream.is_cut_off:
                 ended = End(_Code.UNKNOWN, "it took nothing of what was sent to it")
             self._streams.discard(stream)
-            self._by_address -= Counter((address,))  # one that comes to 0 is forgotten
+            places.by_address -= Counter((address,))  # one that comes to 0 is forgotten
             if not self._streams:
                 self._empty.set()
             log.info(
                 "subscriber left",
-                extra=fields(
+                extra=caused_by(
+                    address,
                     subscriber=stream.name,
                     status=status_name(ended.status),
                     reason=ended.reason,
                     blocks=stream.blocks_sent,
                 ),
             )
-
-    def _too_many(self, address: str) -> str | None:
-        """Say why there is no place for another subscriber from an address; None: there is."""
-        limits = self._limits
-        if len(self._streams) >= limits.streams_max:
-            return f"got another subscriber, expected at most {limits.streams_max} (subscriber.max_streams)"
-        if self._by_address[address] >= limits.streams_per_address_max:
-            return (
-                f"got another subscriber of this address, expected at most {limits.streams_per_address_max} "
-                "(subscriber.max_streams_per_address)"
-            )
-        return None
 
     def _watch(self) -> None:
         """See to it that somebody looks for subscribers that take nothing."""
@@ -273,7 +302,12 @@ class SubscribeService:
                 found = stream.caller.cut_off()
                 log.warning(
                     "subscriber takes nothing" + (", and is cut off" if found else ""),
-                    extra=fields(subscriber=stream.name, seconds=most_seconds, blocks=stream.blocks_sent),
+                    extra=caused_by(
+                        stream.caller.address,
+                        subscriber=stream.name,
+                        seconds=most_seconds,
+                        blocks=stream.blocks_sent,
+                    ),
                 )
 
     async def _serve(self, stream: _Stream, context: aio.ServicerContext[Any, Any]) -> End:
@@ -292,7 +326,8 @@ class SubscribeService:
                     position = await self._send_batch(stream, context, position)
                     continue
                 except (StoredDataError, DatastreamError, OSError) as error:
-                    log.error("blocks cannot be read", extra=fields(subscriber=stream.name, got=str(error)))
+                    extra = caused_by(stream.caller.address, subscriber=stream.name, got=str(error))
+                    log.error("blocks cannot be read", extra=extra)
                     step = End(_Code.ERROR, str(error))
             assert isinstance(step, End)
             last_word = _Response(status=step.status)  # type: ignore[arg-type]
@@ -303,16 +338,16 @@ class SubscribeService:
         self, stream: _Stream, context: aio.ServicerContext[Any, Any], position: Position | None
     ) -> Position:
         """Read once and send what was read; return where to go on."""
-        subscriber = stream.subscriber
+        subscriber, reader, shares = stream.subscriber, stream.places.reader, stream.places.shares
         if position is None:
             assert subscriber.next_number is not None
-            position = await self._reader.find(subscriber.next_number)
-        batch = await self._reader.read(position, subscriber.last_wanted)
+            position = await reader.find(subscriber.next_number)
+        batch = await reader.read(position, subscriber.last_wanted)
         try:
-            if not self._shares.ask(stream.key, batch.size_bytes, 0):
+            if not shares.ask(stream.key, batch.size_bytes, 0):
                 del batch  # not to be held while others are sent theirs
                 await self._granted(stream.key)
-                batch = await self._reader.read(position, subscriber.last_wanted)
+                batch = await reader.read(position, subscriber.last_wanted)
             for message in batch.messages:
                 await _write(stream, context, message.data)
                 self._metrics.subscriber_sent_bytes.inc(len(message.data))
@@ -323,7 +358,7 @@ class SubscribeService:
                     break  # the subscriber was ended: the rest, and where it ends, is of no use
             return batch.following
         finally:
-            for key in self._shares.done(stream.key, 0):
+            for key in shares.done(stream.key, 0):
                 self._waiting[key].set()
 
     async def _granted(self, key: StreamKey) -> None:

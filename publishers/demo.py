@@ -19,6 +19,7 @@ from typing import Final
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from gateway.block import Block
+from gateway.identity import name_of_claim
 from gateway.key_files import public_key_hex
 from publishers.block_files import write_block_file
 from publishers.block_layouts import path_in
@@ -227,7 +228,7 @@ def _result(
     shares = [
         PublisherResult(
             one.publisher_id,
-            won.get(one.publisher_id, 0),
+            won.get(name_of_claim(one.publisher_id), 0),
             one.skipped,
             one.acknowledged + one.duplicate,
             one.bytes_sent,

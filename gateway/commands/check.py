@@ -18,12 +18,18 @@ from datastream.compare import compare_streams
 from gateway.commands.named_path import NamedPath
 from gateway.errors import Fatal
 from gateway.ignored_signals import unless_ignored
+from gateway.repairing import find
 from gateway.stream_check import BlockCheck
 
 __all__ = ["command", "stream_file_of"]
 
 _STREAM_FILE_NAME = "datastream.bin"
-_MARKS = {Severity.DAMAGE: "damage ", Severity.FIXABLE: "fixable", Severity.NOTE: "note   "}
+_MARKS = {
+    Severity.DAMAGE: "damage    ",
+    Severity.FIXABLE: "fixable   ",
+    Severity.UNFINISHED: "unfinished",
+    Severity.NOTE: "note      ",
+}
 
 
 @click.command("check", short_help="Check a stream file: entries, pages, bookmarks, blocks.")
@@ -45,7 +51,8 @@ def command(path: Path, repair: bool, against: Path | None, as_json: bool) -> No
     """Check a stream file: every entry and page, the bookmarks both ways, and its blocks if it holds blocks.
 
     FILE is a stream file, DIR a data folder of `sluice serve`. Nothing is written without --repair. The
-    stream must not be open in a server. Exit status 1 if anything is wrong and was not repaired.
+    stream must not be open in a server. Exit status 1 if anything is wrong and was not repaired; what a kill
+    left unfinished, and the next opening puts right by itself, is told and is not wrong.
     """
     file = stream_file_of(path)
     if against is not None:
@@ -146,6 +153,10 @@ def _check(file: Path, *, quiet: bool) -> tuple[CheckResult, BlockCheck]:
     blocks.end()
     for what, offset, number in wrong_blocks:
         result.add(Severity.DAMAGE, what, offset=offset, number=number)
+    if result.header is not None and not result.counts[Severity.DAMAGE]:
+        refusal = find(file, result.header.stream_type).refusal
+        if refusal is not None:
+            result.add(Severity.DAMAGE, f"a start refuses the stream (sluice repair): {refusal}")
     return result, blocks
 
 
@@ -197,5 +208,10 @@ def _print(
     click.echo(f"{result.path}: {counted}: {'sound' if is_sound else 'not sound'}")
     if not is_sound and not repair and not result.counts[Severity.DAMAGE]:
         click.echo("sluice check --repair puts all of this right.")
+    elif is_sound and not repair and result.counts[Severity.UNFINISHED]:
+        click.echo("The next opening, a start of the node, puts right what is unfinished. Nothing is lost.")
     elif repair and result.counts[Severity.DAMAGE]:
-        click.echo("Nothing was repaired: committed bytes are damaged. Take the file from another node.")
+        click.echo(
+            "Nothing was repaired: committed bytes are damaged. sluice repair says what can be done; or take "
+            "the file from another node."
+        )

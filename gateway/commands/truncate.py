@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -25,7 +25,7 @@ from gateway.cutting import Looked, block_time, check_place, look_at, write_cut
 from gateway.errors import Fatal
 from gateway.ledger import STREAM_FILE_NAME, Ledger
 
-__all__ = ["command"]
+__all__ = ["command", "is_wanted"]
 
 _HEX = re.compile(rf"([0-9a-fA-F]{{2}}){{1,{BOOKMARK_SIZE_MAX}}}")
 _MEANT = re.compile(r"(?P<kind>l2block|batch|\d{1,3}):(?P<number>\d{1,20})", re.ASCII)
@@ -182,7 +182,7 @@ def command(
             _say(plan, as_json=as_json, truncated=False)
             return
         check_place(plan.place, total - kept)
-        if not yes and not _is_wanted(plan):
+        if not yes and not is_wanted(plan.lines(), "Cut it?"):
             raise Fatal(str(file), got="no leave to cut", expected="y, or --yes; nothing was changed")
         write_cut(streamer, kept, plan.place)
         if ledger is not None and to_block is not None:
@@ -294,11 +294,11 @@ def _planned(
     )
 
 
-def _is_wanted(plan: _Plan) -> bool:
-    """Show what goes, and ask."""
-    for line in plan.lines():
+def is_wanted(lines: Iterable[str], question: str) -> bool:
+    """Show what will be done, and ask. Raises UsageError where nobody can be asked."""
+    for line in lines:
         click.echo(line)
-    click.echo("Cut it? [y/N] ", nl=False, err=True)
+    click.echo(f"{question} [y/N] ", nl=False, err=True)
     answer = sys.stdin.readline()
     if not answer:
         click.echo("", err=True)

@@ -8,7 +8,7 @@ says of a call is then all there is.
 
 from __future__ import annotations
 
-import ipaddress
+import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
@@ -17,10 +17,11 @@ from grpc import aio
 
 from gateway.message_shares import StreamKey
 
-__all__ = ["STREAM_KEY", "Caller", "address_of", "caller_of", "enter", "leave", "party_of"]
+__all__ = ["STREAM_KEY", "Caller", "address_of", "caller_of", "enter", "leave"]
 
-STREAM_KEY: Final = "sluice-stream"
-"""Metadata that the door adds to the calls of publishers: the id of the call's stream."""
+STREAM_KEY: Final = f"sluice-stream-{secrets.token_hex(16)}"
+"""Metadata that the door adds to the calls of publishers: the id of the call's stream. No client can add it:
+the name is another one in every process."""
 _BEHIND_THE_DOOR: Final = "unix-abstract:"
 """What gRPC writes in front of the name of such a connection."""
 
@@ -42,10 +43,14 @@ class Caller:
     """A number of its connection, which no other has in this process; 0: it came through no door."""
     taken: Callable[[int], None] = lambda _: None
     """Is told that the large message of a stream, by its id, is counted elsewhere now, or dropped."""
+    host: str = ""
+    """Its IP address, whole."""
+    is_node: Callable[[], bool] = lambda: False
+    """Tells whether it is another node of the cluster, by what is known now (`gateway.known_nodes`)."""
 
     def key_of(self, context: aio.ServicerContext[Any, Any]) -> StreamKey | None:
         """Give the name of one of its publish streams in `MessageShares`; None: it came through no door."""
-        for name, value in reversed(tuple(context.invocation_metadata() or ())):  # the door's is the last one
+        for name, value in context.invocation_metadata() or ():
             if name == STREAM_KEY and self.connection:
                 return StreamKey(self.address, self.connection, int(value))
         return None
@@ -67,20 +72,7 @@ def leave(name: str) -> None:
 def caller_of(context: aio.ServicerContext[Any, Any]) -> Caller:
     """Tell who makes a call."""
     peer = context.peer()
-    return _callers.get(peer) or Caller(peer, address_of(peer))
-
-
-def party_of(host: str) -> str:
-    """Give what limits by network address go by: an IPv4 address, or the /64 that an IPv6 address is in.
-
-    Addresses of this machine and of the line, `::1` and `fe80::…`, are given back as they are.
-    """
-    if ":" not in host:
-        return host
-    address = ipaddress.IPv6Address(host)
-    if address.is_loopback or address.is_link_local:
-        return host
-    return str(ipaddress.IPv6Network((int(address) >> 64 << 64, 64)))
+    return _callers.get(peer) or Caller(peer, address_of(peer), host=address_of(peer))
 
 
 def address_of(peer: str) -> str:

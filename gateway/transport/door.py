@@ -17,19 +17,21 @@ import secrets
 import socket
 import ssl
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
 from datastream.descriptors import client_descriptors_end
+from datastream.places import party_of
+from gateway.known_nodes import KnownNodes
 from gateway.limits import STREAM_WINDOW_BYTES
-from gateway.logs import fields
+from gateway.logs import caused_by
 from gateway.message_shares import LARGE_BYTES_PER_SECOND, MessageShares, StreamKey
 from gateway.tls import ServerTls, subjects_of
-from gateway.transport.callers import Caller, enter, leave, party_of
+from gateway.transport.callers import Caller, enter, leave
 from gateway.transport.door_notes import DoorNotes
-from gateway.transport.doorkeeper import Doorkeeper, DoorLimits, Visit
+from gateway.transport.doorkeeper import Doorkeeper, DoorLimits, Guest, Visit
 from gateway.transport.frames import ConnectionBreach
 from gateway.transport.pump import LINGER_SECONDS, READ_BYTES, PrivateFolder, Pump
 from gateway.transport.server_relay import ServerRelay
@@ -56,10 +58,10 @@ class DoorPlan:
     limits: DoorLimits
     tls: ServerTls | None = None
     """Certificates; None: no TLS."""
-    kept_addresses: frozenset[str] = frozenset()
-    """Network addresses of `peers`."""
+    nodes: KnownNodes | None = None
+    """Other nodes of the cluster; None: none connects here."""
     listed_subjects: frozenset[str] = frozenset()
-    """Subjects of certificates for which places are kept."""
+    """Names in certificates for which places are kept."""
 
 
 class Door:
@@ -76,11 +78,10 @@ class Door:
         self.notes = notes
         self.shares = shares
         self.keeper = Doorkeeper(plan.limits)
-        self.kept_addresses = plan.kept_addresses
-        """Network addresses of `peers`, which may change while it runs."""
         self.loop = asyncio.get_running_loop()
         self.buffer = memoryview(bytearray(READ_BYTES))
         self.connections: dict[int | str, _Connection] = {}
+        self._by_visit: dict[Visit, _Connection] = {}
         # Only this user may enter the folder: who reaches gRPC without the door passes by its limits.
         self._folder = PrivateFolder()
         self.grpc_path = self._folder.path / "grpc"
@@ -138,11 +139,21 @@ class Door:
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError as error:  # no descriptor left: the connection waits in the kernel
-                log.warning("connection not taken: %s", error.strerror)
+                log.warning("connection not taken", extra=caused_by("", got=error.strerror))
                 self.loop.remove_reader(listener.fileno())
                 self.loop.call_later(NO_DESCRIPTOR_SECONDS, self._accept_again, listener)
                 return
             self._take(client, address)
+
+    def make_way(self) -> None:
+        """Close the connection whose place another one has got, if any."""
+        if (visit := self.keeper.to_close()) is not None:
+            self.notes.refused(visit.address, "connections")
+            self._by_visit[visit].close()
+
+    def is_node(self, host: str, subjects: Collection[str]) -> bool:
+        """Tell whether a client is another node, by what is known of it now."""
+        return self.plan.nodes is not None and self.plan.nodes.has(host, subjects)
 
     def _accept_again(self, listener: socket.socket) -> None:
         if listener in self._listeners:
@@ -153,26 +164,26 @@ class Door:
         host, port = name[0].partition("%")[0], name[1]
         if host.startswith("::ffff:") and "." in host:
             host = host.removeprefix("::ffff:")
-        plan = self.plan
         end = client_descriptors_end()
         visit: Visit | str = "descriptors"
         if end is None or client.fileno() < end:
             visit = self.keeper.admit(
                 party_of(host),
                 time.monotonic_ns(),
-                is_kept=host in self.kept_addresses,
-                may_be_listed=plan.tls is not None and bool(plan.listed_subjects),
+                is_node=self.is_node(host, ()),
+                may_be_known=self.plan.limits.unknown_places > 0,
             )
         if isinstance(visit, str):
             client.close()
             self.notes.refused(host, visit)
             return
+        self.make_way()
         peer = f"ipv6:%5B{host}%5D:{port}" if ":" in host else f"ipv4:{host}:{port}"
-        connection = _Connection(self, client, peer, visit)
+        connection = self._by_visit[visit] = _Connection(self, client, peer, host, visit)
         try:
             connection.start()
         except OSError as error:  # it has gone by now
-            log.info("connection not taken", extra=fields(peer=peer, got=str(error)))
+            log.info("connection not taken", extra=caused_by(visit.address, peer=peer, got=str(error)))
             connection.close()
 
     def _tick(self) -> None:
@@ -182,8 +193,10 @@ class Door:
         for connection in tuple(self.connections.values()):
             connection.tick(now_ns)
 
-    def gone(self, number: int) -> None:
+    def gone(self, number: int, visit: Visit) -> None:
         """A connection has ended."""
+        self.keeper.leave(visit)
+        del self._by_visit[visit]
         self.connections.pop(number, None)
         _connections.pop(number, None)
         if self._finished is not None and not self.connections:
@@ -282,13 +295,14 @@ class _Gate:
 class _Connection(Pump[ServerRelay]):
     """One client."""
 
-    def __init__(self, door: Door, client: socket.socket, peer: str, visit: Visit) -> None:
+    def __init__(self, door: Door, client: socket.socket, peer: str, host: str, visit: Visit) -> None:
         self.number = next(_numbers)
         self._gate = None if door.shares is None else _Gate(door, door.shares, visit.address, self.number)
         super().__init__(door.loop, door.buffer, ServerRelay(self._gate), client)
         self._door = door
         self._visit = visit
         self._peer = peer
+        self._host = host
         self._name = f"sluice-{_token}-{self.number}"
         self._subjects: tuple[str, ...] = ()
 
@@ -311,13 +325,21 @@ class _Connection(Pump[ServerRelay]):
         """As `Pump.on_secured`: the client has shown who it is."""
         certificate = sock.getpeercert(binary_form=True)
         self._subjects = subjects_of(certificate) if certificate else ()
-        is_listed = not self._door.plan.listed_subjects.isdisjoint(self._subjects)
-        reason = self._door.keeper.known(self._visit, is_listed=is_listed)
+        guest = Guest.STRANGER
+        if self._is_node():
+            guest = Guest.NODE
+        elif not self._door.plan.listed_subjects.isdisjoint(self._subjects):
+            guest = Guest.LISTED
+        reason = self._door.keeper.known(self._visit, guest)
         if reason is not None:
             self._door.notes.refused(self._visit.address, reason)
             self.close()
             return
+        self._door.make_way()
         self.outside.read_on()
+
+    def _is_node(self) -> bool:
+        return self._door.is_node(self._host, self._subjects)
 
     def on_outside(self) -> None:
         """As `Pump.on_outside`."""
@@ -340,7 +362,9 @@ class _Connection(Pump[ServerRelay]):
         try:
             sock.bind(b"\0" + self._name.encode())
             caller = Caller(
-                self._peer, self._visit.address, self._subjects, self.cut_off, self.number, self._taken
+                *(self._peer, self._visit.address, self._subjects, self.cut_off, self.number, self._taken),
+                host=self._host,
+                is_node=self._is_node,
             )
             enter(self._name, caller)
             sock.setblocking(False)
@@ -353,7 +377,8 @@ class _Connection(Pump[ServerRelay]):
         self.enter(sock)
 
     def _not_connected(self, error: OSError) -> None:
-        log.warning("connection not taken", extra=fields(peer=self._peer, got=str(error)))
+        extra = caused_by(self._visit.address, peer=self._peer, got=str(error))
+        log.warning("connection not taken", extra=extra)
         self.close()
 
     def on_grpc(self) -> None:
@@ -374,8 +399,7 @@ class _Connection(Pump[ServerRelay]):
 
     def on_closed(self) -> None:
         """As `Pump.on_closed`."""
-        self._door.gone(self.number)
-        self._door.keeper.leave(self._visit)
+        self._door.gone(self.number, self._visit)
 
     def _taken(self, stream_id: int) -> None:
         """The service has taken a large message over."""

@@ -1,18 +1,17 @@
 """What operators see of a front door: counters, log lines, and words for the status page.
 
-A shell. Strangers decide how often something happens at a door, so an address is logged once a minute, and
-the next line says how many were left out.
+A shell. Strangers decide how often something happens at a door: `gateway.logs` leaves out lines beyond some
+for each address and minute.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections import OrderedDict
 from collections.abc import Callable
 from typing import Final
 
-from gateway.logs import fields
+from gateway.logs import caused_by
 from gateway.metrics import Metrics
 from gateway.refused_messages import RefusedMessages
 from gateway.transport.frames import ConnectionBreach
@@ -22,10 +21,6 @@ __all__ = ["DoorNotes"]
 
 log = logging.getLogger(__name__)
 
-LOG_NS: Final = 60 * 1_000_000_000
-"""Time between two log lines about one address."""
-ADDRESSES_KEPT: Final = 10_000
-"""Addresses whose last log line is remembered; the oldest is forgotten first."""
 SHOWN_NS: Final = 600 * 1_000_000_000
 """How long the status page shows what happened at the door."""
 REASONS_SHOWN: Final = 8
@@ -53,7 +48,6 @@ class DoorNotes:
         self._metrics = metrics
         self._refused_messages = refused_messages
         self._now_ns = now_ns
-        self._logged: OrderedDict[str, tuple[int, int]] = OrderedDict()  # when, and lines left out since
         self._shown: dict[str, tuple[int, int, str]] = {}  # by what: when last, how often, the last address
 
     def refused(self, address: str, reason: str) -> None:
@@ -99,14 +93,4 @@ class DoorNotes:
         count = self._shown[what][1] if what in self._shown else 0
         if count or len(self._shown) < REASONS_SHOWN:
             self._shown[what] = (now_ns, count + 1, address)
-        logged_ns, left_out = self._logged.get(address, (now_ns - LOG_NS, 0))
-        if now_ns - logged_ns < LOG_NS:
-            self._logged[address] = (logged_ns, left_out + 1)
-            return
-        self._logged[address] = (now_ns, 0)
-        self._logged.move_to_end(address)
-        if len(self._logged) > ADDRESSES_KEPT:
-            self._logged.popitem(last=False)
-        if left_out:
-            words["lines_left_out"] = left_out
-        log.warning(line, extra=fields(setting=self._setting, address=address, **words))
+        log.warning(line, extra=caused_by(address, setting=self._setting, address=address, **words))

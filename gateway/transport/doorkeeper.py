@@ -3,27 +3,42 @@
 Pure. The door asks, and ends connections by closing its own sockets.
 
     a connection                                             ends, or is not taken, because of
-    beyond `connections_max`, but for the places kept        "connections"
+    beyond the places of its kind                            "connections"
     beyond `connections_per_address_max`                     "connections of an address"
     without TLS or the client's preface in time              "handshake"
     without a call in time                                   "no call"
     with a header block that is not whole in time            "header block"
     with more bytes of frames without data than its budget   "control frames"
 
-Places are kept for `peers`, and for those whose certificate is on the list of publishers. A budget refills
-with time, and with the data that the connection carries: who reads much sends many WINDOW_UPDATEs. The budget
-of an address is that of a few connections; one that finds it empty is read later, and nothing is lost.
+Places. M is `connections_max`; each kind that can come has a part K of it that no other kind gets:
+
+    kind       who                                             takes places up to
+    node       another node of the cluster                     M without the parts of the others below
+    listed     its certificate is on the list of the address   M without the parts of the others here
+    unknown    TLS is to tell which of these it is             its own part, when strangers have no place left
+    stranger   anybody else                                    M without all parts
+
+Where the places of strangers, or the part of those who are unknown, are taken, a newcomer may get the place
+of another one (`datastream.places`): of strangers, the newest one at the address that has most of them gives
+way to another address; of those who are unknown, the oldest. So few addresses keep out nobody, and whoever
+connects and says nothing keeps out nobody for long.
+
+A budget refills with time, and with the data that the connection carries: who reads much sends many
+WINDOW_UPDATEs. The budget of an address is that of a few connections; one that finds it empty is read later,
+and nothing is lost.
 """
 
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Final
 
+from datastream.places import Places
 from gateway.transport.frames import ConnectionBreach, ErrorCode
 
-__all__ = ["DoorLimits", "Doorkeeper", "Visit"]
+__all__ = ["DoorLimits", "Doorkeeper", "Guest", "Visit"]
 
 SECOND_NS: Final = 1_000_000_000
 CONTROL_BYTES_PER_SECOND: Final = 64 * 1024
@@ -41,6 +56,19 @@ ADDRESSES_KEPT: Final = 10_000
 """Addresses whose budget is remembered; the one seen longest ago is forgotten first."""
 
 
+class Guest(Enum):
+    """Who connects."""
+
+    NODE = "node"
+    """Another node of the cluster."""
+    LISTED = "listed"
+    """Its certificate proves a name that is on the list of the address."""
+    UNKNOWN = "unknown"
+    """TLS is to tell."""
+    STRANGER = "stranger"
+    """Anybody else."""
+
+
 @dataclass(frozen=True, slots=True)
 class DoorLimits:
     """What an operator has set."""
@@ -49,8 +77,12 @@ class DoorLimits:
     """Connections at once."""
     connections_per_address_max: int = 1_024
     """The same from one network address."""
-    kept_places: int = 64
-    """Of `connections_max`, the places for `peers` and for listed publishers."""
+    node_places: int = 0
+    """Of `connections_max`, the part of other nodes; 0: none can come."""
+    listed_places: int = 0
+    """The part of those who are on the list of the address; 0: it has none."""
+    unknown_places: int = 0
+    """The part of those of whom TLS is to tell who they are; 0: it cannot."""
     handshake_seconds: float = 20.0
     """Time for TLS and the client's preface."""
     first_call_seconds: float = 60.0
@@ -59,7 +91,7 @@ class DoorLimits:
     """Time for one header block, from its first frame to its last."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Visit:
     """One connection, as the doorkeeper knows it."""
 
@@ -67,10 +99,8 @@ class Visit:
     """The network address of the client, without the port."""
     began_ns: int
     """When it was taken."""
-    is_kept: bool = False
-    """It has one of the places that are kept."""
-    is_guess: bool = False
-    """It has that place only until TLS has told who it is."""
+    guest: Guest = Guest.STRANGER
+    """Whose place it has."""
     has_shaken_hands: bool = False
     """TLS and the preface are through."""
     has_called: bool = False
@@ -84,66 +114,106 @@ class Doorkeeper:
     def __init__(self, limits: DoorLimits) -> None:
         self._limits = limits
         self._by_address: Counter[str] = Counter()
-        self._count = self._kept_count = 0
+        self._by_guest: Counter[Guest] = Counter()
+        self._strangers: Places[Visit] = Places(limits.connections_max, spares="old")
+        self._unknown: Places[Visit] = Places(limits.unknown_places, spares="new")
+        self._gives_way: Visit | None = None
         self._budgets: OrderedDict[str, _Budget] = OrderedDict()
 
     @property
     def count(self) -> int:
         """Connections now."""
-        return self._count
+        return self._by_guest.total()
 
-    def admit(self, address: str, now_ns: int, *, is_kept: bool, may_be_listed: bool) -> Visit | str:
+    def admit(self, address: str, now_ns: int, *, is_node: bool, may_be_known: bool) -> Visit | str:
         """Count a new connection, or say why it is not taken: a label of metrics.
 
         Args:
             address: where it comes from, without the port.
             now_ns: a monotonic clock's time.
-            is_kept: it comes from one of `peers`.
-            may_be_listed: TLS may show that it is a listed publisher; it takes a kept place until then.
+            is_node: it is another node, by its address.
+            may_be_known: TLS may show that it is one, or that it is on the list.
 
         Returns:
-            A visit; `leave` it when the connection has ended.
+            A visit; `leave` it when the connection has ended. Close what `to_close` gives, too.
         """
-        limits = self._limits
-        if not is_kept and self._by_address[address] >= limits.connections_per_address_max:
+        if not is_node and self._by_address[address] >= self._limits.connections_per_address_max:
             return "connections of an address"
-        is_guess = False
-        strangers = self._count - self._kept_count
-        if not is_kept and strangers >= limits.connections_max - limits.kept_places:
-            if not may_be_listed:
+        guest = Guest.NODE if is_node else Guest.STRANGER
+        if not self._has_place(guest):
+            if is_node:
                 return "connections"
-            is_kept = is_guess = True
-        if self._count >= limits.connections_max:
-            return "connections"
-        self._count += 1
-        self._kept_count += is_kept
+            if may_be_known and self._limits.unknown_places:
+                guest = Guest.UNKNOWN
+                if self._unknown.are_taken:
+                    self._gives_way = self._unknown.who_gives_way(address)
+            elif not self._makes_way(address):
+                return "connections"
+        visit = Visit(address, now_ns, guest)
         self._by_address[address] += 1
+        self._enter(visit)
         shared = self._budget_of(address, now_ns)
         if shared.left > 0:  # else those who stay would pay for all who come and go
             shared.take(CONNECTION_COST)
-        return Visit(address, now_ns, is_kept, is_guess)
+        return visit
 
-    def known(self, visit: Visit, *, is_listed: bool) -> str | None:
-        """TLS has told who the client is; say why it may not stay, if it may not."""
-        if is_listed and not visit.is_kept:
-            visit.is_kept = True
-            self._kept_count += 1
-        elif visit.is_guess and not is_listed:
-            if self._strangers_are_full:
+    def to_close(self) -> Visit | None:
+        """Give the connection that makes way for who was admitted, or known, last; None: none has to."""
+        visit, self._gives_way = self._gives_way, None
+        return visit
+
+    def known(self, visit: Visit, guest: Guest) -> str | None:
+        """TLS has told who the client is; say why it may not stay, if it may not. Then ask `to_close`."""
+        if visit.guest is guest or visit.guest is Guest.NODE:
+            return None
+        if visit.guest is Guest.UNKNOWN:
+            is_stranger = guest is Guest.STRANGER
+            if not (self._has_place(guest) or (is_stranger and self._makes_way(visit.address))):
                 return "connections"
-            visit.is_kept = False
-            self._kept_count -= 1
-        visit.is_guess = False
+        elif guest is Guest.STRANGER:
+            return None
+        self._exit(visit)
+        visit.guest = guest
+        self._enter(visit)
         return None
 
-    @property
-    def _strangers_are_full(self) -> bool:
-        return self._count - self._kept_count >= self._limits.connections_max - self._limits.kept_places
+    def _makes_way(self, address: str) -> bool:
+        """Tell whether a stranger gives way to another one, from this address."""
+        self._gives_way = self._strangers.who_gives_way(address)
+        return self._gives_way is not None
+
+    def _has_place(self, guest: Guest) -> bool:
+        """Tell whether there is a place for one more."""
+        limits, count = self._limits, self._by_guest
+        most = limits.connections_max - limits.unknown_places
+        nodes, listed, strangers = count[Guest.NODE], count[Guest.LISTED], count[Guest.STRANGER]
+        leaves_listed = nodes + strangers < most - limits.listed_places
+        leaves_nodes = listed + strangers < most - limits.node_places
+        if nodes + listed + strangers >= most:
+            return False
+        if guest is Guest.NODE:
+            return leaves_listed
+        if guest is Guest.LISTED:
+            return leaves_nodes
+        leaves_both = strangers < most - limits.node_places - limits.listed_places
+        return leaves_listed and leaves_nodes and leaves_both
+
+    def _enter(self, visit: Visit) -> None:
+        self._by_guest[visit.guest] += 1
+        if (places := self._places_of(visit)) is not None:
+            places.add(visit, visit.address)
+
+    def _exit(self, visit: Visit) -> None:
+        self._by_guest[visit.guest] -= 1
+        if (places := self._places_of(visit)) is not None:
+            places.remove(visit)
+
+    def _places_of(self, visit: Visit) -> Places[Visit] | None:
+        return {Guest.STRANGER: self._strangers, Guest.UNKNOWN: self._unknown}.get(visit.guest)
 
     def leave(self, visit: Visit) -> None:
         """The connection has ended."""
-        self._count -= 1
-        self._kept_count -= visit.is_kept
+        self._exit(visit)
         self._by_address[visit.address] -= 1
         if not self._by_address[visit.address]:
             del self._by_address[visit.address]

@@ -38,6 +38,8 @@ VIA_VARIABLE: Final = "SLUICE_VIA"
 CONNECT_SECONDS_MAX: Final = 20.0
 """How long a server may take to accept a connection, and for TLS; as gRPC has it."""
 TICK_SECONDS: Final = 0.1
+NO_DESCRIPTOR_SECONDS: Final = 0.5
+"""Rest when the process has no file descriptor left for a connection."""
 
 _learned: set[str] = set()
 
@@ -124,7 +126,14 @@ class _RelayThread:
     def _accept(self, listener: socket.socket, address: str, tls: ClientTls | None) -> None:
         try:
             grpc, _ = listener.accept()
-        except OSError:
+        except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+            return
+        except OSError as error:  # no descriptor left: to try on would only spin
+            log.warning("%s: cannot connect: %s", address, error.strerror)
+            self.loop.remove_reader(listener)
+            self.loop.call_later(
+                NO_DESCRIPTOR_SECONDS, self.loop.add_reader, listener, self._accept, listener, address, tls
+            )
             return
         task = self.loop.create_task(self._connect(grpc, address, tls))
         self._tasks.add(task)

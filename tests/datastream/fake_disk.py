@@ -112,7 +112,7 @@ class MemoryDisk:
         self._unflushed = kept
 
     def _reaching(self) -> Iterator[tuple[int, bytes | None]]:
-        """Yield of what is not flushed what can reach the disk: nothing of it through blocks that were lost."""
+        """Yield of what is not flushed what can reach the disk: nothing through blocks that were lost."""
         for change in self._unflushed:
             offset, data = change
             if data is None or id(change) in self._past_cache or not self.lost:
@@ -127,7 +127,7 @@ class MemoryDisk:
                 position = end
 
     def evict(self, rng: random.Random) -> None:
-        """Drop some pages that were taken for written, as a kernel does that needs memory: they are read anew."""
+        """Drop some pages that were taken for written, as a kernel does that needs memory."""
         dirty = {
             block
             for offset, data in self._unflushed
@@ -175,7 +175,7 @@ class MemoryDisk:
         with contextlib.suppress(OSError):
             self.fdatasync()
         on_disk = self.read_past_cache(size, offset)
-        if on_disk != self.cache[offset : offset + size]:
+        if on_disk != bytes(self.cache[offset : offset + size]):
             self.cache[offset : offset + size] = on_disk or b""
             self._find_again(size, offset)
 

@@ -67,9 +67,9 @@ class ServerThread:
         self._thread.join(10)
         self._loop.close()
 
-    def connect(self) -> socket.socket:
-        """Return a connected socket that gives up after 20 seconds."""
-        return socket.create_connection((self.host, self.port), 20)
+    def connect(self, source: str = "127.0.0.1") -> socket.socket:
+        """Return a socket that is connected from an address, and gives up after 20 seconds."""
+        return socket.create_connection((self.host, self.port), 20, (source, 0))
 
     @property
     def context(self) -> ServerContext:

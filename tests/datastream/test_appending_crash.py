@@ -20,7 +20,7 @@ import plyvel
 import pytest
 
 from datastream.bookmarks import COVERED_KEY, STREAM_KEY, TABLE_KEY
-from datastream.errors import CommitFailed
+from datastream.errors import CommitFailed, HeaderBehind
 from datastream.layout import DATA_SIZE_MAX, HEADER_PAGE_SIZE, PAGE_SIZE, Entry
 from datastream.streamer import DataStreamer
 from tests.datastream.fake_disk import MemoryDisk, PowerLost
@@ -268,6 +268,35 @@ def test_a_process_is_killed_and_then_the_power_fails(tmp_path: Path, work: Work
     assert unflushed_count > 20
 
 
+@pytest.mark.parametrize("index", ["as it was", "lost"])
+def test_the_power_fails_while_opening_after_a_kill(tmp_path: Path, index: str) -> None:
+    """The index must not have on disk what the header has not: that would be taken for a loss."""
+    path = tmp_path / "s.bin"
+    disk = MemoryDisk()
+    with opened(path, disk) as streamer:
+        commit(streamer, bookmark(1), (1, b"a"), flush=True)
+        disk.steps.clear()
+        disk.crash_at = 3  # killed before the header is flushed: that is in the page cache
+        with pytest.raises(PowerLost):
+            commit(streamer, bookmark(2), (1, b"b"), flush=True)
+    assert disk.steps == ["pwrite", "fdatasync", "pwrite"]
+    if index == "lost":
+        shutil.rmtree(path.with_name("s.db"))
+    for crash_at in range(2):
+        killed = MemoryDisk.of(bytes(disk._durable))
+        for offset, data in disk._unflushed:
+            assert data is not None
+            killed._write(data, offset)
+        killed.crash_at = crash_at
+        with pytest.raises(PowerLost), opened(path, killed):
+            pass
+        after = MemoryDisk.of(killed.image_after_crash("none", random.Random(1)))
+        first, second = (bookmark(1), (1, b"a")), (bookmark(2), (1, b"b"))
+        with opened(path, after) as streamer:
+            assert list(streamer.read_entries(0)) in (entries(*first), entries(*first, *second))
+            assert streamer.get_bookmark(bookmark(1)[1]) == 0
+
+
 @pytest.mark.parametrize("is_evicted", [False, True])
 def test_a_header_whose_flush_failed_is_not_believed_by_the_next_process(
     tmp_path: Path, is_evicted: bool
@@ -426,12 +455,17 @@ def step_count_until_last_header(path: Path) -> int:
 
 
 def test_unflushed_commits_that_a_power_failure_lost(tmp_path: Path) -> None:
-    """Their bookmarks may have reached the index: it is ahead of the stream, and is rebuilt."""
+    """Their bookmarks may have reached the index, and readers may have had them: somebody has to say so."""
     path = tmp_path / "s.bin"
     disk = MemoryDisk()
     with opened(path, disk) as streamer:
         commit(streamer, bookmark(1), (1, b"flushed"), flush=True)
         commit(streamer, bookmark(2), (1, b"lost"), flush=False)
         streamer._bookmarks.write_pending()
+    disk = MemoryDisk.of(disk.image_after_crash("none", random.Random(1)))
+    with pytest.raises(HeaderBehind, match=r"counts 2 entries .* covers 4 entries"), opened(path, disk):
+        pass
+    with DataStreamer.open(path, disk=disk, judge=lambda evidence: evidence.file.committed) as streamer:
+        assert list(streamer.read_entries(0)) == entries(bookmark(1), (1, b"flushed"))
     run = Run([bookmark(1), (1, b"flushed")], [bookmark(1), (1, b"flushed")])
-    check(path, MemoryDisk.of(disk.image_after_crash("none", random.Random(1))), run, "unflushed")
+    check(path, disk, run, "unflushed")

@@ -39,6 +39,7 @@ CASES: list[tuple[DatastreamError, str]] = [
     ),
     (errors.BookmarksReversed(b"\1", 9, b"\2", 4), "bookmark 01 is entry 9, after bookmark 02, entry 4"),
     (errors.RangeTooLarge(1, 9, 100), "data of entries 1 to 9: more than 100 bytes"),
+    (errors.HeaderBehind(PATH, "5 entries", "6"), "s.bin: header: found 5 entries, expected 6"),
     (
         errors.UpdateUnfinished(PATH, "one", "none"),
         "s.bin: update of an entry: found one, expected none",

@@ -16,6 +16,8 @@ from typing import Any
 
 import pytest
 
+from datastream import file_lock
+from datastream.check import check_stream
 from datastream.errors import StreamFileUnavailable, StreamInUse
 from datastream.file_lock import holder_of, lock_file, unlock_file
 from datastream.folder_lock import other_folders
@@ -170,6 +172,25 @@ def test_where_nobody_may_ask_who_writes_locks_decide(path: Path, monkeypatch: p
         assert str(caught.value).endswith(f"opener (lock {path}, process {pid} ({name_of(pid)}))")
     with held("writer", path):
         DataStreamer.open(path).close()
+
+
+def test_a_server_elsewhere_that_grants_no_lease_is_no_writer(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """NFS and SMB answer as if somebody wrote, where the server has not delegated the file."""
+    monkeypatch.setattr(file_lock, "file_system_of", lambda fd: 0x6969)
+    with held("writer", path):
+        DataStreamer.open(path).close()
+
+
+def test_whoever_looks_at_a_stream_in_use_by_another_name_is_refused(path: Path, tmp_path: Path) -> None:
+    other = hard_link(path, tmp_path)  # beside which there is no folder, whose lock would keep it out
+    with DataStreamer.open(path):
+        with pytest.raises(StreamInUse):
+            check_stream(other)
+        with pytest.raises(StreamInUse):
+            DataStreamer.open(other)
+    assert names(tmp_path) == ["hard.bin", "node"]
 
 
 def test_who_asks_whether_anybody_writes_kills_nobody(path: Path) -> None:

@@ -25,13 +25,13 @@ from datastream.file_system import (
 SHARED_MEMORY = Path("/dev/shm")
 
 
-def answering(mask: int, dio_mem_align: int) -> Callable[..., int]:
+def answering(mask: int, dio_mem_align: int, dio_offset_align: int = 512) -> Callable[..., int]:
     """A statx that gives this answer."""
 
     def statx(fd: int, path: bytes, flags: int, asked: int, answer: ctypes.Array[ctypes.c_char]) -> int:
         assert (path, flags, asked) == (b"", 0x1000, 0x2000)
         struct.pack_into("=I", answer, 0, mask)
-        struct.pack_into("=I", answer, 152, dio_mem_align)
+        struct.pack_into("=2I", answer, 152, dio_mem_align, dio_offset_align)
         return 0
 
     return statx
@@ -41,6 +41,8 @@ def answering(mask: int, dio_mem_align: int) -> Callable[..., int]:
     ("kind", "statx", "expected"),
     [
         (EXT, answering(0x3FFF, 512), True),
+        (EXT, answering(0x3FFF, 512, 4_096), True),
+        (EXT, answering(0x3FFF, 512, 16_384), False),  # ours are not aligned so far
         (EXT, answering(0x3FFF, 0), False),  # data=journal
         (EXT, answering(0x1FFF, 512), False),  # a kernel that does not say; what is there means nothing
         (EXT, lambda *_: -1, False),

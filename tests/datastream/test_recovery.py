@@ -40,6 +40,8 @@ def test_exactly_one_row(
     finishable = unfinished and (sound or file is FileState.ENTRIES_DISAGREE)
     writable = access is Access.WRITE
     refused = not (finishable and writable) if unfinished else not sound
+    knows_more = index is IndexState.KNOWS_MORE
+    refused |= knows_more and writable
     assert (actions == (Action.REFUSE,)) == refused
     assert writable or not {Action.FINISH_UPDATE, Action.TRIM_TAIL} & set(actions)
     if refused:
@@ -47,7 +49,7 @@ def test_exactly_one_row(
     assert (Action.FINISH_UPDATE in actions) == unfinished
     assert (Action.TRIM_TAIL in actions) == (writable and (unfinished or tail is TailState.NOT_ZERO))
     assert (Action.INDEX_MISSING in actions) == (index is IndexState.BEHIND and not unfinished)
-    useless = index in (IndexState.MISSING, IndexState.FOREIGN, IndexState.AHEAD)
+    useless = knows_more or index in (IndexState.MISSING, IndexState.FOREIGN, IndexState.AHEAD)
     assert (Action.REBUILD_BOOKMARKS in actions) == (useless or unfinished)
     # What is to be indexed is checked before anything is changed, but for what the update itself left.
     is_indexed = bool({Action.INDEX_MISSING, Action.REBUILD_BOOKMARKS} & set(actions))
@@ -84,3 +86,9 @@ def test_index_state(
 ) -> None:
     found = index_state_of(covered, highest_number, total_entries, is_foreign=is_foreign)
     assert found is state
+
+
+def test_an_index_of_this_stream_that_covers_more() -> None:
+    assert index_state_of(6, 5, 5, knows_more=True) is IndexState.KNOWS_MORE
+    assert index_state_of(6, 5, 5, is_foreign=True, knows_more=True) is IndexState.KNOWS_MORE
+    assert index_state_of(None, 5, 5, knows_more=True) is IndexState.MISSING

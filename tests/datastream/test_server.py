@@ -9,6 +9,7 @@ import socket
 import struct
 import threading
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -231,6 +232,22 @@ def test_one_connection_too_many(streamer: DataStreamer) -> None:
         with serving.connect() as fourth:
             fourth.sendall(HEADER)
             assert read_exactly(fourth, len(OK) + 38) == OK + HEADER_ENTRY
+
+
+def test_one_address_does_not_keep_out_the_others(streamer: DataStreamer) -> None:
+    """Whoever opened as many connections as there may be was alone with the stream, for ever."""
+    limits = ServerLimits(connections_max=20)
+    with streamer, ServerThread(streamer, limits=limits) as serving, ExitStack() as stack:
+        reader = stack.enter_context(serving.connect("127.0.0.3"))
+        crowd = [stack.enter_context(serving.connect("127.0.0.2")) for _ in range(30)]
+        for late in crowd[19:]:
+            assert late.recv(1) == b""
+        others = [stack.enter_context(serving.connect(f"127.0.0.{number}")) for number in (3, 4, 5)]
+        for one in (reader, *others, crowd[0]):
+            one.sendall(HEADER)
+            assert read_exactly(one, len(OK) + 38) == OK + HEADER_ENTRY
+        assert [late.recv(1) for late in crowd[16:19]] == [b""] * 3  # the newest of the address that has most
+        assert serving.server.client_count == 20
 
 
 def test_a_client_that_does_not_read_is_closed_and_the_others_go_on(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from datastream import errors
+from datastream.appending import Appender
 from datastream.bookmarks import BookmarkIndex
 from datastream.disk import RealDisk
 from datastream.errors import BookmarkNotFound, CommitFailed, EntryNotFound
@@ -366,12 +367,17 @@ def test_a_database_that_fails_while_truncating(path: Path) -> None:
 
     streamer = DataStreamer.open(path, open_database=open_database, initial_pages=3)
     commit(streamer, *ITEMS, flush=True)
+    numbers = {data: number for number, (kind, data) in enumerate(ITEMS) if kind == BOOKMARK_TYPE}
     state["write_fails"] = True
-    streamer.truncate_file(4)
-    assert bookmarks_of(streamer, b"a", b"b", b"c") == [0, 2, None]
+    with pytest.raises(CommitFailed, match=r"commit failed at step 1 index: .*no room"):
+        streamer.truncate_file(4)
+    assert list(streamer.read_entries(0)) == entries(*ITEMS)
+    found = [numbers[name] for name in (b"a", b"b", b"c")]
+    assert bookmarks_of(streamer, b"a", b"b", b"c") == found
     with pytest.raises(CommitFailed):
         commit(streamer, (1, b"no"))
     state["write_fails"] = False
+    streamer.truncate_file(4)
     commit(streamer, (BOOKMARK_TYPE, b"c"))
     assert bookmarks_of(streamer, b"a", b"b", b"c") == [0, 2, 4]
     streamer.close()
@@ -444,27 +450,43 @@ def test_a_record_that_was_interrupted_is_deleted_before_the_next_commit(path: P
         assert list(streamer.read_entries(0)) == entries(ITEMS[0], (1, b"new"), ITEMS[2])
 
 
-def test_a_truncation_that_is_interrupted_behind_its_header(path: Path) -> None:
-    """It is made: readers, listeners and the index hear of it, as opening would find it."""
+@pytest.mark.parametrize("is_made", [False, True], ids=["in its index", "behind its header"])
+def test_a_truncation_that_is_interrupted_is_made_or_not(
+    path: Path, monkeypatch: pytest.MonkeyPatch, is_made: bool
+) -> None:
+    """Readers, listeners and the index agree on it, and what opening would find does."""
     interrupted: list[bool] = []
     streamer = DataStreamer.open(
         path, open_database=lambda folder: WatchedDatabase(folder, [], interrupted), initial_pages=3
     )
     commit(streamer, *ITEMS, flush=True)
+    before = bookmarks_of(streamer, b"a", b"b", b"c")
     heard: list[Committed] = []
     streamer.on_commit(heard.append)
-    interrupted.append(True)
+    shorten = Appender.shorten
+
+    def interrupted_behind(appender: Appender, new: Committed) -> None:
+        shorten(appender, new)
+        raise KeyboardInterrupt
+
+    if is_made:
+        monkeypatch.setattr(Appender, "shorten", interrupted_behind)
+    else:
+        interrupted.append(True)
     with pytest.raises(KeyboardInterrupt):
         streamer.truncate_file(4)
-    assert list(streamer.read_entries(0)) == entries(*ITEMS[:4])
-    assert heard == [streamer.committed]
+    kept = ITEMS[:4] if is_made else ITEMS
+    assert list(streamer.read_entries(0)) == entries(*kept)
+    assert heard == ([streamer.committed] if is_made else [])
+    found = [0, 2, None] if is_made else before
+    assert bookmarks_of(streamer, b"a", b"b", b"c") == found
     commit(streamer, (1, b"next"))
-    assert list(streamer.read_entries(0)) == entries(*ITEMS[:4], (1, b"next"))
-    assert bookmarks_of(streamer, b"a", b"b", b"c") == [0, 2, None]
+    assert list(streamer.read_entries(0)) == entries(*kept, (1, b"next"))
+    assert bookmarks_of(streamer, b"a", b"b", b"c") == found
     streamer.close()
     index = BookmarkIndex(path)
-    assert [index.get(name) for name in (b"a", b"b", b"c")] == [0, 2, None]
-    assert index.covered == 5
+    assert [index.get(name) for name in (b"a", b"b", b"c")] == found
+    assert index.covered == len(kept) + 1
     index.close()
 
 

@@ -1,6 +1,6 @@
 """Real devices that refuse: `python -m tests.devices --rounds 100`.
 
-The seed of each round is printed, and what it has shown; at the end what did not hold, and the exit status is 1.
+The seed of each round is printed, and what it has shown. Where something did not hold, the exit status is 1.
 """
 
 from __future__ import annotations

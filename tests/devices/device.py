@@ -1,11 +1,11 @@
 """A file system of its own on a device that can refuse: a loop device, whose file lies on a tmpfs.
 
-    folder/memory       tmpfs                     made too small, it has no page more for what was never written
+    folder/memory       tmpfs; made too small, it has no page more for what was never written
     folder/memory/disk  the device, sparse
-    folder/disk         the file system, ext4 or XFS, on a loop device
+    folder/disk         the file system, on a loop device
 
-While it refuses, what lies on the device already can be written again: journal, inodes, the stream's header. So
-the file system goes on, and only data that need a new place are lost, as on a thin volume that is full.
+While it refuses, what lies on the device already can be written again: journal, inodes, the stream's header.
+So the file system goes on, and only data that need a new place are lost, as on a thin volume that is full.
 """
 
 from __future__ import annotations
@@ -162,22 +162,20 @@ class Device:
                     file.write(data)
 
     def _metadata(self, first_block: bytes) -> Iterator[tuple[int, int]]:
-        """Yield where it lies, from and to."""
+        """Yield where it lies, from and to: what is not free; of XFS the log, and where its groups begin.
+
+        Offsets in its superblock are those of Linux, fs/xfs/libxfs/xfs_format.h, `struct xfs_dsb`.
+        """
         if self.kind == "ext4":
             text, start = command("dumpe2fs", self._image), 0
-            free = (
-                found
-                for line in re.findall(r"^  Free blocks: (.*)$", text, re.MULTILINE)
-                for found in line.split(", ")
-            )
-            for first, last in ((one.partition("-")[0], one.rpartition("-")[2]) for one in free if one):
-                yield start, int(first) * _BLOCK_SIZE
-                start = (int(last) + 1) * _BLOCK_SIZE
+            for line in re.findall(r"^  Free blocks: (.+)$", text, re.MULTILINE):
+                for free in line.split(", "):
+                    first, _, last = free.partition("-")
+                    yield start, int(first) * _BLOCK_SIZE
+                    start = (int(last or first) + 1) * _BLOCK_SIZE
         elif self.kind == "xfs":
-            block_size, log_start = (
-                struct.unpack_from(">I40xQ", first_block, 4)[0],
-                struct.unpack_from(">Q", first_block, 48)[0],
-            )
+            (block_size,) = struct.unpack_from(">I", first_block, 4)
+            (log_start,) = struct.unpack_from(">Q", first_block, 48)
             group_blocks, group_count, _, log_blocks = struct.unpack_from(">4I", first_block, 84)
             shift = first_block[124]
             start = (log_start >> shift) * group_blocks + (log_start & ((1 << shift) - 1))

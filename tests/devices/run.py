@@ -1,4 +1,4 @@
-"""A round: somebody writes, the device refuses, perhaps the writer is killed, the device takes again; mount anew.
+"""A round: somebody writes, the device refuses, the writer may be killed, the device takes again; mount anew.
 
 start    operations are appended to a stream, or blocks published to a node
 refuse   what needs a new place on the device fails; the writer goes on trying, or is killed
@@ -30,6 +30,7 @@ from datastream.errors import DatastreamError
 from datastream.layout import Entry
 from datastream.streamer import DataStreamer
 from gateway.block import Block
+from gateway.errors import Fatal
 from gateway.ledger import Ledger
 from publishers.client import ClientOptions
 from publishers.machine import SECOND_NS, MachineLimits
@@ -94,7 +95,8 @@ class Writers:
 
     def listen(self, seconds: float, until: str | None = None) -> bool:
         """Take in what it says for so long, or until it says this; return whether it did, or still runs."""
-        assert self._process is not None and self._process.stdout is not None
+        assert self._process is not None
+        assert self._process.stdout is not None
         output, end = self._process.stdout.fileno(), time.monotonic() + seconds
         while (left := end - time.monotonic()) > 0:
             if not select.select([output], [], [], left)[0]:
@@ -127,13 +129,16 @@ class Writers:
 
     def stop(self) -> int:
         """Have it end in order; return its exit status."""
-        assert self._process is not None and self._process.stdin is not None
+        assert self._process is not None
+        assert self._process.stdin is not None
         self._process.stdin.close()
         return self._ended()
 
     def _ended(self) -> int:
         process, _ = self._process, self.listen(WAIT_SECONDS, "never said")
-        assert process is not None and process.stdin is not None and process.stdout is not None
+        assert process is not None
+        assert process.stdin is not None
+        assert process.stdout is not None
         self._process = None
         process.stdin.close()
         process.stdout.close()
@@ -257,17 +262,24 @@ async def _run_node(folder: Path, kind: str, seed: int) -> Outcome:
         outcome.acknowledged = max(publisher.acknowledged, default=-1) + 1
         device.unmount()
         device.mount()
-        ledger = Ledger.open(data_dir)
-        last = -1 if ledger.last_number is None else ledger.last_number
-        outcome.expect(
-            last + 1 >= outcome.acknowledged, f"{outcome.acknowledged} acknowledged, {last + 1} there"
-        )
-        for number in range(last + 1):
-            stored = ledger.read_block(number)
-            is_same = stored is not None and Block(number, stored.items) == blocks[number]
-            outcome.expect(is_same, f"block {number} has other bytes")
-        ledger.close()
+        try:
+            _check_blocks(data_dir, blocks, outcome)
+        except (DatastreamError, Fatal) as error:
+            outcome.wrong.append(f"after mounting: {error}")
     return outcome
+
+
+def _check_blocks(data_dir: Path, blocks: list[Block], outcome: Outcome) -> None:
+    """Compare the blocks on the device with those that were published."""
+    ledger = Ledger.open(data_dir)
+    last = -1 if ledger.last_number is None else ledger.last_number
+    words = f"{outcome.acknowledged} acknowledged, {last + 1} on the device"
+    outcome.expect(last + 1 >= outcome.acknowledged, words)
+    for number in range(last + 1):
+        stored = ledger.read_block(number)
+        is_same = stored is not None and Block(number, stored.items) == blocks[number]
+        outcome.expect(is_same, f"block {number} has other bytes")
+    ledger.close()
 
 
 async def _tell_story(
@@ -299,7 +311,7 @@ async def _tell_story(
 async def _until(is_so: Callable[[], bool], seconds: float = WAIT_SECONDS) -> bool:
     """Wait until something is so; return whether it is."""
     end = time.monotonic() + seconds
-    while not is_so() and time.monotonic() < end:
+    while not is_so() and time.monotonic() < end:  # noqa: ASYNC110
         await asyncio.sleep(0.01)
     return is_so()
 

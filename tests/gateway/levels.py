@@ -13,6 +13,7 @@ from gateway.addresses import Address
 from gateway.api import standby_pb2, standby_pb2_grpc
 from gateway.block import Block
 from gateway.grpc_server import ServerPlan, start_server
+from gateway.known_nodes import KnownNodes
 from gateway.ledger import Ledger, VerifiedBlock
 from gateway.level_service import LevelService
 from gateway.limits import REQUEST_BYTES_MAX
@@ -63,10 +64,12 @@ class Told:
 
 
 @asynccontextmanager
-async def told(data_dir: Path, *, port: int = 0, instance: str = "this-process") -> AsyncIterator[Told]:
-    """A service that runs, until the end."""
+async def told(
+    data_dir: Path, *, port: int = 0, instance: str = "this-process", nodes: KnownNodes | None = None
+) -> AsyncIterator[Told]:
+    """A service that runs, until the end; `nodes`: whom it serves, None for everybody."""
     ledger = Ledger.open(data_dir)
-    service = LevelService(ledger, instance)
+    service = LevelService(ledger, instance, nodes)
     plan = ServerPlan("subscriber.address", Address("127.0.0.1", port), REQUEST_BYTES_MAX, 0, 100)
     server = await start_server(plan, service.add_to)
     stage = Told(ledger, service, str(server.address))

@@ -1,11 +1,11 @@
-"""Tests of `gateway.admission`: who is let in, how often a refusal is news, and the pace of messages."""
+"""Tests of `gateway.admission`: who is let in, and the pace of messages."""
 
 from __future__ import annotations
 
 import pytest
 
 from gateway.admission import Admission, AdmissionLimits, DenialKind, Denied, MessagePace
-from gateway.limits import MESSAGE_PACES_KEPT, REFUSED_PUBLISHERS_KEPT
+from gateway.limits import MESSAGE_PACES_KEPT
 
 NOBODY: frozenset[str] = frozenset()
 ALICE = frozenset({"O=Net,CN=alice", "CN=alice"})
@@ -27,7 +27,6 @@ def test_who_is_not_on_the_list_is_denied_and_told_why() -> None:
     assert admission.admit("alice", "192.0.2.1", ALICE) == Denied(
         DenialKind.NOT_ALLOWED,
         "publisher: got O=Net,CN=alice, expected a certificate whose subject is in publish.allowed_subjects",
-        is_news=True,
     )
     denied = admission.admit("eve", "192.0.2.1", NOBODY)
     assert denied is not None
@@ -64,6 +63,16 @@ def test_the_pace_that_was_idle_longest_is_forgotten_first() -> None:
     assert admission.wait_ns("second", "", 0) == 0
 
 
+def test_whoever_invents_names_pushes_out_no_other_kind() -> None:
+    admission = Admission(AdmissionLimits(messages_per_second=1, messages_per_second_per_address=1000))
+    for name in ("CN=alice", "claimed:CN=alice"):
+        assert admission.wait_ns(name, "", 0) == 0
+    for number in range(MESSAGE_PACES_KEPT):
+        admission.wait_ns(f"claimed:{number}", "", 0)
+    assert admission.wait_ns("CN=alice", "", 0) > 0
+    assert admission.wait_ns("claimed:CN=alice", "", 0) < admission.wait_ns("CN=alice", "", 0)
+
+
 def test_a_publisher_has_its_number_of_streams_and_no_more() -> None:
     admission = Admission(AdmissionLimits(streams_per_publisher_max=2))
     assert admission.admit("alice", "192.0.2.1", NOBODY) is None
@@ -71,7 +80,6 @@ def test_a_publisher_has_its_number_of_streams_and_no_more() -> None:
     assert admission.admit("alice", "192.0.2.3", NOBODY) == Denied(
         DenialKind.PUBLISHER_STREAMS,
         "streams of this publisher: got 3, expected at most 2 at once",
-        is_news=True,
     )
     assert admission.admit("bob", "192.0.2.3", NOBODY) is None
     admission.release("alice", "192.0.2.2")
@@ -83,7 +91,7 @@ def test_an_address_has_its_number_of_streams_and_no_more() -> None:
     assert admission.admit("alice", "192.0.2.1", NOBODY) is None
     assert admission.admit("bob", "192.0.2.1", NOBODY) is None
     assert admission.admit("carol", "192.0.2.1", NOBODY) == Denied(
-        DenialKind.ADDRESS_STREAMS, "streams of this address: got 3, expected at most 2 at once", is_news=True
+        DenialKind.ADDRESS_STREAMS, "streams of this address: got 3, expected at most 2 at once"
     )
     assert admission.admit("carol", "192.0.2.2", NOBODY) is None
     admission.release("bob", "192.0.2.1")
@@ -102,36 +110,6 @@ def test_a_denied_stream_is_not_counted() -> None:
 def test_releasing_what_was_not_admitted_is_our_own_mistake() -> None:
     with pytest.raises(AssertionError, match="alice has no stream to release"):
         Admission(AdmissionLimits()).release("alice", "192.0.2.1")
-
-
-def test_a_refusal_is_news_once_and_again_after_the_publisher_was_admitted() -> None:
-    admission = Admission(AdmissionLimits(streams_per_publisher_max=1))
-    news = []
-    assert admission.admit("alice", "192.0.2.1", NOBODY) is None
-    for _ in range(2):
-        denied = admission.admit("alice", "192.0.2.1", NOBODY)
-        assert denied is not None
-        news.append(denied.is_news)
-    admission.release("alice", "192.0.2.1")
-    assert admission.admit("alice", "192.0.2.1", NOBODY) is None
-    denied = admission.admit("alice", "192.0.2.1", NOBODY)
-    assert denied is not None
-    assert [*news, denied.is_news] == [True, False, True]
-
-
-def test_only_so_many_refused_publishers_are_remembered() -> None:
-    """The one that was refused longest ago is forgotten first."""
-    admission = Admission(AdmissionLimits(frozenset({"CN=bob"})))
-
-    def is_news(number: int) -> bool:
-        denied = admission.admit(f"eve-{number}", "192.0.2.1", NOBODY)
-        assert denied is not None
-        return denied.is_news
-
-    assert all(is_news(number) for number in range(REFUSED_PUBLISHERS_KEPT))
-    assert not is_news(0)  # there is just room for all of them
-    assert is_news(REFUSED_PUBLISHERS_KEPT)
-    assert [is_news(number) for number in (REFUSED_PUBLISHERS_KEPT, 0, 1)] == [False, False, True]
 
 
 def test_of_streams_that_are_over_nothing_is_kept() -> None:

@@ -10,9 +10,12 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
+from grpc import aio
 
 from gateway import following, peer_stream
+from gateway.api import node_pb2_grpc
 from gateway.items import field_item
 from gateway.peer_stream import PeerStream
 from tests.gateway.fake_peer import (
@@ -177,6 +180,30 @@ def test_a_peer_that_says_it_has_more_and_does_not_bring_it_is_not_gone_to_again
     asyncio.run(scenario())
 
 
+def test_what_a_peer_says_of_itself_is_one_line_and_not_long(tmp_path: Path) -> None:
+    """It stands in the reasons of /readyz, which has one a line."""
+
+    class Talkative(FakePeer):
+        async def serverStatus(self, request: Any, context: Any) -> Any:
+            """Refuse at length."""
+            await context.abort(grpc.StatusCode.INTERNAL, "no\nready\n\x1b[2J" + "x" * 6_000)
+
+    async def scenario() -> None:
+        server = aio.server()
+        node_pb2_grpc.add_BlockNodeServiceServicer_to_server(Talkative(BLOCKS), server)
+        address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+        await server.start()
+        settings = SETTINGS | {"catchup_rest_seconds": 0.01}
+        async with running_node(tmp_path, **settings, peers=peers(address), role="standby") as node:
+            await until(lambda: node.following.problem is not None)
+            [reason] = node.account.readiness()
+            assert "INTERNAL: no\\nready\\n\\x1b[2Jxxx" in reason
+            assert len(reason) < 700
+        await server.stop(0)
+
+    asyncio.run(scenario())
+
+
 # --- many at once -----------------------------------------------------------------------------------------
 
 
@@ -267,7 +294,7 @@ def test_all_rogues_at_once_beside_one_honest_peer(
             honest = await stack.enter_async_context(fake_peer(BLOCKS))
             every = peers(*(peer.address for peer in (*rogues, mute, honest)))
             node = await stack.enter_async_context(running_node(tmp_path, **settings, peers=every, role=role))
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(150):
                 while (node.ledger.last_number or 0) < 39:  # noqa: ASYNC110
                     await asyncio.sleep(0.01)
 

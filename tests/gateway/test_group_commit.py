@@ -333,14 +333,16 @@ def test_a_disk_that_refuses_again_is_tried_again(
             await alice.expect_end(f"end PERSISTENCE_FAILED last {last} about {number}")
             async with asyncio.timeout(ANSWER_SECONDS):
                 while stage.conductor.arbiter.persistence_failed is not None:
-                    shown.add(stage.conductor.arbiter.persistence_failed)
+                    shown.add(stage.conductor.disk_failure)
                     await asyncio.sleep(0.002)
             alice = stage.publisher("alice")
             alice.block(BLOCKS[number])
             await alice.expect(f"ack {number}")
 
     on_stage(tmp_path, play)
-    assert {"[Errno 5] full", "[Errno 5] broken"} < shown  # what status and /readyz say
+    said_of_tries = {str(one).partition("; tried again: ")[2] for one in shown}  # status and /readyz say it
+    assert {"[Errno 5] full", "[Errno 5] broken"} < said_of_tries
+    assert all("commit failed at step 2 flush" in str(one) for one in shown)
     said = [
         (record.levelname, record.sluice_fields["got"])  # type: ignore[attr-defined]
         for record in caplog.records

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from contextlib import suppress
+from typing import Any
 
 import grpc
 import pytest
@@ -16,6 +17,7 @@ from gateway import grpc_server
 from gateway.addresses import Address
 from gateway.errors import Fatal
 from gateway.grpc_server import ServerPlan, start_server
+from gateway.known_nodes import KnownNodes
 from gateway.limits import STREAM_WINDOW_BYTES
 from gateway.transport.frames import CLIENT_PREFACE, Kind, frame
 from tests.deaf_client import DeafClient
@@ -24,8 +26,10 @@ ANSWER_SECONDS = 20.0
 LOOPBACK = Address("127.0.0.1", 0)
 
 
-def plan(address: Address = LOOPBACK, keepalive_seconds: float = 0, connections_max: int = 100) -> ServerPlan:
-    return ServerPlan("grpc.address", address, 1 << 20, keepalive_seconds, connections_max)
+def plan(
+    address: Address = LOOPBACK, keepalive_seconds: float = 0, connections_max: int = 100, **further: Any
+) -> ServerPlan:
+    return ServerPlan("grpc.address", address, 1 << 20, keepalive_seconds, connections_max, **further)
 
 
 def no_services(server: aio.Server) -> None:
@@ -89,7 +93,21 @@ def test_connections_leave_descriptors_for_files(
     monkeypatch: pytest.MonkeyPatch, descriptors: int | None, asked: int, most: int
 ) -> None:
     monkeypatch.setattr(grpc_server, "descriptors_max", lambda: descriptors)
-    assert grpc_server._connections_max(asked) == most
+    limits = grpc_server._door_limits(plan(connections_max=asked, connections_per_address_max=asked // 4))
+    assert limits.connections_max == most
+    assert limits.connections_per_address_max == max(1, most // 4)  # the same part of fewer places
+    # Nothing is kept where nobody is known.
+    assert (limits.node_places, limits.listed_places, limits.unknown_places) == (0, 0, 0)
+
+
+def test_every_node_has_some_places_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grpc_server, "descriptors_max", lambda: 1_024)
+    nodes = KnownNodes()
+    kept = []
+    for count in (0, 1, 2, 5, 100):
+        nodes.peers = [f"{number}.net:40840" for number in range(count)]
+        kept.append(grpc_server._door_limits(plan(connections_max=4_096, nodes=nodes)).node_places)
+    assert kept == [0, 8, 8, 20, 32]  # a sixteenth of 128, four for each, a quarter at most
 
 
 def test_a_client_without_calls_is_let_go_and_calls_again(monkeypatch: pytest.MonkeyPatch) -> None:

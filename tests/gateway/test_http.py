@@ -199,22 +199,70 @@ def test_what_is_not_http_is_answered_and_not_logged(
     assert caplog.records == []
 
 
-def test_one_connection_too_many_is_closed_and_the_others_are_served(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("run", [uvloop.run, asyncio.run])
+def test_a_probe_gets_in_whoever_holds_all_places(
+    monkeypatch: pytest.MonkeyPatch, run: Callable[[Coroutine[None, None, None]], None]
+) -> None:
+    """Strangers that only connected once kept out the probe, and the node was killed as dead."""
+    monkeypatch.setattr(http, "HTTP_CONNECTIONS_MAX", 3)
+
+    async def main() -> None:
+        server = await start_http(FakeNode(), ANY_PORT)
+        where = (server.address.host, server.address.port)
+        older = await asyncio.open_connection(*where)
+        crowd = [await asyncio.open_connection(*where, local_addr=("127.0.0.2", 0)) for _ in range(9)]
+        assert await crowd[0][0].read() == b""  # its address has most
+        for reader, writer in (older, crowd[-1], await asyncio.open_connection(*where)):
+            writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert (await reader.readline()).startswith(b"HTTP/1.1 200")
+            writer.close()
+        for _, writer in crowd:
+            writer.close()
+        await server.close()
+
+    run(main())
+
+
+def test_a_client_that_is_gone_holds_no_place(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http, "HTTP_CONNECTIONS_MAX", 2)
 
     async def main() -> None:
         server = await start_http(FakeNode(), ANY_PORT)
         where = (server.address.host, server.address.port)
-        streams = [await asyncio.open_connection(*where) for _ in range(3)]
-        (reader, writer), _, (refused, _) = streams
-        assert await refused.read() == b""
+        reader, writer = await asyncio.open_connection(*where)
+        for _ in range(20):
+            _, other = await asyncio.open_connection(*where)
+            other.close()
+            await asyncio.sleep(0.02)
         writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
         assert (await reader.readline()).startswith(b"HTTP/1.1 200")
-        for _, each in streams:
-            each.close()
+        writer.close()
         await server.close()
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("run", [uvloop.run, asyncio.run])
+def test_a_client_that_is_gone_when_it_is_accepted_is_no_error(
+    run: Callable[[Coroutine[None, None, None]], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    """The kernel does not know any more where it came from."""
+
+    async def main() -> None:
+        server = await start_http(FakeNode(), ANY_PORT)
+        where = (server.address.host, server.address.port)
+        for _ in range(50):  # they wait in the kernel, and are reset there
+            client = socket.create_connection(where)
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            client.close()
+        reader, writer = await asyncio.open_connection(*where)
+        writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert (await reader.readline()).startswith(b"HTTP/1.1 200")
+        writer.close()
+        await server.close()
+
+    run(main())
+    assert caplog.records == []
 
 
 @pytest.mark.parametrize("run", [uvloop.run, asyncio.run])
@@ -229,8 +277,8 @@ def test_the_last_files_of_the_process_are_for_a_few_connections_and_no_more(
         server = await start_http(FakeNode(), ANY_PORT)
         where = (server.address.host, server.address.port)
         streams = [await asyncio.open_connection(*where) for _ in range(3)]
-        assert await streams[2][0].read() == b""
-        for reader, writer in streams[:2]:
+        assert await streams[0][0].read() == b""  # the oldest gives way
+        for reader, writer in streams[1:]:
             writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
             assert (await reader.readline()).startswith(b"HTTP/1.1 200")
         for _, each in streams:

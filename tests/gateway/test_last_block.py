@@ -159,6 +159,77 @@ def real_other_root(block: Block) -> bytes:
     return other
 
 
+def flip_root(data_dir: Path, number: int) -> None:
+    """Change a bit of the root hash that a block was stored with, as a disk does."""
+    ledger = Ledger.open(data_dir)
+    root_hash = ledger.root_hash_at(number)
+    ledger.streamer.close()  # without a snapshot
+    assert root_hash is not None
+    path = data_dir / "datastream.bin"
+    content = bytearray(path.read_bytes())
+    # The next block's footer names it, too; the end of the block comes before that.
+    content[content.index(root_hash) + 7] ^= 4
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("has_snapshot", [True, False])
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_root_hash_of_an_earlier_block_is_damage(tmp_path: Path, has_snapshot: bool, number: int) -> None:
+    """Without a snapshot the tree over all roots would be wrong, and each further block refused."""
+    stored(tmp_path, BLOCKS).close()
+    flip_root(tmp_path, number)
+    if not has_snapshot:
+        (tmp_path / "chain.json").unlink()
+    else:
+        before = (tmp_path / "chain.json").read_bytes()
+    for _ in range(2):
+        with pytest.raises(Fatal, match=rf"block {number} in .*: got block {number}: root hash .* is stored"):
+            look(tmp_path, [])
+    # What is not believed is not written down: it would outlive the damage.
+    assert has_snapshot == (tmp_path / "chain.json").exists()
+    assert not has_snapshot or (tmp_path / "chain.json").read_bytes() == before
+
+
+def test_a_root_hash_on_an_earlier_page_is_damage_where_the_links_tell(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Ledger, "first_on_last_page", lambda ledger: ledger.last_number)
+    stored(tmp_path, BLOCKS).close()
+    flip_root(tmp_path, 0)
+    assert look(tmp_path, []) is not None  # the chain is that of the snapshot
+    (tmp_path / "chain.json").unlink()
+    for _ in range(2):
+        with pytest.raises(Fatal, match=r"block 2, the last in .*: footer field 2 .*sluice check says where"):
+            look(tmp_path, [])
+    flip_root(tmp_path, 1)
+    with pytest.raises(Fatal, match=r"block 2, the last in .*: footer field 1 .*sluice check says where"):
+        look(tmp_path, [])
+
+
+def test_a_snapshot_of_a_block_that_is_stored_otherwise_tells_which_is_wrong(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after a kill, when the snapshot is of an earlier block."""
+    monkeypatch.setattr(Ledger, "first_on_last_page", lambda ledger: ledger.last_number)
+    stored(tmp_path / "short", BLOCKS[:2]).close()
+    stored(tmp_path / "node", BLOCKS).close()
+    (tmp_path / "short" / "chain.json").replace(tmp_path / "node" / "chain.json")
+    flip_root(tmp_path / "node", 1)
+    with pytest.raises(Fatal, match=r"block 1 in .*: got block 1: root hash"):
+        look(tmp_path / "node", [])
+
+
+def test_a_block_on_the_last_page_that_was_changed_is_damage(tmp_path: Path) -> None:
+    stored(tmp_path, BLOCKS).close()
+    path = tmp_path / "datastream.bin"
+    content = bytearray(path.read_bytes())
+    item = BLOCKS[0].items[3]
+    content[content.index(item) + len(item) - 1] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(Fatal, match=r"block 0 in .*: got block 0: root hash"):
+        look(tmp_path, [])
+
+
 # --- the node -----------------------------------------------------------------------------------------------
 
 

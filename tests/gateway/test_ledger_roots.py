@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway import ledger as ledger_module
 from gateway.chain import LastLayout
+from gateway.chain_file import pack
 from gateway.ledger import Ledger
 from gateway.merkle import HASH_SIZE, tree_root
 from tests.gateway.test_ledger import BLOCKS, filled, logged
@@ -55,7 +55,7 @@ def test_a_snapshot_of_an_earlier_version_is_made_anew_where_the_last_root_may_b
     path = tmp_path / "chain.json"
     state = json.loads(path.read_text())["chain"]
     del state["tree_stack_before"]
-    path.write_text(ledger_module._pack(state))
+    path.write_text(pack(state))
     ledger = Ledger.open(tmp_path)
     links = ledger.chain.links_of_next()
     ledger.learn(LastLayout(78, 16, None))

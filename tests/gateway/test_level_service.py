@@ -14,7 +14,9 @@ from gateway import level_service as level_service_module
 from gateway.addresses import parse_address
 from gateway.api import standby_pb2
 from gateway.block_numbers import U64_MAX
+from gateway.known_nodes import KnownNodes
 from gateway.level_service import SERVICE_NAME
+from gateway.limits import STANDBY_STREAMS_PER_ADDRESS_MAX
 from tests.deaf_client import DeafClient
 from tests.gateway.levels import ROOTS, told
 from tests.nodes import ANSWER_SECONDS
@@ -152,3 +154,59 @@ def test_nonsense_is_answered_and_logged_by_nobody(tmp_path: Path, caplog: pytes
 
     asyncio.run(main())
     assert caplog.records == []
+
+
+async def refused(call: Any) -> str:
+    """Give why a call is refused."""
+    with pytest.raises(aio.AioRpcError) as caught:
+        await call
+    assert caught.value.code() is grpc.StatusCode.PERMISSION_DENIED
+    return caught.value.details() or ""
+
+
+def test_other_nodes_are_served_and_nobody_else(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """256 calls of strangers once took all places of those that acknowledgements wait for."""
+
+    async def main() -> None:
+        nodes = KnownNodes(networks=("192.0.2.0/24",))
+        async with told(tmp_path, nodes=nodes) as stage:
+            reason = (
+                "sluice.standby.NodeLevel is for other nodes: got 127.0.0.1, expected an address of peers, "
+                "or one in peer_networks"
+            )
+            stub = stage.stub()
+            for _ in range(2 * STANDBY_STREAMS_PER_ADDRESS_MAX):
+                assert await refused(stub.watch(standby_pb2.WatchRequest()).read()) == reason
+            assert await refused(stub.levelAt(standby_pb2.LevelAtRequest(block_number=0))) == reason
+            assert not stage.service._streams
+            nodes.peers = ("localhost:40840",)  # whose name leads to 127.0.0.1
+            await nodes.look()
+            assert (await level(stage.watch()))[0] == U64_MAX
+            await stub.levelAt(standby_pb2.LevelAtRequest(block_number=0))
+
+    asyncio.run(main())
+    ours = [record for record in caplog.records if record.name == level_service_module.__name__]
+    assert {record.message for record in ours} == {"watcher refused"}
+    assert {record.caused_by for record in ours} == {"127.0.0.1"}  # type: ignore[attr-defined]
+
+
+def test_a_node_that_came_to_another_address_is_looked_up_when_it_calls(tmp_path: Path) -> None:
+    async def main() -> None:
+        nodes = KnownNodes()
+        nodes.peers = ("localhost:40840",)
+        async with told(tmp_path, nodes=nodes) as stage:  # nobody has looked yet
+            assert (await level(stage.watch()))[0] == U64_MAX
+
+    asyncio.run(main())
+
+
+def test_where_subjects_are_listed_an_address_is_not_enough(tmp_path: Path) -> None:
+    async def main() -> None:
+        nodes = KnownNodes(subjects=("CN=node",))
+        nodes.peers = ("localhost:40840",)
+        await nodes.look()
+        async with told(tmp_path, nodes=nodes) as stage:
+            reason = await refused(stage.watch().read())
+            assert "expected a certificate that proves a name in peer_subjects" in reason
+
+    asyncio.run(main())

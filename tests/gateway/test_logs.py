@@ -7,11 +7,24 @@ import json
 import logging
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from typing import Literal
 
 import pytest
 
 from gateway.limits import FIELD_CHARACTERS_MAX
-from gateway.logs import FieldValue, JsonFormatter, TextFormatter, fields, set_up_logging
+from gateway.logs import (
+    FLOOD_SECONDS,
+    LINES_PER_CAUSE,
+    LINES_PER_MESSAGE,
+    FieldValue,
+    FloodFilter,
+    JsonFormatter,
+    TextFormatter,
+    caused_by,
+    fields,
+    set_up_logging,
+    tell_left_out,
+)
 
 # name, value, in the text form, in the JSON form
 VALUES: list[tuple[str, FieldValue, str, object]] = [
@@ -139,3 +152,78 @@ def test_levels(stream: io.StringIO) -> None:
     assert shown(stream) == ["datastream.server error", "aiohttp error"]
     set_up_logging(stream=stream, level="debug")
     assert len(shown(stream)) == 8
+
+
+class Flood:
+    """A log that strangers write to, at a time that a test moves on."""
+
+    def __init__(self) -> None:
+        self.seconds = 1_000.0
+        self.lines: list[str] = []
+        self._filter = FloodFilter(self._write, lambda: self.seconds)
+
+    def _write(self, record: logging.LogRecord) -> None:
+        self.lines.append(TextFormatter().format(record).partition("gateway.x  ")[2])
+
+    def line(self, message: str, cause: str | None, *arguments: object) -> bool:
+        """Write a line; whether it was written."""
+        made = logging.LogRecord("gateway.x", logging.INFO, "x.py", 1, message, arguments, None)
+        if cause is not None:
+            made.__dict__.update(caused_by(cause, who=cause))
+        return self._filter.filter(made)
+
+    def tell(self) -> None:
+        """As the node does, now and then."""
+        self._filter.tell_left_out()
+
+
+def test_one_address_writes_so_many_lines_a_minute_and_the_log_says_how_many_more_there_were() -> None:
+    flood = Flood()
+    written = [flood.line("came", "192.0.2.1") for _ in range(1_234 + LINES_PER_CAUSE)]
+    assert written == [True] * LINES_PER_CAUSE + [False] * 1_234
+    assert flood.line("came", "192.0.2.2")  # others
+    assert flood.line("went", "192.0.2.1")  # and other lines are not left out for that
+    assert all(
+        flood.line("came", None) for _ in range(LINES_PER_MESSAGE + 1)
+    )  # what nobody else causes never is
+    flood.seconds += FLOOD_SECONDS - 0.1
+    assert not flood.line("came", "192.0.2.1")
+    assert flood.lines == []
+    flood.seconds += 0.1
+    flood.tell()
+    assert flood.lines == ["came: and 1,235 more  lines_left_out=1235 seconds=60"]
+    assert flood.line("came", "192.0.2.1")
+    flood.seconds += FLOOD_SECONDS
+    flood.tell()
+    assert len(flood.lines) == 1  # nothing was left out
+
+
+def test_many_addresses_write_no_more_between_them() -> None:
+    flood = Flood()
+    written = [
+        flood.line("came from %s", f"192.0.2.{number}", number) for number in range(10 * LINES_PER_MESSAGE)
+    ]
+    assert sum(written) == LINES_PER_MESSAGE
+    minutes = flood._filter._minutes
+    assert [len(minute.by_cause) for minute in minutes.values()] == [LINES_PER_MESSAGE]
+    flood.seconds += FLOOD_SECONDS
+    assert flood.line("other", "192.0.2.1")  # any line brings it out
+    assert flood.lines == [f"came from 999: and {9 * LINES_PER_MESSAGE} more  lines_left_out=900 seconds=60"]
+    assert list(minutes) == [("gateway.x", "other")]
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_a_flood_is_left_out_of_the_log_of_a_process(
+    stream: io.StringIO, form: Literal["text", "json"], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_up_logging(stream=stream, form=form)
+    for _ in range(10 * LINES_PER_CAUSE):
+        logging.getLogger("gateway.x").info("came", extra=caused_by("192.0.2.1", block=9))
+        logging.getLogger("datastream.x").info("client %s: came", "a:1", extra={"caused_by": "192.0.2.1"})
+    assert len(stream.getvalue().splitlines()) == 2 * LINES_PER_CAUSE
+    monkeypatch.setattr("gateway.logs.FLOOD_SECONDS", 0.0)
+    tell_left_out()
+    last = stream.getvalue().splitlines()[-2:]
+    assert len(stream.getvalue().splitlines()) == 2 * LINES_PER_CAUSE + 2
+    assert "came: and 180 more" in last[0]
+    assert "client a:1: came: and 180 more" in last[1]

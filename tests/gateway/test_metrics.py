@@ -86,6 +86,18 @@ def test_publishers_beyond_the_limit_share_a_label() -> None:
     assert won(metrics, "publisher-0") == 2
 
 
+def test_names_that_anybody_can_have_take_half_of_the_labels() -> None:
+    metrics = Metrics(verification_mode="full")
+    for number in range(METRIC_PUBLISHERS_MAX):
+        metrics.count_won(f"claimed:{number}")
+    for number in range(METRIC_PUBLISHERS_MAX // 2 + 1):
+        metrics.count_won(f"CN={number}")
+    half = METRIC_PUBLISHERS_MAX // 2
+    assert [won(metrics, f"claimed:{number}") for number in (half - 1, half)] == [1, None]
+    assert [won(metrics, f"CN={number}") for number in (half - 1, half)] == [1, None]
+    assert won(metrics, OTHER_PUBLISHERS) == half + 1
+
+
 def test_a_commit_of_a_millisecond_has_its_bucket() -> None:
     metrics = Metrics(verification_mode="full")
     metrics.flush_seconds.observe(0.0009)

@@ -186,7 +186,7 @@ async def race(node: Node, blocks: Sequence[Block], go_on: threading.Event) -> N
     for racer in racers:
         assert racer.acknowledged == numbers
     assert [report.reconnects for report in reports] == [0, 0, 0]
-    won = [_value(node, "sluice_blocks_won_total", publisher=name) for name in NAMES]
+    won = [_value(node, "sluice_blocks_won_total", publisher=f"claimed:{name}") for name in NAMES]
     assert sum(won) == len(blocks)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from datastream import ServerLimits
@@ -85,7 +86,9 @@ def test_the_limits_of_data_streamer_clients() -> None:
     settings = Settings(
         tcp_max_connections=1, tcp_write_timeout_seconds=2.5, tcp_inactivity_timeout_seconds=3.5
     )
-    assert tcp_limits(settings) == ServerLimits(1, 2.5, 3.5)
+    assert tcp_limits(settings, None) == tcp_limits(settings, 1_024) == ServerLimits(1, 2.5, 3.5)
+    # Strangers at the data streamer's port take no descriptor that publishers and nodes need.
+    assert tcp_limits(replace(settings, tcp_max_connections=10_000), 1_024).connections_max == 320
 
 
 def test_where_an_empty_node_begins() -> None:

@@ -21,7 +21,7 @@ from gateway.block import Block
 from gateway.block_layout import StoredBlock
 from gateway.errors import LayoutError
 from gateway.ledger import Ledger
-from gateway.limits import ACCESS_READS_MAX
+from gateway.limits import ACCESS_BYTES_MAX, ACCESS_READS_MAX
 from gateway.node_service import ACCESS_SERVICE_NAME, STATUS_KEY, read_facts
 from publishers.maker import BlockMaker, MakerOptions
 from tests.deaf_client import DeafClient
@@ -165,7 +165,7 @@ def test_few_blocks_are_read_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyP
     async def scenario(wire: Wire) -> None:
         monkeypatch.setattr(Ledger, "read_block", held)
         asked = [asyncio.ensure_future(ask(wire, LATEST)) for _ in range(ACCESS_READS_MAX + 1)]
-        waiting = wire.node.block_access._reading
+        waiting = wire.node.block_access._of_strangers.reading
         async with asyncio.timeout(ANSWER_SECONDS):
             while len(begun) < ACCESS_READS_MAX or not waiting._waiters:  # noqa: ASYNC110
                 await asyncio.sleep(0.002)
@@ -209,10 +209,49 @@ def test_a_block_that_cannot_be_read_is_told_from_one_that_is_not_held(
     assert line == {"block": 1, "got": str(error)}
 
 
+def test_a_status_request_reads_one_root_hash_however_often_it_asks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = list[int]()
+    root_hash_at = Ledger.root_hash_at
+
+    def counted(ledger: Ledger, number: int) -> bytes | None:
+        asked.append(number)
+        return root_hash_at(ledger, number)
+
+    async def scenario(wire: Wire) -> None:
+        monkeypatch.setattr(Ledger, "root_hash_at", counted)
+        stub = node_pb2_grpc.BlockNodeServiceStub(wire.channel())
+        metadata = [(STATUS_KEY, str(number % 2)) for number in range(100)]
+        await stub.serverStatus(node_pb2.ServerStatusRequest(), metadata=metadata, timeout=ANSWER_SECONDS)
+        assert asked == [0]
+
+    with_blocks(tmp_path, BLOCKS[:2], scenario)
+
+
+def test_whatever_strangers_do_not_take_another_node_gets_its_blocks(tmp_path: Path) -> None:
+    async def main() -> None:
+        for networks, code in (((), grpc.StatusCode.RESOURCE_EXHAUSTED), (("127.0.0.1/32",), None)):
+            folder = tmp_path / str(code)
+            async with running_node(folder, peer_networks=networks) as node, wire_to(node) as wire:
+                publisher = await wire.publisher()
+                await publisher.block(BLOCKS[0])
+                await publisher.expect("ack 0")
+                node.block_access._of_strangers.shares.take("192.0.2.1", ACCESS_BYTES_MAX)
+                if code is None:
+                    assert (await ask(wire, LATEST)).status == Code.SUCCESS
+                    continue
+                with pytest.raises(aio.AioRpcError) as caught:
+                    await ask(wire, LATEST)
+                assert caught.value.code() is code
+
+    asyncio.run(main())
+
+
 async def until_held(wire: Wire, *, some: bool) -> None:
     """Wait until answers are on their way, as many as are read at once, or none."""
     async with asyncio.timeout(ANSWER_SECONDS):
-        while (wire.node.block_access._shares.bytes_held > 0) != some:  # noqa: ASYNC110
+        while (wire.node.block_access._of_strangers.shares.bytes_held > 0) != some:  # noqa: ASYNC110
             await asyncio.sleep(0.005)
 
 

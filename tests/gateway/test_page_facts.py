@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import aiohttp
+import pytest
 
 from gateway.node import Node
 from tests.nodes import make_blocks, running_node, wire_to
@@ -20,6 +22,27 @@ async def facts(node: Node) -> dict[str, object]:
         assert answer.status == 200
         found: dict[str, object] = await answer.json()
         return found
+
+
+def test_of_very_many_streams_the_page_shows_some_and_those_first_that_somebody_vouches_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gateway.page_facts.PUBLISHERS_SHOWN", 3)
+
+    async def main() -> None:
+        async with running_node(tmp_path) as node, wire_to(node) as wire:
+            for name in "abcd":
+                await wire.publisher(name)
+            node.conductor.connect("CN=alice", address="192.0.2.1", has_certificate=True)
+            shown: Any = (await facts(node))["publishers"]
+            assert [one["name"] for one in shown] == [
+                "CN=alice",
+                "claimed:a",
+                "claimed:b",
+                "and 2 more streams",
+            ]
+
+    asyncio.run(main())
 
 
 def test_the_status_follows_what_happens(tmp_path: Path) -> None:
@@ -39,10 +62,10 @@ def test_the_status_follows_what_happens(tmp_path: Path) -> None:
             assert busy["phase"] == "active"
             assert busy["last_block"] == 0
             assert busy["last_root_hash"] == (node.ledger.root_hash_at(0) or b"").hex()
-            assert busy["winners"] == [["alice", 1]]
+            assert busy["winners"] == [["claimed:alice", 1]]
             assert busy["publishers"] == [
-                {"name": "alice", "doing": "sends block 1"},
-                {"name": "bob", "doing": "comes to block 2 next"},
+                {"name": "claimed:alice", "doing": "sends block 1"},
+                {"name": "claimed:bob", "doing": "comes to block 2 next"},
             ]
             assert busy["inflight_bytes"]
             carol = await wire.publisher("carol")
@@ -50,15 +73,15 @@ def test_the_status_follows_what_happens(tmp_path: Path) -> None:
             await bob.expect("resend 1")
             doing = (await facts(node))["publishers"]
             assert doing == [
-                {"name": "bob", "doing": "was asked for block 1"},
-                {"name": "carol", "doing": "has sent nothing yet"},
+                {"name": "claimed:bob", "doing": "was asked for block 1"},
+                {"name": "claimed:carol", "doing": "has sent nothing yet"},
             ]
             await carol.items(BLOCKS[3].items[0])
             await carol.expect("behind 0")
             doing = (await facts(node))["publishers"]
             assert doing == [
-                {"name": "bob", "doing": "was asked for block 1"},
-                {"name": "carol", "doing": "is ahead: block 1 is next"},
+                {"name": "claimed:bob", "doing": "was asked for block 1"},
+                {"name": "claimed:carol", "doing": "is ahead: block 1 is next"},
             ]
 
     asyncio.run(main())

@@ -42,8 +42,9 @@ def words_after(*looks: Spent) -> str | None:
     ],
 )
 def test_what_is_too_little(spent: Spent, is_short: bool) -> None:
-    words = words_after(*[spent] * 10)
+    words = words_after(*[spent] * 11)
     assert (words is not None) is is_short
+    assert words_after(*[spent] * 10) is None, "a start is not judged"
 
 
 def test_it_says_who_waits_and_how_long_of_the_last_seconds() -> None:
@@ -90,6 +91,8 @@ def test_a_process_that_others_keep_from_running_is_found_and_that_is_over_with_
             with busy(0, 3):
                 await until(watch, is_short=True)
                 assert "; proofs ran " in str(watch.words).replace("in 1 s, ", "; ")
+            # However busy others keep the machine, nobody waits so long.
+            monkeypatch.setattr(processor_watch, "WAITED_SECONDS_MIN", 1e9)
             await until(watch, is_short=False)
             await asyncio.sleep(0.2)
             watch.close()

@@ -338,7 +338,7 @@ def test_a_bad_request_is_answered_and_leaves_nothing(
     )
     record = next(record for record in caplog.records if record.message == "stream ended")
     logged = record.sluice_fields  # type: ignore[attr-defined]
-    assert logged["publisher"] == "alice"
+    assert logged["publisher"] == "claimed:alice"
     assert logged["status"] == "INVALID_REQUEST"
     assert logged["block"] == (2 if answer == IN_BLOCK else None)
     assert reason in logged["reason"]
@@ -456,7 +456,7 @@ def test_a_bad_block_is_refused_and_another_may_send_it(
     message = "block cannot be checked" if kind == "unsupported" else "block refused"
     record = next(record for record in caplog.records if record.message == message)
     logged = record.sluice_fields  # type: ignore[attr-defined]
-    assert (logged["block"], logged["publisher"], logged["kind"]) == (2, "mallory", kind)
+    assert (logged["block"], logged["publisher"], logged["kind"]) == (2, "claimed:mallory", kind)
     assert logged["got"]
     assert logged["expected"]
 
@@ -517,7 +517,7 @@ def test_a_publisher_that_reads_nothing_is_closed(tmp_path: Path, caplog: pytest
     with_node(tmp_path, scenario, publish_send_queue_max=100)
     left = [record.sluice_fields for record in caplog.records if record.message == "publisher left"]  # type: ignore[attr-defined]
     reasons = {fields["publisher"]: fields["reason"] for fields in left}
-    assert reasons["deaf"] == "the publisher does not read its responses"
+    assert reasons["claimed:deaf"] == "the publisher does not read its responses"
 
 
 def test_a_publisher_is_known_by_its_id_or_its_connection(
@@ -537,7 +537,7 @@ def test_a_publisher_is_known_by_its_id_or_its_connection(
         for record in caplog.records
         if record.message == "publisher connected"
     ]
-    assert names[0] == "alice"
+    assert names[0] == "claimed:alice"
     assert names[1].startswith("ipv4:127.0.0.1:")
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from types import SimpleNamespace
 
 import grpc
 import pytest
@@ -14,13 +13,11 @@ from gateway import publish_service
 from gateway.api import publish_pb2
 from gateway.item_set import ItemSet
 from gateway.items import ItemKind, field_item
-from gateway.limits import PUBLISHER_NAME_CHARACTERS_MAX
 from gateway.message_shares import SMALL_BYTES
 from gateway.message_size import too_long
-from gateway.publish_service import METHOD_NAME, SERVICE_NAME, publisher_name
+from gateway.publish_service import METHOD_NAME, SERVICE_NAME
 from gateway.race_tables import BlockState
 from gateway.transport import door
-from gateway.transport.callers import Caller
 from tests.gateway.test_publish_service import with_node
 from tests.gateway.test_subscribe_service import until
 from tests.nodes import Publisher, Wire, make_blocks
@@ -157,31 +154,3 @@ def test_what_several_are_given_of_one_message_is_nobodys_to_change() -> None:
     assert publish_service._short_one(message) is found
     assert found.items == tuple(header.block_items.block_items)
     assert found.kinds == (ItemKind.BLOCK_HEADER,)
-
-
-@pytest.mark.parametrize(
-    ("subjects", "metadata", "name"),
-    [
-        (("CN=alice", "DNS:alice.net"), (("publisher-id", "bob"),), "CN=alice"),
-        (("URI:spiffe://net/alice",), (("publisher-id", "bob"),), "URI:spiffe://net/alice"),
-        ((), (("other", "x"), ("publisher-id", "bob")), "bob"),
-        *(
-            ((), (("publisher-id", "b" * size),), "b" * PUBLISHER_NAME_CHARACTERS_MAX)
-            for size in (PUBLISHER_NAME_CHARACTERS_MAX, PUBLISHER_NAME_CHARACTERS_MAX + 1)
-        ),
-        ((), (("hiero-correlation-id", "N3-STR1"),), "N3"),
-        ((), (("hiero-correlation-id", "N3-STR27"), ("publisher-id", "bob")), "bob"),
-        (("CN=alice",), (("hiero-correlation-id", "N3-STR1"),), "CN=alice"),
-        ((), (("hiero-correlation-id", "N3-STR"),), "N3-STR"),
-        ((), (("hiero-correlation-id", "relay 7"),), "relay 7"),
-        ((), (("hiero-correlation-id", ""),), "ipv4:127.0.0.1:5"),
-        ((), (("publisher-id", ""),), "ipv4:127.0.0.1:5"),
-        ((), None, "ipv4:127.0.0.1:5"),
-    ],
-)
-def test_a_publisher_is_its_certificate_else_what_it_says_else_its_connection(
-    subjects: tuple[str, ...], metadata: tuple[tuple[str, str], ...] | None, name: str
-) -> None:
-    caller = Caller("ipv4:127.0.0.1:5", "127.0.0.1", subjects)
-    context = SimpleNamespace(invocation_metadata=lambda: metadata)
-    assert publisher_name(caller, context) == name  # type: ignore[arg-type]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gateway.metrics import Metrics
-from gateway.refused_messages import ADDRESSES_KEPT, LINE_SECONDS, REMEMBERED_SECONDS, RefusedMessages
+from gateway.refused_messages import REMEMBERED_SECONDS, RefusedMessages
 from tests.gateway.test_ledger import logged
 from tests.nodes import running_node
 
@@ -32,33 +32,18 @@ def count_of(metrics: Metrics) -> float | None:
     return metrics.registry.get_sample_value("sluice_messages_refused_total", {"reason": "size"})
 
 
-def test_the_log_has_one_line_an_address_and_minute(caplog: pytest.LogCaptureFixture) -> None:
-    clock, metrics = Clock(), Metrics(verification_mode="full")
-    refused = RefusedMessages(metrics, clock)
+def test_each_is_counted_and_its_line_is_counted_by_address(caplog: pytest.LogCaptureFixture) -> None:
+    metrics = Metrics(verification_mode="full")
+    refused = RefusedMessages(metrics, Clock())
     assert count_of(metrics) == 0
-    for address in (PEER, PEER, PEER, OTHER):
+    for address in (PEER, OTHER):
         refused.note(DOOR, address, 200, 100)
-    clock.seconds += LINE_SECONDS - 0.1
-    refused.note(DOOR, PEER, 200, 100)
-    clock.seconds += 0.1
-    refused.note(DOOR, PEER, 300, 100)
-    assert [
-        (line["address"], line["got"], line["expected_at_most"], line["not_logged_before"])
-        for line in logged(caplog, LINE)
-    ] == [("192.0.2.1", 200, 100, 0), ("2001:db8::1", 200, 100, 0), ("192.0.2.1", 300, 100, 3)]
-    assert count_of(metrics) == 6
-
-
-def test_addresses_are_remembered_up_to_a_limit(caplog: pytest.LogCaptureFixture) -> None:
-    refused = RefusedMessages(Metrics(verification_mode="full"), Clock())
-    for number in range(ADDRESSES_KEPT + 1):
-        refused.note(DOOR, f"address {number}", 200, 100)
-    assert len(refused._told) == ADDRESSES_KEPT
-    caplog.clear()
-    refused.note(DOOR, f"address {ADDRESSES_KEPT}", 200, 100)
-    assert logged(caplog, LINE) == []
-    refused.note(DOOR, "address 0", 200, 100)
-    assert len(logged(caplog, LINE)) == 1
+    assert [(line["address"], line["got"], line["expected_at_most"]) for line in logged(caplog, LINE)] == [
+        (PEER, 200, 100),
+        (OTHER, 200, 100),
+    ]
+    assert [record.caused_by for record in caplog.records] == [PEER, OTHER]  # type: ignore[attr-defined]
+    assert count_of(metrics) == 2
 
 
 def test_the_last_one_is_told_of_for_a_while() -> None:

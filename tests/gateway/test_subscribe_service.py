@@ -6,6 +6,7 @@ import asyncio
 import errno
 import logging
 import os
+import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -23,8 +24,9 @@ from gateway.block import Block
 from gateway.block_numbers import U64_MAX
 from gateway.grpc_server import GrpcServer, ServerPlan, start_server
 from gateway.items import ItemKind, field_item, varint
+from gateway.known_nodes import KnownNodes
 from gateway.ledger import Ledger, VerifiedBlock
-from gateway.limits import SUBSCRIBE_REQUEST_BYTES_MAX
+from gateway.limits import SUBSCRIBE_READ_THREADS, SUBSCRIBE_REQUEST_BYTES_MAX
 from gateway.metrics import Metrics
 from gateway.subscribe_service import METHOD_NAME, SERVICE_NAME, SubscribeLimits, SubscribeService
 from tests.deaf_client import DeafClient
@@ -44,13 +46,14 @@ class Serving:
         self.ledger = Ledger.open(data_dir)
         self.metrics = Metrics(verification_mode="full")
         self.service = SubscribeService(self.ledger, first_number, self.metrics, limits)
+        self.nodes = KnownNodes()
         self.server: GrpcServer
         self.grpc_address: Address
         self.wire: Wire
 
     async def start(self) -> None:
         """Listen."""
-        plan = ServerPlan("subscriber.address", Address("127.0.0.1", 0), MIB, 0, 100)
+        plan = ServerPlan("subscriber.address", Address("127.0.0.1", 0), MIB, 0, 100, nodes=self.nodes)
         self.server = await start_server(plan, self.service.add_to)
         self.grpc_address = self.server.address
         self.wire = Wire(self)  # type: ignore[arg-type]  # of a node it needs the address alone
@@ -200,7 +203,7 @@ def test_long_items_share_a_budget_and_who_waits_for_it_holds_nothing_and_goes_o
     async def scenario() -> None:
         async with serving(tmp_path) as node:
             await node.commit(*blocks, big_block(3, 5))
-            shares = node.service._shares
+            shares = node.service._strangers.shares
             slow = await node.subscribe(0, 0)
             await until(lambda: shares.held_bytes > 6 * MIB)
             waiting, gone = await node.subscribe(1, 1), await node.subscribe(2, 2)
@@ -341,9 +344,35 @@ def test_subscribers_of_one_address_have_their_number(tmp_path: Path) -> None:
             async with asyncio.timeout(ANSWER_SECONDS):
                 while node.service.stream_count:  # noqa: ASYNC110 - no event: the service is not ours
                     await asyncio.sleep(0.005)
-            assert node.service._by_address == {}
+            assert node.service._strangers.by_address == {}
             assert await (await node.subscribe(0, 0)).numbers() == [0, "SUCCESS"]
 
+    asyncio.run(scenario())
+
+
+def test_whatever_strangers_hold_another_node_is_sent_its_blocks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Places, threads that read, bytes on their way: acknowledgements may wait for what a node is sent."""
+    monkeypatch.setattr("gateway.subscribe_service.SENDING_BYTES_MAX", 8 * MIB)
+
+    async def scenario() -> None:
+        async with serving(tmp_path, streams_max=2) as node:
+            await node.commit(big_block(0, 6 * MIB), big_block(1, 5))
+            slow = [await node.subscribe(0, 0) for _ in range(2)]
+            strangers = node.service._strangers
+            await until(lambda: strangers.shares.waiting_count == 1)
+            busy = [strangers.reader._threads.submit(go_on.wait) for _ in range(SUBSCRIBE_READ_THREADS)]
+            refused = await node.subscribe(0, 0)
+            assert await refused.call.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+            node.nodes.peers = ("localhost:40840",)  # all who come from here are nodes from now on
+            await node.nodes.look()
+            assert await (await node.subscribe(0, 1)).numbers() == [0, 1, "SUCCESS"]
+            go_on.set()
+            assert [await reader.numbers() for reader in slow] == [[0, "SUCCESS"]] * 2
+            assert [reading.result() for reading in busy] == [True] * len(busy)
+
+    go_on = threading.Event()
     asyncio.run(scenario())
 
 
@@ -408,7 +437,7 @@ def test_those_who_wait_for_the_same_block_share_its_reading(tmp_path: Path) -> 
             for block in BLOCKS[1:4]:
                 await node.commit(block)
                 assert [await reader.next() for reader in readers] == [block] * 20
-            assert node.service._reader.readings_count == 3
+            assert node.service._strangers.reader.readings_count == 3
 
     asyncio.run(scenario())
 

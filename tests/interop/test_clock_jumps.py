@@ -117,7 +117,8 @@ def test_a_clock_that_is_set_by_hours_changes_nothing(
             assert publishing.client.disconnected == []
             for node, start in zip((a, b), starts, strict=True):
                 lines = [json.loads(line) for line in node.log_text()[start:].splitlines()]
-                assert [line for line in lines if line["level"] not in ("debug", "info")] == []
+                warnings = {line["message"] for line in lines if line["level"] not in ("debug", "info")}
+                assert warnings <= {"the node gets too little processor"}  # of a machine that is busy
             assert await publishing.end() > number
 
     asyncio.run(main())

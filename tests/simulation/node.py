@@ -10,8 +10,10 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, TypeVarTuple
 
+from datastream.errors import DatastreamError
 from gateway.admission import Admission, AdmissionLimits
 from gateway.conductor import Conductor
+from gateway.errors import Fatal
 from gateway.following import Following
 from gateway.ledger import Ledger, VerifiedBlock
 from gateway.ledger_keys import LedgerKeys
@@ -200,12 +202,33 @@ class SimNode:
 
     def _open_ledger(self) -> SimLedger:
         storage = self.storage
+        self._check_that_no_start_loses_blocks()
         ledger = SimLedger.open(storage.folder, disk=storage.disk, open_database=storage.open_database)
         assert isinstance(ledger, SimLedger)
         ledger.storage = storage
         ledger.pause = storage.pause = self.loop.pause_job
         ledger.count = self._coverage.count
         return ledger
+
+    def _check_that_no_start_loses_blocks(self) -> None:
+        """A start refuses a header that went back, and changes nothing."""
+        storage = self.storage
+        with storage.header_gone_back() as entry_count:
+            if entry_count is None:
+                return
+            before = bytes(storage.disk.cache), dict(storage.database.pairs)
+            try:
+                ledger = SimLedger.open(
+                    storage.folder, disk=storage.disk, open_database=storage.open_database
+                )
+            except (Fatal, DatastreamError):
+                self._coverage.count("fault", "header goes back")
+                after = bytes(storage.disk.cache), dict(storage.database.pairs)
+                self.world.expect(after == before, "A start that is refused changes nothing", "")
+            else:
+                ledger.streamer.close()
+                got = f"{ledger.streamer.committed.total_entries} entries, the header had more"
+                self.world.break_rule("No start begins below what was committed", got)
 
     def _make_conductor(self, coverage: Coverage) -> Conductor:
         options = self.options

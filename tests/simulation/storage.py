@@ -6,14 +6,25 @@ import contextlib
 import errno
 import os
 import random
+import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import plyvel
 
-from datastream.layout import HEADER_PAGE_SIZE, StreamHeader, encode_header_page, file_size_of
-from gateway.ledger import SNAPSHOT_NAME
+from datastream.bookmarks import COVERED_KEY
+from datastream.layout import (
+    ENTRY_HEAD,
+    HEADER_OFFSET,
+    HEADER_PAGE_SIZE,
+    HEADER_SIZE,
+    StreamHeader,
+    encode_header_page,
+    file_size_of,
+)
+from gateway.block_layout import BLOCK_END_TYPE
+from gateway.chain_file import SNAPSHOT_NAME
 from tests.datastream.fake_disk import MemoryDisk, PowerLost
 
 CRASH_KINDS = ("none", "all", "prefix", "sectors", "sectors")
@@ -201,6 +212,43 @@ class Storage:
     def end_process(self) -> None:
         """The process is gone: from now on nothing that is left of it can write."""
         self.is_dead = True
+
+    @contextlib.contextmanager
+    def header_gone_back(self) -> Iterator[int | None]:
+        """Have the header count fewer blocks than the index covers, for a while: a disk lost a write.
+
+        Gives the number of entries that it counts, or None where the index knows of no more. The header alone
+        decides which, so that all else of a run stays as it is.
+        """
+        header = bytes(self.disk.cache[HEADER_OFFSET : HEADER_OFFSET + HEADER_SIZE])
+        covered = int.from_bytes(self.database.pairs.get(COVERED_KEY, b""), "big")
+        ends = [end for end in self._block_ends() if end[1] < covered]
+        rng = random.Random(header)
+        # What is not flushed yet would be with the opening, the header that is right perhaps among it.
+        if not ends or self.faults or self.disk._unflushed or rng.random() < 0.5:
+            yield None
+            return
+        older = header[: -2 * 8] + struct.pack(">QQ", *rng.choice(ends))
+        for image in (self.disk.cache, self.disk._durable):
+            image[HEADER_OFFSET : HEADER_OFFSET + HEADER_SIZE] = older
+        try:
+            yield int.from_bytes(older[-8:], "big")
+        finally:
+            for image in (self.disk.cache, self.disk._durable):
+                image[HEADER_OFFSET : HEADER_OFFSET + HEADER_SIZE] = header
+
+    def _block_ends(self) -> Iterator[tuple[int, int]]:
+        """Yield (length, entries) of the stream without blocks, and up to the end of each but the last."""
+        content = self.disk.cache
+        length = int.from_bytes(content[HEADER_OFFSET + 22 : HEADER_OFFSET + 30], "big")
+        offset = HEADER_PAGE_SIZE
+        if length > offset:
+            yield offset, 0
+        while offset < length:
+            _, size, entry_type, number = ENTRY_HEAD.unpack_from(content, offset)
+            offset += size
+            if entry_type == BLOCK_END_TYPE and offset < length:
+                yield offset, number + 1
 
     def crash(self, how: str, rng: random.Random) -> None:
         """Make what is found after a crash the disk's contents.

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,7 @@ from gateway.addresses import Address
 from gateway.grpc_server import ServerPlan, start_server
 from gateway.message_shares import StreamKey
 from gateway.transport import callers
-from gateway.transport.callers import STREAM_KEY, Caller, address_of, caller_of, party_of
+from gateway.transport.callers import STREAM_KEY, Caller, address_of, caller_of
 
 PUBLISH = "/org.hiero.block.api.BlockStreamPublishService/publishBlockStream"
 Seen = list[tuple[str, Caller, StreamKey | None]]
@@ -37,21 +39,6 @@ Seen = list[tuple[str, Caller, StreamKey | None]]
 )
 def test_the_address_in_grpcs_name_of_a_connection(peer: str, address: str) -> None:
     assert address_of(peer) == address
-
-
-@pytest.mark.parametrize(
-    ("host", "party"),
-    [
-        ("192.0.2.1", "192.0.2.1"),
-        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
-        ("2001:db8:1:2::", "2001:db8:1:2::/64"),
-        ("2001:db8:1:3::", "2001:db8:1:3::/64"),
-        ("::1", "::1"),
-        ("fe80::1", "fe80::1"),
-    ],
-)
-def test_one_party_has_an_address_or_a_64(host: str, party: str) -> None:
-    assert party_of(host) == party
 
 
 def noting(seen: Seen) -> Callable[[aio.Server], None]:
@@ -112,7 +99,7 @@ def test_streams_are_told_apart_by_the_door_and_not_by_what_clients_say() -> Non
         for options in ([("grpc.use_local_subchannel_pool", 1)],) * 2:  # each has its own connection
             async with aio.insecure_channel(target, options) as channel:
                 await call(channel)
-                await call(channel, (STREAM_KEY, "1"), (STREAM_KEY, "no number"))
+                await call(channel, ("sluice-stream", "1"), ("sluice-stream", "no number"))
 
     seen = seen_behind_a_door(use)
     keys = [key for _, _, key in seen]
@@ -135,13 +122,31 @@ def test_without_a_door_there_is_what_grpc_says_and_no_key(tmp_path: Path) -> No
         try:
             for target in (f"127.0.0.1:{port}", f"unix:{tmp_path}/grpc"):
                 async with aio.insecure_channel(target) as channel:
-                    await call(channel, (STREAM_KEY, "1"))
+                    await call(channel, (STREAM_KEY, "1"))  # which no client knows
         finally:
             await server.stop(0)
 
     asyncio.run(main())
     assert [caller.address for _, caller, _ in seen] == ["127.0.0.1", "unix:"]
     for peer, caller, key in seen:
-        assert caller == Caller(peer, caller.address, cut_off=caller.cut_off, taken=caller.taken)
+        assert caller == Caller(
+            peer,
+            caller.address,
+            cut_off=caller.cut_off,
+            taken=caller.taken,
+            host=caller.host,
+            is_node=caller.is_node,
+        )
         assert key is None
         assert not caller.cut_off()
+        assert caller.host == caller.address
+        assert not caller.is_node()
+
+
+def test_the_name_of_the_doors_metadata_is_another_one_in_every_process() -> None:
+    """A client that knew it could claim another stream, in calls that the door adds nothing to."""
+    code = "from gateway.transport.callers import STREAM_KEY; print(STREAM_KEY)"
+    told = [subprocess.run([sys.executable, "-c", code], capture_output=True, text=True) for _ in range(2)]
+    keys = {STREAM_KEY, *(one.stdout.strip() for one in told)}
+    assert len(keys) == 3
+    assert all(len(key) > 40 and key == key.lower() for key in keys)

@@ -10,7 +10,7 @@ import ssl
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -90,6 +90,8 @@ class Served:
         self.received: list[str] = []
         """Addresses of publishers whose message has come, in order."""
         self.take_over = asyncio.Event()
+        self.is_node = False
+        """Whether who asked last is another node."""
 
     @property
     def address(self) -> str:
@@ -112,6 +114,7 @@ class Served:
 
     async def _who(self, _: bytes, context: aio.ServicerContext[Any, Any]) -> bytes:
         caller = caller_of(context)
+        self.is_node = caller.is_node()
         return "\n".join((caller.peer, caller.address, *caller.subjects)).encode()
 
     async def _hold(self, _: bytes, context: aio.ServicerContext[Any, Any]) -> AsyncIterator[bytes]:
@@ -404,57 +407,6 @@ def test_a_call_that_is_open_may_take_as_long_as_it_takes() -> None:
         time.sleep(3 * SOON)
         assert served.notes.endings == []
         assert who_is(double)[1:] == ["127.0.0.1"]
-
-
-# --- how many -----------------------------------------------------------------------------------------------
-
-
-def test_one_address_does_not_take_all_places() -> None:
-    with serving(plan(connections_per_address_max=2)) as served, ExitStack() as stack:
-        for _ in range(2):
-            assert is_taken(stack.enter_context(stranger(served, HELLO)))
-        assert not is_taken(stack.enter_context(stranger(served)))
-        served.await_refusals((STRANGER, "connections of an address"))
-        assert is_taken(stack.enter_context(stranger(served, HELLO, FRIEND)))
-
-
-def test_places_are_kept_for_peers() -> None:
-    """One in sixteen."""
-    kept = frozenset({FRIEND})
-    with serving(plan(connections_max=16, kept_addresses=kept)) as served, ExitStack() as stack:
-        for _ in range(15):
-            assert is_taken(stack.enter_context(stranger(served, HELLO)))
-        assert not is_taken(stack.enter_context(stranger(served)))
-        assert is_taken(stack.enter_context(stranger(served, HELLO, FRIEND)))
-        assert not is_taken(stack.enter_context(stranger(served, b"", FRIEND)))
-        served.await_refusals((STRANGER, "connections"), (FRIEND, "connections"))
-        assert served.server.door.connection_count == 16
-
-
-def test_places_are_kept_for_publishers_whose_certificate_is_listed(tmp_path: Path) -> None:
-    authority = Authority(tmp_path)
-    alice, bob = authority.issue("alice"), authority.issue("bob")
-    tls = ServerTls(authority.server_files(authority.issue("localhost"), mutual=True), "grpc.tls")
-    listed = frozenset({"CN=alice"})
-    with (
-        serving(plan(connections_max=16, tls=tls, listed_subjects=listed)) as served,
-        ExitStack() as stack,
-    ):
-
-        def connected(pair: Any) -> socket.socket:
-            context = ssl.create_default_context(cafile=str(authority.path))
-            context.load_cert_chain(pair.certificate, pair.key)
-            sock = stack.enter_context(stranger(served))
-            secured = stack.enter_context(context.wrap_socket(sock, server_hostname="localhost"))
-            with suppress(OSError):
-                secured.sendall(HELLO)
-            return secured
-
-        for _ in range(15):
-            assert is_taken(connected(bob))
-        assert not is_taken(connected(bob))
-        assert is_taken(connected(alice))
-        served.await_refusals((STRANGER, "connections"))
 
 
 # --- ends ---------------------------------------------------------------------------------------------------

@@ -6,14 +6,14 @@ import pytest
 
 from gateway.metrics import Metrics
 from gateway.refused_messages import RefusedMessages
-from gateway.transport.door_notes import ADDRESSES_KEPT, LOG_NS, REASONS_SHOWN, SHOWN_NS, DoorNotes
+from gateway.transport.door_notes import REASONS_SHOWN, SHOWN_NS, DoorNotes
 from gateway.transport.frames import ConnectionBreach
 from gateway.transport.server_relay import RefusedMessage
 from tests.gateway.test_ledger import logged
 
 STRANGER, OTHER = "192.0.2.1", "2001:db8::/64"
 SETTING = "grpc.listen"
-REFUSED, ENDED = "connection refused", "connection ended"
+ENDED = "connection ended"
 HANDSHAKE = ConnectionBreach("handshake", got="nothing more for 20 s", expected="TLS and the preface")
 NO_CALL = ConnectionBreach("no call", got="nothing more for 60 s", expected="a call")
 
@@ -38,33 +38,14 @@ def notes(clock: Clock) -> DoorNotes:
     return DoorNotes(SETTING, now_ns=clock)
 
 
-def test_an_address_is_logged_once_a_minute_and_then_with_what_was_left_out(
-    notes: DoorNotes, clock: Clock, caplog: pytest.LogCaptureFixture
-) -> None:
-    for address in (STRANGER, STRANGER, OTHER):
-        notes.refused(address, "connections")
-    clock.now_ns += LOG_NS - 1
-    notes.ended(STRANGER, HANDSHAKE)  # another reason is no further line
-    assert [line["address"] for line in logged(caplog, REFUSED)] == [STRANGER, OTHER]
-    clock.now_ns += 1
+def test_lines_are_counted_by_address(notes: DoorNotes, caplog: pytest.LogCaptureFixture) -> None:
+    """So that the log leaves out those of who causes many."""
+    notes.refused(OTHER, "connections")
     notes.ended(STRANGER, HANDSHAKE)
+    assert [record.caused_by for record in caplog.records] == [OTHER, STRANGER]  # type: ignore[attr-defined]
     (line,) = logged(caplog, ENDED)
-    assert (line["setting"], line["reason"]) == (SETTING, "handshake")
+    assert (line["setting"], line["reason"], line["address"]) == (SETTING, "handshake", STRANGER)
     assert (line["got"], line["expected"]) == ("nothing more for 20 s", "TLS and the preface")
-    assert line["lines_left_out"] == 2
-    clock.now_ns += LOG_NS
-    notes.refused(STRANGER, "connections")
-    assert "lines_left_out" not in logged(caplog, REFUSED)[-1]
-
-
-def test_addresses_are_remembered_up_to_a_limit(notes: DoorNotes, caplog: pytest.LogCaptureFixture) -> None:
-    for number in range(ADDRESSES_KEPT + 1):
-        notes.refused(f"address {number}", "connections")
-    caplog.clear()
-    notes.refused("address 1", "connections")
-    assert logged(caplog, REFUSED) == []
-    notes.refused("address 0", "connections")
-    assert [line["address"] for line in logged(caplog, REFUSED)] == ["address 0"]
 
 
 def test_the_page_tells_of_ten_minutes_and_of_nothing_older(notes: DoorNotes, clock: Clock) -> None:

@@ -18,24 +18,44 @@ from gateway.transport.doorkeeper import (
     SECOND_NS,
     Doorkeeper,
     DoorLimits,
+    Guest,
     Visit,
 )
 from gateway.transport.frames import ConnectionBreach, ErrorCode, Flag, Kind, frame
 from gateway.transport.server_relay import ServerRelay
 from tests.gateway.transport.lines import Wire
 
-SMALL = DoorLimits(connections_max=5, connections_per_address_max=4, kept_places=2)
-STRANGER, OTHER, PEER = "192.0.2.1", "192.0.2.2", "192.0.2.9"
+SMALL = DoorLimits(
+    connections_max=8, connections_per_address_max=6, node_places=2, listed_places=1, unknown_places=2
+)
+"""Three are left for strangers."""
+STRANGER, OTHER, NODE = "192.0.2.1", "192.0.2.2", "192.0.2.9"
 
 
-def ask(keeper: Doorkeeper, address: str, *, is_kept: bool = False, has_list: bool = False) -> Visit | str:
-    return keeper.admit(address, 0, is_kept=is_kept, may_be_listed=has_list)
+def ask(
+    keeper: Doorkeeper, address: str, *, is_node: bool = False, may_be_known: bool = False
+) -> Visit | str:
+    return keeper.admit(address, 0, is_node=is_node, may_be_known=may_be_known)
 
 
-def enter(keeper: Doorkeeper, address: str, *, is_kept: bool = False, has_list: bool = False) -> Visit:
-    visit = ask(keeper, address, is_kept=is_kept, has_list=has_list)
+def enter(keeper: Doorkeeper, address: str, *, is_node: bool = False, may_be_known: bool = False) -> Visit:
+    visit = ask(keeper, address, is_node=is_node, may_be_known=may_be_known)
     assert isinstance(visit, Visit)
     return visit
+
+
+def fill(keeper: Doorkeeper, guest: Guest) -> int:
+    """Let in as many as there are places for, each from an address of its own; give how many that were."""
+    for number in range(100):
+        is_node = guest is Guest.NODE
+        visit = ask(keeper, f"{guest.value} {number}", is_node=is_node, may_be_known=guest is Guest.LISTED)
+        assert keeper.to_close() is None
+        if isinstance(visit, str):
+            return number
+        if guest is Guest.LISTED and keeper.known(visit, guest) is not None:
+            keeper.leave(visit)
+            return number
+    raise AssertionError("there is no limit")
 
 
 # --- places -------------------------------------------------------------------------------------------------
@@ -45,108 +65,171 @@ def test_an_address_has_so_many_connections_and_another_address_has_its_own() ->
     keeper = Doorkeeper(DoorLimits(connections_per_address_max=2))
     first = enter(keeper, STRANGER)
     enter(keeper, STRANGER)
-    assert ask(keeper, STRANGER) == ask(keeper, STRANGER, has_list=True) == "connections of an address"
+    assert ask(keeper, STRANGER) == ask(keeper, STRANGER, may_be_known=True) == "connections of an address"
     enter(keeper, OTHER)
-    enter(keeper, STRANGER, is_kept=True)  # a peer behind the same address
+    enter(keeper, STRANGER, is_node=True)  # another node behind the same address
     keeper.leave(first)
-    assert ask(keeper, STRANGER) == "connections of an address"  # the peer counts, too
+    assert ask(keeper, STRANGER) == "connections of an address"  # the node counts, too
     assert keeper.count == 3
 
 
-def test_strangers_do_not_get_the_places_of_peers() -> None:
+@pytest.mark.parametrize("first", [Guest.STRANGER, Guest.LISTED, Guest.NODE])
+@pytest.mark.parametrize("second", [Guest.STRANGER, Guest.LISTED, Guest.NODE])
+def test_whoever_comes_first_leaves_the_others_their_places(first: Guest, second: Guest) -> None:
     keeper = Doorkeeper(SMALL)
-    visits = [enter(keeper, f"192.0.2.{number}") for number in range(3)]
-    assert ask(keeper, OTHER) == "connections"
-    visits += [enter(keeper, PEER, is_kept=True) for _ in range(2)]
-    assert ask(keeper, PEER, is_kept=True) == "connections"
-    assert keeper.count == 5
-    keeper.leave(visits[-1])
-    assert ask(keeper, OTHER) == "connections"
-    keeper.leave(visits[0])
-    enter(keeper, OTHER)
+    kept = {Guest.NODE: SMALL.node_places, Guest.LISTED: SMALL.listed_places, Guest.STRANGER: 0}
+    others = {  # what is kept from whoever comes first
+        Guest.NODE: SMALL.listed_places + SMALL.unknown_places,
+        Guest.LISTED: SMALL.node_places + SMALL.unknown_places,
+        Guest.STRANGER: SMALL.node_places + SMALL.listed_places + SMALL.unknown_places,
+    }
+    assert fill(keeper, first) == SMALL.connections_max - others[first]
+    if second is not first:
+        assert fill(keeper, second) == kept[second]
+    assert fill(keeper, first) == 0
 
 
-def test_who_may_be_listed_has_a_kept_place_until_tls_tells() -> None:
+def test_nothing_is_kept_for_who_cannot_come() -> None:
+    keeper = Doorkeeper(DoorLimits(connections_max=3))
+    for number in range(3):
+        enter(keeper, f"192.0.2.{number}")
+    assert ask(keeper, OTHER) == ask(keeper, OTHER, may_be_known=True) == "connections"
+    assert ask(keeper, NODE, is_node=True) == "connections"
+
+
+def test_who_may_be_known_has_a_place_until_tls_tells() -> None:
     keeper = Doorkeeper(SMALL)
-    strangers = [enter(keeper, f"192.0.2.{number}", has_list=True) for number in range(3)]
-    assert [keeper.known(visit, is_listed=False) for visit in strangers] == [None] * 3
-    publisher, stranger = enter(keeper, OTHER, has_list=True), enter(keeper, OTHER, has_list=True)
-    assert ask(keeper, OTHER, has_list=True) == "connections"
-    assert keeper.known(publisher, is_listed=True) is None
-    assert keeper.known(stranger, is_listed=False) == "connections"
+    assert fill(keeper, Guest.STRANGER) == 3
+    publisher, stranger = (enter(keeper, OTHER, may_be_known=True) for _ in range(2))
+    assert {publisher.guest, stranger.guest} == {Guest.UNKNOWN}
+    assert keeper.known(publisher, Guest.LISTED) is None
+    assert keeper.known(stranger, Guest.STRANGER) == "connections"
     keeper.leave(stranger)
-    assert keeper.known(publisher, is_listed=True) is None  # to know it twice changes nothing
-    assert keeper.count == 4
-    assert ask(keeper, OTHER) == "connections"
+    assert keeper.known(publisher, Guest.LISTED) is None  # to know it twice changes nothing
+    second = enter(keeper, OTHER, may_be_known=True)
+    assert keeper.known(second, Guest.LISTED) == "connections"
+    assert keeper.known(second, Guest.NODE) is None
+    assert keeper.count == 5
+
+
+def test_who_only_connects_keeps_out_nobody_whom_tls_would_show() -> None:
+    """Handshakes that did not end once held all places that were kept, for 20 s."""
+    keeper = Doorkeeper(SMALL)
+    fill(keeper, Guest.STRANGER)
+    silent = [enter(keeper, STRANGER, may_be_known=True) for _ in range(2)]
+    assert keeper.to_close() is None
+    publisher = enter(keeper, OTHER, may_be_known=True)
+    assert keeper.to_close() is silent[0]
+    keeper.leave(silent[0])
+    assert keeper.to_close() is None
+    for _ in range(3):  # the address that has most gives way, and never the loner
+        late = enter(keeper, STRANGER, may_be_known=True)
+        assert keeper.to_close() is silent[1]
+        keeper.leave(silent[1])
+        silent[1] = late
+    assert keeper.known(publisher, Guest.LISTED) is None
 
 
 def test_a_listed_publisher_that_came_early_leaves_its_place_to_a_stranger() -> None:
     keeper = Doorkeeper(SMALL)
-    publisher = enter(keeper, STRANGER, has_list=True)
+    publisher = enter(keeper, STRANGER, may_be_known=True)
     for _ in range(2):
-        assert keeper.known(enter(keeper, OTHER, has_list=True), is_listed=False) is None
+        assert keeper.known(enter(keeper, OTHER, may_be_known=True), Guest.STRANGER) is None
     assert ask(keeper, OTHER) == "connections"
-    assert keeper.known(publisher, is_listed=True) is None
+    assert keeper.known(publisher, Guest.LISTED) is None
     enter(keeper, OTHER)
-    assert ask(keeper, PEER) == "connections"
+    assert keeper.to_close() is None
+    assert ask(keeper, OTHER) == "connections"
 
 
-def test_a_peer_keeps_its_place_though_its_certificate_is_not_on_the_list() -> None:
-    keeper = Doorkeeper(DoorLimits(connections_max=3, kept_places=1))
-    for _ in range(2):
-        assert keeper.known(enter(keeper, STRANGER, has_list=True), is_listed=False) is None
-    peer = enter(keeper, PEER, is_kept=True, has_list=True)
-    assert keeper.known(peer, is_listed=False) is None
+def test_few_addresses_keep_out_no_other_one() -> None:
+    keeper = Doorkeeper(DoorLimits(connections_max=6))
+    first = [enter(keeper, address) for address in (STRANGER, OTHER)]
+    crowd = [enter(keeper, STRANGER) for _ in range(4)]
+    assert ask(keeper, STRANGER) == "connections"
+    for late in reversed(crowd[1:]):  # the newest of the address that has most
+        enter(keeper, OTHER if late is crowd[-1] else NODE)
+        assert keeper.to_close() is late
+        keeper.leave(late)
+    assert keeper.to_close() is None
+    assert ask(keeper, NODE) == ask(keeper, OTHER) == "connections"  # two each
+    assert first[0].guest is Guest.STRANGER
 
 
-def test_strangers_do_not_stay_in_the_places_that_are_kept() -> None:
-    keeper = Doorkeeper(DoorLimits(connections_max=3, kept_places=1))
-    first, _ = (enter(keeper, STRANGER, has_list=True) for _ in range(2))
-    guessed = enter(keeper, STRANGER, has_list=True)
-    keeper.leave(first)
-    assert keeper.known(guessed, is_listed=False) is None  # there is room for strangers now
-    assert keeper.known(enter(keeper, STRANGER, has_list=True), is_listed=False) == "connections"
+def test_a_stranger_that_tls_has_told_of_gets_the_place_of_one_of_a_crowd() -> None:
+    keeper = Doorkeeper(SMALL)
+    crowd = [enter(keeper, STRANGER, may_be_known=True) for _ in range(3)]
+    for loner, stays in ((OTHER, True), (STRANGER, False)):
+        visit = enter(keeper, loner, may_be_known=True)
+        assert visit.guest is Guest.UNKNOWN
+        assert keeper.known(visit, Guest.STRANGER) == (None if stays else "connections")
+        assert keeper.to_close() is (crowd[-1] if stays else None)
+        keeper.leave(crowd[-1] if stays else visit)
+
+
+def test_a_node_keeps_its_place_whatever_its_certificate_says() -> None:
+    keeper = Doorkeeper(SMALL)
+    fill(keeper, Guest.STRANGER)
+    node = enter(keeper, NODE, is_node=True, may_be_known=True)
+    for guest in (Guest.STRANGER, Guest.LISTED):
+        assert keeper.known(node, guest) is None
+    assert node.guest is Guest.NODE
 
 
 @given(
     st.lists(
         st.one_of(
-            st.tuples(st.just("admit"), st.sampled_from([STRANGER, OTHER, PEER]), st.booleans()),
-            st.tuples(st.just("known"), st.integers(0, 5), st.booleans()),
+            st.tuples(st.just("admit"), st.sampled_from([STRANGER, OTHER, NODE]), st.booleans()),
+            st.tuples(
+                st.just("known"),
+                st.integers(0, 5),
+                st.sampled_from([Guest.STRANGER, Guest.LISTED, Guest.NODE]),
+            ),
             st.tuples(st.just("leave"), st.integers(0, 5), st.just(False)),
         ),
-        max_size=40,
+        max_size=60,
     )
 )
 def test_counts_keep_to_the_limits_and_come_back_to_zero(
-    steps: list[tuple[str, str | int, bool]],
+    steps: list[tuple[str, str | int, bool | Guest]],
 ) -> None:
     keeper, here, unknown = Doorkeeper(SMALL), list[Visit](), list[Visit]()
+
+    def goes(visit: Visit) -> None:
+        keeper.leave(visit)
+        here.remove(visit)
+        unknown[:] = [one for one in unknown if one is not visit]
+
     for what, which, flag in steps:
         if isinstance(which, str):
-            visit = ask(keeper, which, is_kept=which == PEER, has_list=flag)
+            visit = ask(keeper, which, is_node=which == NODE, may_be_known=bool(flag))
             if isinstance(visit, Visit):
                 here.append(visit)
                 unknown.append(visit)
+                if (slow := keeper.to_close()) is not None:
+                    assert slow is not visit
+                    goes(slow)
         elif what == "known" and which < len(unknown):
             visit = unknown.pop(which)
-            if keeper.known(visit, is_listed=flag) is not None:
-                keeper.leave(visit)
-                here.remove(visit)
+            assert isinstance(flag, Guest)
+            if keeper.known(visit, flag) is not None:
+                goes(visit)
+            if (slow := keeper.to_close()) is not None:
+                assert slow is not visit
+                goes(slow)
         elif what == "leave" and which < len(here):
-            visit = here.pop(which)
-            unknown = [one for one in unknown if one is not visit]
-            keeper.leave(visit)
+            goes(here[which])
         assert keeper.count == len(here) <= SMALL.connections_max
-        strangers = [visit for visit in here if not visit.is_kept]
-        assert len(strangers) <= SMALL.connections_max - SMALL.kept_places
-        by_address = Counter(visit.address for visit in strangers)
+        counts = Counter(visit.guest for visit in here)
+        assert counts[Guest.UNKNOWN] <= SMALL.unknown_places
+        assert counts[Guest.STRANGER] <= 3
+        assert counts[Guest.STRANGER] + counts[Guest.LISTED] <= 4
+        by_address = Counter(visit.address for visit in here if visit.address != NODE)
         assert all(count <= SMALL.connections_per_address_max for count in by_address.values())
-    for visit in here:
-        keeper.leave(visit)
+    for visit in tuple(here):
+        goes(visit)
     assert keeper.count == 0
-    assert [isinstance(ask(keeper, STRANGER), Visit) for _ in range(4)] == [True] * 3 + [False]
-    assert [isinstance(ask(keeper, PEER, is_kept=True), Visit) for _ in range(3)] == [True] * 2 + [False]
+    assert [fill(keeper, guest) for guest in (Guest.STRANGER, Guest.LISTED, Guest.NODE)] == [3, 1, 2]
 
 
 # --- budgets ------------------------------------------------------------------------------------------------

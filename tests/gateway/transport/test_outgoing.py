@@ -407,3 +407,37 @@ def test_a_fork_has_a_thread_and_sockets_of_its_own() -> None:
         done.set()
         thread.join(ANSWER_SECONDS)
     assert ran.returncode == 0, ran.stderr
+
+
+WITHOUT_DESCRIPTORS = """
+import os, resource, socket, time
+from contextlib import suppress
+from gateway.transport import outgoing
+
+server = socket.create_server(("127.0.0.1", 0))
+server.settimeout(10)
+path = outgoing.relayed(f"127.0.0.1:{server.getsockname()[1]}", None).removeprefix("unix:")
+client, held = socket.socket(socket.AF_UNIX), []
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+with suppress(OSError):
+    while True:
+        held.append(os.dup(0))
+client.connect(path)
+before = time.process_time()
+time.sleep(1)
+print(time.process_time() - before)
+for number in held:
+    os.close(number)
+server.accept()
+print("connected")
+"""
+
+
+def test_without_descriptors_the_relay_waits_in_place_of_spinning() -> None:
+    """It took a whole core, for as long as the process had none left."""
+    command = [sys.executable, "-c", WITHOUT_DESCRIPTORS]
+    told = subprocess.run(command, capture_output=True, text=True, timeout=ANSWER_SECONDS, check=True)
+    seconds, connected = told.stdout.split()
+    assert float(seconds) < 0.5
+    assert connected == "connected"
+    assert told.stderr.count("cannot connect: Too many open files") <= 4

@@ -36,7 +36,7 @@ def test_a_laggard_does_not_send_what_it_was_told_is_stored(tmp_path: Path) -> N
         await fast.block(*BLOCKS[1:6])
         await fast.expect(*(f"ack {number}" for number in range(1, 6)))
         streams = stage.node.conductor.arbiter.streams.values()
-        (stream,) = [stream for stream in streams if stream.name == "laggard"]
+        (stream,) = [stream for stream in streams if stream.name == "claimed:laggard"]
         await stage.until(lambda: client._machine.safe_through == 5)
         go_on.set()
         report = await publishing

@@ -220,7 +220,7 @@ def test_one_publisher_far_ahead_is_slowed_and_the_others_are_not(tmp_path: Path
         await stage.begun(1)
         sending = asyncio.ensure_future(send(bob, LARGE[1], 1))
         await stage.until(lambda: any(stream.held_back for stream in arbiter.streams.values()))
-        assert arbiter.publisher_bytes["bob"] < LARGE[1].size_bytes
+        assert arbiter.publisher_bytes["claimed:bob"] < LARGE[1].size_bytes
         await send(carol, LARGE[2], 0, 4)
         await stage.begun(2)
         await send(carol, LARGE[2], 4)
@@ -307,7 +307,7 @@ def test_a_publisher_that_reads_nothing_at_all_has_its_connection_cut(
         await asyncio.wait({sending})
         assert sending.exception() is not None
         await stage.left(0)
-        await stage.until(lambda: released == ["deaf"])
+        await stage.until(lambda: released == ["claimed:deaf"])
         (again,) = await stage.publishers("deaf")  # its place is free
         await again.block(BLOCKS[9])
         await again.expect("ack 9")
@@ -317,4 +317,4 @@ def test_a_publisher_that_reads_nothing_at_all_has_its_connection_cut(
     queue_max = 1_000_000 if is_ended else 100
     play(tmp_path, scene, publish_send_queue_max=queue_max, publish_max_streams_per_publisher=1)
     cut = [record for record in caplog.records if record.message == "publisher reads nothing, and is cut off"]
-    assert [record.sluice_fields["publisher"] for record in cut] == ["deaf"]  # type: ignore[attr-defined]
+    assert [record.sluice_fields["publisher"] for record in cut] == ["claimed:deaf"]  # type: ignore[attr-defined]

@@ -108,7 +108,7 @@ def test_what_end_stream_says_is_noted(
 
     play(tmp_path, scene)
     told = {"earliest": from_wire(earliest), "latest": from_wire(latest)}
-    said = {"publisher": "alice", "code": str(code), **told}
+    said = {"publisher": "claimed:alice", "code": str(code), **told}
     expected = {True: [said], False: []}
     assert logged(caplog, "EndStream breaks the protocol") == expected[is_wrong]
     assert logged(caplog, "publisher ends its stream") == expected[not is_wrong]
@@ -158,7 +158,7 @@ def test_an_error_with_one_message_ends_one_stream(tmp_path: Path, monkeypatch: 
     block_end = Arbiter.block_end
 
     def failing(arbiter: Arbiter, publisher_id: PublisherId, number: int, now_ns: int) -> list[Action]:
-        if arbiter.stream(publisher_id).name == "alice":
+        if arbiter.stream(publisher_id).name == "claimed:alice":
             raise ValueError("a bug of ours")
         return block_end(arbiter, publisher_id, number, now_ns)
 
@@ -185,7 +185,7 @@ def test_an_error_before_a_message_is_handled_ends_one_stream(
     wait_ns = Admission.wait_ns
 
     def failing(admission: Admission, name: str, address: str, now_ns: int) -> int:
-        if name == "alice":
+        if name == "claimed:alice":
             raise ValueError("a bug of ours")
         return wait_ns(admission, name, address, now_ns)
 

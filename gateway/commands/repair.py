@@ -1,0 +1,152 @@
+"""`sluice repair`: what can be done about a stream that a start refuses, and doing what was chosen."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+
+from gateway.chain_file import SNAPSHOT_NAME
+from gateway.commands.check import stream_file_of
+from gateway.commands.named_path import NamedPath
+from gateway.commands.truncate import is_wanted
+from gateway.cutting import stream_type_of
+from gateway.errors import Fatal
+from gateway.repairing import Choice, Found, Offer, find, take
+from gateway.table_lines import table_lines
+
+__all__ = ["command"]
+
+
+@click.command("repair", short_help="Choose what is right where a start refuses a stream.")
+@click.argument("path", type=NamedPath(exists=True, path_type=Path), metavar="DIR|FILE")
+@click.option(
+    "--take",
+    "choice",
+    type=click.Choice([choice.value for choice in Choice]),
+    help="What is right. entries: the header goes on over the sound blocks, or entries, behind it. header: "
+    "what is behind it goes. sound: the blocks, or entries, before the first damage; all behind that goes.",
+)
+@click.option(
+    "--cut-to",
+    type=NamedPath(path_type=Path),
+    metavar="FILE",
+    help="Where what goes is written first; nothing is overwritten. Without it: a file named cut-… beside "
+    "the stream file.",
+)
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
+def command(path: Path, choice: str | None, cut_to: Path | None, yes: bool, as_json: bool) -> None:
+    """Say what header, index and chain.json believe where a start refuses a stream, and what can be done.
+
+    DIR is the data folder of a node that is stopped. FILE is a stream file whose server is stopped. Nothing
+    is changed without --take. With it, what goes is written to a file of its own first, and the index of
+    bookmarks is made anew. Killed at any moment, do the same again. Exit status 1 where something is wrong
+    and was not repaired.
+
+    See "The node refuses to start" in docs/operations.md first: a node's blocks were acknowledged.
+    """
+    if as_json and choice is not None and not yes:
+        raise click.UsageError("--json asks nothing: expected --yes with it")
+    file = stream_file_of(path)
+    stream_type = stream_type_of(file)
+    if choice is None:
+        found = find(file, stream_type)
+        click.echo(json.dumps(_as_json(found)) if as_json else "\n".join(_lines(found)))
+        if found.refusal is not None:
+            sys.exit(1)
+        return
+
+    def agree(found: Found, offer: Offer, place: Path | None) -> None:
+        """Show what is found and what will be done, and ask."""
+        lines = [*_lines(found, offer), *([] if place is None else [f"goes to {place} first"])]
+        if not yes and not is_wanted(lines, "Do it?"):
+            raise Fatal(str(file), got="no leave to repair", expected="y, or --yes; nothing was changed")
+
+    offer, place = take(file, stream_type, Choice(choice), cut_to, agree)
+    if as_json:
+        click.echo(json.dumps(_offer_as_json(offer) | {"file": str(file), "cut_to": place and str(place)}))
+        return
+    click.echo(f"{file} ends with {_end(offer)} now")
+    if place is not None:
+        click.echo(f"What was cut is in {place}")
+
+
+def _lines(found: Found, chosen: Offer | None = None) -> Iterator[str]:
+    """Say what each believes, and what can be done, or what will be."""
+    kind = "data folder of a node" if found.is_node else "stream file"
+    if found.refusal is None:
+        tail = found.standing.behind
+        rest = f"; {tail} behind the header, which opening zeroes" if tail.tail.entry_count else ""
+        yield f"{found.path}: {kind}: nothing to repair{rest}"
+        return
+    yield f"{found.path}: {kind}; a start refuses it"
+    yield from table_lines(_beliefs(found))
+    offers = found.offers if chosen is None else (chosen,)
+    yield from table_lines([(f"--take {offer.choice.value}", _gives(offer)) for offer in offers])
+
+
+def _beliefs(found: Found) -> list[tuple[str, str]]:
+    standing, header = found.standing, found.header
+    index = standing.evidence.index_count
+    ends = "" if standing.last_block is None else f", ends with block {standing.last_block}"
+    rows = [
+        ("header", f"counts {header.total_entries} entries in {header.total_length} bytes{ends}"),
+        ("index", "says nothing" if index is None else f"covers {index} entries"),
+        ("behind the header", str(standing.behind)),
+    ]
+    if found.is_node:
+        chain = standing.chain_block
+        rows.append((SNAPSHOT_NAME, "says nothing" if chain is None else f"knows of block {chain}"))
+    if found.damage is not None:
+        rows.append(("damage", f"{found.damage.found}, expected {found.damage.expected}"))
+    return rows
+
+
+def _gives(offer: Offer) -> str:
+    """Say what a choice gives."""
+    goes = f"{offer.cut_entries} entries, {offer.cut_bytes} bytes go" if offer.cut_bytes else "nothing goes"
+    why = "" if offer.why_no_more is None else f"; no more, as {offer.why_no_more}"
+    return f"ends with {_end(offer)}; {goes}{why}"
+
+
+def _end(offer: Offer) -> str:
+    entries = f"{offer.totals.total_entries} entries"
+    return entries if offer.last_block is None else f"block {offer.last_block}, {entries}"
+
+
+def _as_json(found: Found) -> dict[str, object]:
+    standing = found.standing
+    return {
+        "file": str(found.path),
+        "kind": "node" if found.is_node else "stream",
+        "refused": found.refusal,
+        "header": {
+            "entries": found.header.total_entries,
+            "bytes": found.header.total_length,
+            "last_block": standing.last_block,
+        },
+        "index_entries": standing.evidence.index_count,
+        "chain_last_block": standing.chain_block,
+        "behind": {
+            "entries": standing.behind.tail.entry_count,
+            "first_block": standing.behind.first,
+            "last_block": standing.behind.last,
+        },
+        "damage_offset": None if found.damage is None else found.damage.offset,
+        "choices": [_offer_as_json(offer) for offer in found.offers],
+    }
+
+
+def _offer_as_json(offer: Offer) -> dict[str, object]:
+    return {
+        "take": offer.choice.value,
+        "entries": offer.totals.total_entries,
+        "last_block": offer.last_block,
+        "cut_entries": offer.cut_entries,
+        "cut_bytes": offer.cut_bytes,
+        "why_no_more": offer.why_no_more,
+    }

@@ -1,0 +1,98 @@
+"""The name of a publisher: proven, claimed or neither, and each kind in a namespace of its own.
+
+Pure. A name is a plain text. The race, the limits, the log, the metrics and the page take it as it is, so an
+operator sees what is counted. Its form tells its kind, and no name of one kind equals one of another:
+
+    form                      kind                                                     who vouches for it
+    CN=alice,O=Net            the subject of a client certificate                      its authority
+    URI:spiffe://net/alice    an alternative name, of a certificate without a subject  its authority
+    peer 192.0.2.5:40840      a node of `peers`, to which this node subscribes         this node's operator
+    claimed:N3                metadata `publisher-id`, or `hiero-correlation-id`       nobody
+    ipv4:192.0.2.1:5000       the connection of a publisher that says nothing          nobody
+
+Invariants
+  - A name has `NAME_CHARACTERS_MAX` characters at most; a longer one ends with a digest of all of it.
+  - A claimed name is printable ASCII: anything else in it is escaped, and so is the backslash.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+__all__ = [
+    "CORRELATION_ID_KEY",
+    "NAME_CHARACTERS_MAX",
+    "PUBLISHER_ID_KEY",
+    "is_vouched_for",
+    "name_of_claim",
+    "name_of_peer",
+    "name_of_publisher",
+]
+
+PUBLISHER_ID_KEY: Final = "publisher-id"
+"""Metadata by which a publisher says who it is."""
+CORRELATION_ID_KEY: Final = "hiero-correlation-id"
+"""Metadata by which consensus nodes are known: `N3-STR1` is node 3, and the first stream that it opened."""
+NAME_CHARACTERS_MAX: Final = 256
+"""Characters of a name: it stands in logs, metrics and memory."""
+
+_CLAIMED: Final = "claimed:"
+_NOBODY_VOUCHES: Final = (_CLAIMED, "ipv4:", "ipv6:", "unix")
+"""How the names begin for which nobody vouches. No subject does: its first attribute ends with `=`, and
+alternative names begin with `URI:`, `DNS:`, `IP:` or `email:`."""
+_OF_STREAM: Final = re.compile(r"(?P<node>.+)-STR[0-9]+")
+_DIGEST_DIGITS: Final = 16
+
+
+def name_of_publisher(
+    subjects: Sequence[str], metadata: Iterable[tuple[str, str | bytes]], connection: str
+) -> str:
+    """Tell what a publisher is called: by its certificate, else by what it says, else by its connection.
+
+    What it says is `publisher-id`, or the node in `hiero-correlation-id`: each stream that a consensus node
+    opens has another number behind that, and all of them are one publisher.
+
+    Args:
+        subjects: the names that its certificate proves, the best one first; none without a certificate.
+        metadata: of its call.
+        connection: gRPC's name of its connection, `ipv4:192.0.2.1:5000`.
+    """
+    if subjects:
+        return _bounded(subjects[0])
+    said: dict[str, str] = {}
+    for key, value in metadata:
+        if key in (PUBLISHER_ID_KEY, CORRELATION_ID_KEY) and value:
+            said.setdefault(key, value if isinstance(value, str) else value.decode("utf-8", "replace"))
+    if PUBLISHER_ID_KEY in said:
+        return name_of_claim(said[PUBLISHER_ID_KEY])
+    correlation = said.get(CORRELATION_ID_KEY)
+    if correlation is not None:
+        of_stream = _OF_STREAM.fullmatch(correlation)
+        return name_of_claim(correlation if of_stream is None else of_stream["node"])
+    return connection
+
+
+def name_of_peer(address: str) -> str:
+    """Tell what this node's own subscription to a node of `peers` is called."""
+    return f"peer {address}"
+
+
+def is_vouched_for(name: str) -> bool:
+    """Tell whether somebody vouches for a name. Of the others, anybody can have as many as he likes."""
+    return not name.startswith(_NOBODY_VOUCHES)
+
+
+def name_of_claim(text: str) -> str:
+    """Tell what a publisher is called that shows no certificate, and says that it is this one."""
+    return _bounded(_CLAIMED + text.encode("unicode_escape").decode("ascii"))
+
+
+def _bounded(name: str) -> str:
+    """Shorten a long name so that another one with the same beginning stays another one."""
+    if len(name) <= NAME_CHARACTERS_MAX:
+        return name
+    digest = hashlib.sha256(name.encode("utf-8", "backslashreplace")).hexdigest()[:_DIGEST_DIGITS]
+    return f"{name[: NAME_CHARACTERS_MAX - 1 - _DIGEST_DIGITS]}~{digest}"

@@ -1,0 +1,294 @@
+"""Strangers that hold every place that is open to them, on every node: acknowledgements go on.
+
+Real processes. The nodes are at 127.0.0.1, and know one another by that address; strangers come from others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import signal
+import socket
+import statistics
+import threading
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from datastream import BlockingStreamClient
+from gateway.addresses import Address, parse_address
+from gateway.api import node_pb2, subscribe_pb2
+from gateway.block import Block
+from gateway.block_numbers import U64_MAX
+from gateway.limits import STANDBY_STREAMS_MAX
+from gateway.logs import LINES_PER_MESSAGE
+from gateway.transport.frames import Flag, Kind, frame
+from gateway.transport.header_blocks import header_frames
+from publishers.node_process import NodeProcess
+from tests.attacks import HELLO, PUBLISH, request
+from tests.floods import FLOODS, flood, lines_of
+from tests.interop.test_standbys import BLOCKS, ClusterNode, Publishing, last_of, until
+from tests.nodes import ledger_key
+from tests.serving import Listener
+
+ADDRESSES = [f"127.0.0.{number}" for number in range(2, 10)]
+"""Where strangers come from: more addresses than any limit by address takes to be got round."""
+SOON = 15.0
+"""Seconds; the strangers are still there then: a node ends the calls of who reads nothing after 30."""
+CONNECTIONS_MAX = 64
+SUBSCRIBERS_MAX = 200
+API = "/org.hiero.block.api"
+SUBSCRIBE = f"{API}.BlockStreamSubscribeService/subscribeBlockStream"
+GET_BLOCK = f"{API}.BlockAccessService/getBlock"
+WATCH = "/sluice.standby.NodeLevel/watch"
+LIVE = subscribe_pb2.SubscribeStreamRequest(start_block_number=U64_MAX, end_block_number=U64_MAX)
+LATEST = node_pb2.BlockRequest(retrieve_latest=True)
+
+
+class Stranger:
+    """A connection that begins calls and reads nothing."""
+
+    def __init__(self, address: Address, source: str) -> None:
+        self.socket = socket.create_connection((address.host, address.port), 10, (source, 0))
+        self._stream_id = 1
+        self.send(HELLO)
+
+    def send(self, data: bytes) -> None:
+        """Send; whether the node takes it is not its concern."""
+        with suppress(OSError):
+            self.socket.sendall(data)
+
+    def call(self, path: str, message: bytes | None = None) -> None:
+        """Begin a call, and send its one message."""
+        head = header_frames(self._stream_id, request(path), ends_stream=False)
+        if message is not None:
+            body = b"\0" + len(message).to_bytes(4, "big") + message
+            head += frame(Kind.DATA, Flag.END_STREAM, self._stream_id, body)
+        self.send(head)
+        self._stream_id += 2
+
+    @property
+    def is_taken(self) -> bool:
+        """Whether the node has let it in: gRPC greets."""
+        self.socket.settimeout(10)
+        with suppress(OSError):
+            return bool(self.socket.recv(1))
+        return False
+
+
+def hold_all_places(node: ClusterNode, stack: ExitStack) -> None:
+    """Take all that strangers can have of a node."""
+    strangers = [Stranger(node.grpc, source) for source in ADDRESSES]
+    for stranger in strangers:
+        stack.callback(stranger.socket.close)
+        for _ in range(2 * SUBSCRIBERS_MAX // len(ADDRESSES)):
+            stranger.call(SUBSCRIBE, LIVE.SerializeToString())
+        for _ in range(2 * STANDBY_STREAMS_MAX // len(ADDRESSES)):
+            stranger.call(WATCH, b"")
+        for _ in range(10):
+            stranger.call(PUBLISH)
+            stranger.call(GET_BLOCK, LATEST.SerializeToString())
+    for number in range(10 * CONNECTIONS_MAX):
+        stranger = Stranger(node.grpc, ADDRESSES[number % len(ADDRESSES)])
+        stack.callback(stranger.socket.close)
+        if not stranger.is_taken:
+            return
+    raise AssertionError("strangers got all the connections that they asked for")
+
+
+@contextmanager
+def places_held(nodes: Sequence[ClusterNode]) -> Iterator[None]:
+    """Strangers hold all places of these nodes, until the end."""
+    with ExitStack() as stack:
+        for node in nodes:
+            hold_all_places(node, stack)
+        yield
+
+
+@asynccontextmanager
+async def three_nodes(tmp_path: Path) -> AsyncIterator[list[ClusterNode]]:
+    """Three nodes of which two must have a block; they are not started."""
+    with ExitStack() as stack:
+        nodes = [stack.enter_context(ClusterNode(tmp_path / name)) for name in "abc"]
+        for index, node in enumerate(nodes):
+            node.introduce([one for one in nodes if one is not node], 1, "standby" if index else "active")
+            limits = {"--grpc-max-connections": CONNECTIONS_MAX, "--subscriber-max-streams": SUBSCRIBERS_MAX}
+            node._arguments += [str(word) for pair in limits.items() for word in pair]
+        yield nodes
+
+
+def test_acknowledgements_go_on_whatever_strangers_hold(tmp_path: Path) -> None:
+    """256 calls of strangers once kept a node from acknowledging: they had all places of the standbys."""
+
+    async def main() -> None:
+        async with three_nodes(tmp_path) as (a, b, c):
+            with ExitStack() as stack:
+                for node in (a, b, c):  # strangers are there first
+                    await node.start()
+                    await asyncio.to_thread(hold_all_places, node, stack)
+                publishing = Publishing([a])
+                async with asyncio.timeout(SOON):
+                    await publishing.reach(60)
+                assert (await a.facts())["subscribers"] >= SUBSCRIBERS_MAX  # the nodes are beside them
+                # One standby after the other goes and comes back, and finds its places again.
+                for away in (b, c):
+                    await away.kill()
+                    async with asyncio.timeout(SOON):
+                        await publishing.reach(publishing.acknowledged + 40)
+                    await away.start()
+                    await asyncio.to_thread(hold_all_places, away, stack)
+                    acknowledged = publishing.acknowledged
+                    await until(lambda: has(away, acknowledged))  # noqa: B023 - it is alive
+                count = await publishing.end()
+                for node in (b, c):
+                    await until(lambda: has(node, count - 1))  # noqa: B023
+                (refused,) = {line["reason"][:39] for line in b.logged("watcher refused")}
+                assert refused == "sluice.standby.NodeLevel is for other nodes: "[:39]
+            for node in (a, b, c):
+                node.send(signal.SIGTERM)
+                assert await node.ended() == 0
+                assert "Traceback" not in node.log_text()
+
+    asyncio.run(main())
+
+
+FLOOD_COUNT = 1_000
+
+
+@pytest.mark.parametrize("name", FLOODS)
+def test_no_flood_of_wrong_calls_fills_the_log(tmp_path: Path, name: str) -> None:
+    """A second of each once wrote up to 2,000 lines."""
+    log = tmp_path / "log"
+    with NodeProcess(tmp_path / "data", log, ["--ledger-key", ledger_key()]) as node:
+        before = lines_of(log)
+        flood(node.grpc, name, FLOOD_COUNT, per_second=10_000)
+        node.metrics()  # it answers
+        found = lines_of(log) - before
+        assert max(found.values(), default=0) <= LINES_PER_MESSAGE
+        assert found.total() <= 4 * LINES_PER_MESSAGE
+        assert "Traceback" not in log.read_text("utf-8")
+
+
+CROWD = 20_000
+PATIENCE = 30.0
+"""Seconds; a handshake for which the kernel had no room is tried again after 1, 3, 7 s."""
+FILES = 1_024
+"""File descriptors of the node, as a shell gives them."""
+
+
+def connect_again_and_again(address: Address, count: int, is_enough: threading.Event) -> None:
+    """Open so many connections, or more until it is enough, from several addresses; hold the last ones."""
+    held: deque[socket.socket] = deque()
+    for number in itertools.count():
+        if number >= count and is_enough.is_set():
+            break
+        sock = socket.socket()
+        sock.setblocking(False)
+        sock.bind((ADDRESSES[number % len(ADDRESSES)], 0))
+        with suppress(BlockingIOError):
+            sock.connect((address.host, address.port))
+        held.append(sock)
+        if len(held) > 2 * FILES:
+            held.popleft().close()
+        if number % 25 == 0:
+            time.sleep(0.01)  # the node is not to be out of time, but out of places
+    for sock in held:
+        sock.close()
+
+
+def test_20_000_connections_to_each_port_keep_out_neither_readers_nor_probes(tmp_path: Path) -> None:
+    """Whoever took all places of a port, or all descriptors, kept a node from acknowledging."""
+    few_files = ["sh", "-c", f'ulimit -n {FILES}; exec "$@"', "sh"]
+    words = ["--ledger-key", ledger_key()]
+    with NodeProcess(tmp_path / "data", tmp_path / "log", words, prefix=few_files) as node:
+        ports = [parse_address(node.grpc), Address(*node.tcp), parse_address(node.http)]
+        folder = Path(f"/proc/{node.process_id}/fd")
+        waited: list[float] = []
+        is_enough = threading.Event()
+        most_files = 0
+
+        def look_after_it() -> None:
+            """Probe it, and read a block's entries over TCP, each over a connection of its own."""
+            nonlocal most_files
+            began = time.monotonic()
+            with socket.create_connection((ports[2].host, ports[2].port), PATIENCE) as probe:
+                probe.sendall(b"GET /healthz HTTP/1.1\r\nHost: node\r\n\r\n")
+                assert probe.recv(12) == b"HTTP/1.1 200"
+            with BlockingStreamClient(*node.tcp, timeout_seconds=PATIENCE) as client:
+                assert client.header().total_entries > 0
+            waited.append(time.monotonic() - began)
+            most_files = max(most_files, len(list(folder.iterdir())))
+
+        async def main() -> None:
+            async def source() -> AsyncIterator[Block]:
+                for block in BLOCKS[:100]:
+                    yield block
+                    await asyncio.sleep(0.02)
+                    if block.number == 80:
+                        await asyncio.shield(crowds)
+
+            async def few() -> AsyncIterator[Block]:
+                for block in BLOCKS[:10]:
+                    yield block
+
+            listener, late = Listener([node.grpc], "alice"), Listener([node.grpc], "bob")
+            publishing = asyncio.ensure_future(listener.publish(source()))
+            crowds = asyncio.gather(
+                *(asyncio.to_thread(connect_again_and_again, port, CROWD, is_enough) for port in ports)
+            )
+            await until(lambda: len(listener.acknowledged) > 1)
+            coming = asyncio.ensure_future(late.publish(few()))
+            try:
+                while not crowds.done():
+                    with suppress(TimeoutError):  # the kernel had no room for its handshakes
+                        await asyncio.to_thread(look_after_it)
+                    if len(waited) >= 5 and coming.done():
+                        is_enough.set()
+                    await asyncio.sleep(0.05)
+            finally:
+                is_enough.set()
+            await crowds
+            report = await publishing
+            assert (report.unacknowledged, report.reconnects) == (0, 0)
+            assert (await coming).unacknowledged == 0  # one that came among all the strangers
+
+        asyncio.run(main())
+        assert statistics.median(waited) < 2
+        assert most_files < FILES - 20
+        log = (tmp_path / "log").read_text("utf-8")
+        assert "Traceback" not in log
+        assert "Too many open files" not in log
+
+
+async def has(node: ClusterNode, number: int) -> bool:
+    """Whether a block is on its disk."""
+    return await last_of(node) >= number
+
+
+def test_no_stranger_confirms_a_block(tmp_path: Path) -> None:
+    """Whoever reads all blocks is no standby: with the standbys away nothing is acknowledged."""
+
+    async def main() -> None:
+        async with three_nodes(tmp_path) as (a, b, c):
+            for node in (a, b, c):
+                await node.start()
+            publishing = Publishing([a])
+            await publishing.reach(10)
+            with places_held([a]):  # also those at 127.0.0.1, which count as nodes by their address
+                reader = Stranger(a.grpc, "127.0.0.1")
+                reader.call(SUBSCRIBE, LIVE.SerializeToString())
+                reader.call(WATCH, b"")
+                for away in (b, c):
+                    away.send(signal.SIGSTOP)
+                await publishing.stands_still(a)
+                reader.socket.close()
+                for away in (b, c):
+                    away.send(signal.SIGCONT)
+                await publishing.reach(publishing.acknowledged + 30)
+            await publishing.end()
+
+    asyncio.run(main())
