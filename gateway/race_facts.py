@@ -140,7 +140,11 @@ class RaceFacts:
     def next_unstreamed_for(self, stream: StreamFacts) -> int:
         """U as it is for a publisher that failed block U and may not send it: it goes on behind that."""
         number = self.next_unstreamed
-        while number in self.blocks and not self.may_send(stream, number):
+        while (
+            (block := self.blocks.get(number)) is not None
+            and stream.name in block.blamed
+            and not self.may_send(stream, number)
+        ):
             number += 1
         return number
 

@@ -43,7 +43,7 @@ PACE_MIN: Final = 0.9
 """What part of its pace the chain keeps at least."""
 WARM_BLOCKS: Final = 4
 """Blocks that the honest publishers bring before the others come."""
-REACTION_SECONDS: Final = 0.005
+REACTION_SECONDS: Final = 0.02
 """How long a rogue takes to go on behind a block that it is to skip: to flood a node is another attack."""
 _Request = publish_pb2.PublishStreamRequest
 

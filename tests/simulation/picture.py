@@ -334,7 +334,7 @@ class Picture:
         if number in self.blocks:
             return "accept" if self.gives_way(self.blocks[number], stream) else "skip"
         unstreamed = self.next_unstreamed
-        while unstreamed in self.opened_ns and not self.may_send(stream, unstreamed):
+        while stream.name in self.blamed.get(unstreamed, set()) and not self.may_send(stream, unstreamed):
             unstreamed += 1  # it goes on behind what it failed
         if number > unstreamed:
             goes_on = number <= stream.offered_max + 1 and not self.may_send(stream, unstreamed)
