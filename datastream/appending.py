@@ -319,7 +319,7 @@ class Appender:
         if self._damage is not None:
             self._try_to_repair(self._damage)
 
-    def flush_found(self) -> None:
+    def flush_found(self, has_sum: Callable[[int], bool] = lambda page_number: False) -> list[int]:
         """Have on disk what opening has found committed, before anybody is told of it.
 
         The process that wrote it may have been killed between a commit's header and its flush; then the
@@ -328,6 +328,13 @@ class Appender:
         So none of its pages behind the end is kept, header and last block are written past it, and the last
         COMPARED_AT_OPEN_BYTES before are compared with the disk.
 
+        Args:
+            has_sum: tells of a full page whether it has a checksum, which then decides what is right.
+
+        Returns:
+            The pages with a checksum of which memory and the disk hold different bytes, or the disk cannot be
+            read: for `PageSums.scrub`.
+
         Raises:
             OSError: the disk refused, or holds other bytes.
         """
@@ -335,13 +342,23 @@ class Appender:
         if disk.read_past_cache(_BLOCK_SIZE, 0) is None:
             disk.pwrite(self._header_prefix + _pack_totals(*self._file.committed), HEADER_OFFSET)
             disk.fdatasync()
-            return
+            return []
         last_block = total_length - total_length % _BLOCK_SIZE
-        first = max(HEADER_PAGE_SIZE, last_block - COMPARED_AT_OPEN_BYTES)
-        for offset in range(first, last_block, _COPY_SIZE):
-            rewrite_lost(disk, min(_COPY_SIZE, last_block - offset), offset)
+        offset = max(HEADER_PAGE_SIZE, last_block - COMPARED_AT_OPEN_BYTES)
+        differing = []
+        while offset < last_block:
+            page_number = page_number_of(offset)
+            end = min(page_end(page_number), last_block)
+            try:
+                rewrite_lost(disk, end - offset, offset)
+            except OSError:
+                if page_number >= self._file.full_count or not has_sum(page_number):
+                    raise
+                differing.append(page_number)
+            offset = end
         self._rewrite(last_block, total_length)
         self._rewrite_header()
+        return differing
 
     def flush(self) -> None:
         """Put right what a failed commit left, and have everything that is committed on disk.
@@ -467,11 +484,13 @@ class Appender:
     def _prove(self, kept_end: int) -> None:
         """Have on disk past the page cache what the file should hold, from the last byte surely there on.
 
-        The header first: a new one over zeros could not be opened.
+        The header first: a new one over zeros could not be opened. No page is healed meanwhile, as
+        `Disk.rewrite` puts back what the cache held of pages around.
         """
-        self._rewrite_header()
-        flushed_end = min(self._flushed[0], kept_end)
-        self._rewrite(flushed_end - flushed_end % _BLOCK_SIZE, kept_end)
+        with self._file.sums.lock:
+            self._rewrite_header()
+            flushed_end = min(self._flushed[0], kept_end)
+            self._rewrite(flushed_end - flushed_end % _BLOCK_SIZE, kept_end)
         self._disk.fdatasync()
         self._flushed = self._file.totals
 

@@ -5,6 +5,8 @@
     key STREAM_KEY (25 B)          value: which stream they are of (`fingerprint.py`)
     key TABLE_KEY, u64 (26 B)      value: what was learned of the data page of that number (`page_tables.py`)
     key SUM_KEY, u64 (24 B)        value: the checksum of that data page (`page_sums.py`)
+    key SUMS_OF_KEY (23 B)         value: that of STREAM_KEY, from the last batch of who knows of checksums
+    key ANOTHER_KEY (24 B)         value: empty; a Go program had the folder open since the last batch
     key UPDATE_KEY (24 B)          value: an update in place that is under way (`updating.py`)
 
 Invariants
@@ -44,6 +46,7 @@ from datastream.page_tables import PageTable, decode_table, encode_table
 __all__ = [
     "COVERED_KEY",
     "STREAM_KEY",
+    "SUMS_OF_KEY",
     "SUM_KEY",
     "TABLE_KEY",
     "UPDATE_KEY",
@@ -58,6 +61,8 @@ COVERED_KEY = b"sluice/entries-covered"
 STREAM_KEY = b"sluice/stream-fingerprint"
 TABLE_KEY = b"sluice/page-table/"
 SUM_KEY = b"sluice/page-sum/"
+SUMS_OF_KEY = b"sluice/page-sums-are-of"
+ANOTHER_KEY = b"sluice/opened-by-another"
 UPDATE_KEY = b"sluice/update-under-way!"
 # No bookmark can have these keys.
 assert min(map(len, (COVERED_KEY, STREAM_KEY, TABLE_KEY, SUM_KEY + bytes(1), UPDATE_KEY))) > BOOKMARK_SIZE_MAX
@@ -113,6 +118,10 @@ class BookmarkIndex:
         """A write failed, or may have: the DB has to be opened again before the next."""
         self.fingerprint_at: Callable[[int], bytes] | None = None
         """Returns the fingerprint of so many entries of the stream; once there is one."""
+        self.was_opened_by_another = False
+        """Whether a Go program had the DB open since our last batch: its count need not be right any more."""
+        self.sums_hold = False
+        """Whether no program wrote the stream since that knows no checksums: Go's, or an earlier version."""
         self.damage: str | None = None
         """What was wrong with a DB that was replaced by an empty one."""
         self._shared_lock: SharedFolderLock | None = None
@@ -128,12 +137,27 @@ class BookmarkIndex:
                 self._open()
                 with contextlib.suppress(BookmarksUnavailable):  # opening the stream finds that again
                     self._written_covered = self.covered
+                    self._learn_who_wrote(read_only=read_only)
             except BaseException:
                 self._lock.release()
                 raise
         except BaseException:
             self._release_others()
             raise
+
+    def _learn_who_wrote(self, *, read_only: bool) -> None:
+        """Find out whether another program may have written the stream since our last batch.
+
+        LevelDB's log, which says so, is a new one from now on: an opening that comes to nothing must not have
+        the next one know less.
+        """
+        self.was_opened_by_another = self._lock.was_opened_by_go or self._get_value(ANOTHER_KEY) is not None
+        self.sums_hold = not self.was_opened_by_another and self._get_value(SUMS_OF_KEY) == self.fingerprint
+        if self.was_opened_by_another and not read_only:
+            try:
+                self._database.put(ANOTHER_KEY, b"", sync=True)
+            except (plyvel.Error, OSError) as error:
+                raise BookmarksUnavailable(self.folder, error) from error
 
     def _copy_folder(self) -> None:
         """Copy the folder's files to a temporary one, which takes its place; without any it is empty."""
@@ -240,11 +264,6 @@ class BookmarkIndex:
         return self._get_value(STREAM_KEY)
 
     @property
-    def was_opened_by_another(self) -> bool:
-        """Whether a Go program had the DB open since we did: what it covers need not be so any more."""
-        return self._lock.was_opened_by_go
-
-    @property
     def update_record(self) -> bytes | None:
         """The record of an update in place that was not finished."""
         return self._get_value(UPDATE_KEY)
@@ -343,6 +362,11 @@ class BookmarkIndex:
         except (plyvel.Error, RuntimeError) as error:
             raise BookmarksUnavailable(self.folder, error) from error
 
+    def forget_sums(self) -> None:
+        """Drop the checksums of pages; in the DB with the next batch."""
+        with contextlib.suppress(BookmarksUnavailable):  # then they are not found, either
+            self.notes.drop(SUM_KEY, SUM_KEY, self.stored_notes(SUM_KEY))
+
     def put_table(self, page_number: int, table: PageTable) -> None:
         """Take in what was learned of a full data page; written with the next batch. Any thread."""
         self.notes.put(TABLE_KEY + _U64.pack(page_number), encode_table(table))
@@ -408,8 +432,12 @@ class BookmarkIndex:
         any(map(put, kept, map(pack, kept.values())))  # `put` returns None: none ends it; faster than a loop
         if self._pending_covered is not None:
             put(COVERED_KEY, pack(self._pending_covered))
+            if self.was_opened_by_another:
+                batch.delete(ANOTHER_KEY)
+                self.was_opened_by_another = False
         if fingerprint is not None:
             put(STREAM_KEY, fingerprint)
+            put(SUMS_OF_KEY, fingerprint)
         self.notes.add_to(batch)
         # In this order: a reader looks into the first, then into the second.
         self._writing = self._pending

@@ -57,7 +57,6 @@ from datastream.layout import (
 )
 from datastream.limits import BOOKMARK_SIZE_MAX, CHECK_FINDINGS_MAX
 from datastream.page_sums import kept_sums, page_fits, stored_sums, sum_of
-from datastream.past_cache import read_past_cache
 from datastream.streamer import DataStreamer
 from datastream.updating import record_for
 
@@ -201,10 +200,13 @@ def _open_index(path: Path, result: CheckResult) -> BookmarkIndex | None:
 # --- memory and disk -------------------------------------------------------------------------------------
 
 
-def _compare_with_disk(disk: Disk, size: int, offset: int, result: CheckResult) -> None:
+def _compare_with_disk(disk: Disk, size: int, offset: int, result: CheckResult) -> bool:
     """Report what the page cache holds and the disk does not: all else that is looked at comes from there.
 
     A flush that failed leaves such bytes; they are lost with the next start of the machine.
+
+    Returns:
+        Whether the disk holds others, and not only zeros in their place.
     """
     cached = disk.pread(size, offset)
     on_disk = disk.read_past_cache(size + -size % _BLOCK_SIZE, offset)
@@ -212,9 +214,9 @@ def _compare_with_disk(disk: Disk, size: int, offset: int, result: CheckResult) 
         if offset == 0 and not has_no_disk(disk.fileno()):
             what = "this file system lets nobody read past the page cache: what the disk holds is not known"
             result.add(Severity.NOTE, what)
-        return
+        return False
     if cached == on_disk[:size]:
-        return
+        return False
     pairs = zip(cached, on_disk, strict=False)
     places = [(at, found) for at, (expected, found) in enumerate(pairs) if found != expected]
     first, last = offset + places[0][0], offset + places[-1][0]
@@ -227,6 +229,8 @@ def _compare_with_disk(disk: Disk, size: int, offset: int, result: CheckResult) 
     else:
         what = f"memory and the disk hold different bytes up to offset {last}"
         result.add(Severity.DAMAGE, what, offset=first)
+        return True
+    return False
 
 
 # --- the header ------------------------------------------------------------------------------------------
@@ -319,10 +323,10 @@ class _Walk:
     def _walk_page(self, page_number: int, *, is_last: bool) -> None:
         start = page_start(page_number)
         end = min(self._end - start, PAGE_SIZE)
-        _compare_with_disk(self._disk, end, start, self._result)
+        is_other = _compare_with_disk(self._disk, end, start, self._result)
         page = self._disk.pread(end, start)
         if not is_last:
-            self._check_sum(page_number, page)
+            self._check_sum(page_number, page, is_other=is_other)
         position = 0
         while position < end:
             fault, size, entry_type = self._judge(page, position, end)
@@ -346,18 +350,15 @@ class _Walk:
                 return kept_sums(index, self._disk, max(pages_used(self._end) - 1, 0))
         return stored_sums(index)
 
-    def _check_sum(self, page_number: int, page: bytes) -> None:
-        """Compare a full page with its sum; one without is noted at the end, for all together."""
+    def _check_sum(self, page_number: int, page: bytes, *, is_other: bool) -> None:
+        """Compare a full page with its sum; one without is noted at the end, for all together.
+
+        What the disk holds counts (`is_other`: other bytes), but for what `repair` writes there.
+        """
         fits = page_fits(self._sums, page_number, page)
-        if fits:  # in memory; what the disk has counts, but for what `_compare_with_disk` knows to repair
-            on_disk = read_past_cache(self._disk.fileno(), PAGE_SIZE, page_start(page_number))
-            differs = [
-                at for at in range(0, PAGE_SIZE, 4096) if on_disk[at : at + 4096] != page[at : at + 4096]
-            ]
-            fits = not any(any(on_disk[at : at + 4096]) for at in differs)
         if fits is None:
             self._result.unsummed_pages.append(page_number)
-        elif not fits:
+        elif is_other or not fits:
             self._result.bad_pages.append(page_number)
             what = f"data page {page_number} is not as it was written: its CRC32C is {sum_of(page):08x}"
             self._result.add(Severity.DAMAGE, what, offset=page_start(page_number), number=self._next_number)
@@ -513,8 +514,10 @@ def repair_stream(path: Path, result: CheckResult) -> list[str]:
     if wipe:
         index = BookmarkIndex(path)
         try:
-            record = index.update_record
+            record, sums = index.update_record, stored_sums(index)
             index.wipe()
+            index.notes.put_all(sums)  # opening keeps those that fit
+            index.write_pending()
             if record is not None:
                 index.put_update_record(record)
         finally:

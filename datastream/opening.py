@@ -58,7 +58,7 @@ from datastream.limits import (
     BOOKMARKS_KEPT_AT_OPEN_MAX,
     DAMAGED_PAGES_PASSED_MAX,
 )
-from datastream.page_sums import fits, kept_sums, stored_sums
+from datastream.page_sums import ScrubResult, fits, kept_sums, stored_sums, sum_in
 from datastream.recovery import (
     Access,
     Action,
@@ -228,6 +228,8 @@ def _recover(file: StreamFile, bookmarks: BookmarkIndex, options: OpeningOptions
         HeaderBehind: the index knows of more than the header counts.
     """
     bookmarks.fingerprint_at = file.fingerprint_at
+    if not bookmarks.sums_hold:
+        bookmarks.forget_sums()
     if options.past_damage:
         _load_past_damage(file, bookmarks, options)
     _put_back_identity(file, bookmarks, options.new_header)
@@ -249,6 +251,7 @@ def _recover(file: StreamFile, bookmarks: BookmarkIndex, options: OpeningOptions
     actions = decide(file_state, tail_state, index_state, update_state, options.access)
     covered = bookmarks.covered or 0 if Action.INDEX_MISSING in actions else 0
     to_index = _bookmarks_from(file, covered, options.go_on)
+    differing: set[int] = set()
     for action in actions:
         # The index of a new stream is rebuilt from nothing, which is no news.
         is_news = action is not Action.CHECK_PAGES and (
@@ -270,7 +273,7 @@ def _recover(file: StreamFile, bookmarks: BookmarkIndex, options: OpeningOptions
             appender.trim_tail()
         else:
             # Before the index says that it covers them: it must not be on disk ahead of the header.
-            _flush_found(appender, options)
+            differing |= _flush_found(appender, bookmarks, options)
             file.tables = bookmarks
             if action is Action.REBUILD_BOOKMARKS:
                 if index_state is IndexState.FOREIGN and patch is None:
@@ -281,19 +284,40 @@ def _recover(file: StreamFile, bookmarks: BookmarkIndex, options: OpeningOptions
                 if patch is None and is_kept_for_another(record):
                     bookmarks.put_update_record(record)
             bookmarks.rebuild(to_index)
-    file.tables = bookmarks
-    file.sums.open(bookmarks.notes, file.full_count)
-    for page_number in sorted({*file.damaged, *file.passed_over}):
-        with contextlib.suppress(EntriesDisagree):  # which is logged, and what its readers are told
-            file.sums.check(page_number)
     if not actions or actions[-1] is Action.TRIM_TAIL:
-        _flush_found(appender, options)
+        differing |= _flush_found(appender, bookmarks, options)
+    _open_sums(file, bookmarks, differing)
     return appender
 
 
-def _flush_found(appender: Appender, options: OpeningOptions) -> None:
+def _open_sums(file: StreamFile, bookmarks: BookmarkIndex, differing: set[int]) -> None:
+    """Begin to check pages, with those of which it is known that something is wrong.
+
+    Args:
+        file: all else is put right.
+        bookmarks: its index.
+        differing: pages of which memory and the disk hold different bytes.
+
+    Raises:
+        OSError: nobody can tell which of these bytes are right, or they cannot be written.
+    """
+    file.tables = bookmarks
+    file.sums.open(bookmarks.notes, file.full_count)
+    for page_number in sorted(differing):
+        if file.sums.scrub(page_number) is ScrubResult.UNSUMMED:  # its sum was of another stream
+            what = f"the page cache and the disk hold different bytes of data page {page_number}"
+            raise OSError(errno.EIO, what)
+    for page_number in sorted({*file.damaged, *file.passed_over}):
+        with contextlib.suppress(EntriesDisagree):  # which is logged, and what its readers are told
+            file.sums.check(page_number)
+
+
+def _flush_found(appender: Appender, bookmarks: BookmarkIndex, options: OpeningOptions) -> set[int]:
+    """Have on disk what was found; return the pages that differ there, of which their sums decide."""
+    differing: list[int] = []
     if options.access is Access.WRITE:
-        appender.flush_found()
+        differing = appender.flush_found(lambda number: sum_in(bookmarks.notes, number) is not None)
+    return set(differing)
 
 
 def _put_back_identity(file: StreamFile, bookmarks: BookmarkIndex, wanted: StreamHeader) -> None:

@@ -52,6 +52,7 @@ __all__ = [
     "kept_sums",
     "page_fits",
     "stored_sums",
+    "sum_in",
     "sum_of",
     "this_thread",
 ]
@@ -128,11 +129,17 @@ this_thread = _ThisThread()
 
 
 def stored_sums(bookmarks: BookmarkIndex) -> dict[bytes, bytes]:
-    """Return the sums in a bookmark folder, key and value; none where it cannot be read."""
+    """Return the sums in a bookmark folder, key and value; none where they do not hold, or cannot be read."""
     try:
-        return bookmarks.stored_notes(SUM_KEY)
+        return bookmarks.stored_notes(SUM_KEY) if bookmarks.sums_hold else {}
     except BookmarksUnavailable:
         return {}
+
+
+def sum_in(notes: Notes, page_number: int) -> int | None:
+    """Return the sum of a page, None without one."""
+    value = notes.get(SUM_KEY + _U64.pack(page_number))
+    return _U32.unpack(value)[0] if value is not None and len(value) == _U32.size else None
 
 
 def page_fits(sums: Mapping[bytes, bytes], page_number: int, page: bytes) -> bool | None:
@@ -239,6 +246,7 @@ class PageSums:
         self.on_change: Callable[[], None] = lambda: None
         """Called, in any thread, when `bad` has changed."""
         self.lock = threading.RLock()
+        """Whoever needs `Changes.lock`, too, takes that behind this."""
         self._file = file
         self._notes: Notes | None = None
         self._states = bytearray()
@@ -304,11 +312,12 @@ class PageSums:
         """
         if self._notes is None or page_number >= len(self._states):
             return
+        seen = self._file.changes.count
         data, expected = self._read_or_note(page_number), self._stored(page_number)
         if data is None:
             pass
         elif expected is None:
-            self._meet_unsummed(page_number, data)
+            self._meet_unsummed(page_number, data, seen)
         elif sum_of(data) == expected:
             self._set(page_number, PageState.GOOD)
         else:
@@ -343,8 +352,7 @@ class PageSums:
 
     def _stored(self, page_number: int) -> int | None:
         """Return the sum of a page, None without one."""
-        value = None if self._notes is None else self._notes.get(SUM_KEY + _U64.pack(page_number))
-        return _U32.unpack(value)[0] if value is not None and len(value) == _U32.size else None
+        return None if self._notes is None else sum_in(self._notes, page_number)
 
     def has_sum(self, page_number: int) -> bool:
         """Whether a page has a sum."""
@@ -367,8 +375,14 @@ class PageSums:
             else:
                 self._note_bad(page_number, f"CRC32C {found:08x}", f"{expected:08x}, as when it was written")
 
-    def _meet_unsummed(self, page_number: int, data: bytes) -> None:
-        """Look at a page without a sum: it gets one if it is proven, or, where nobody can, if it is sound."""
+    def _meet_unsummed(self, page_number: int, data: bytes, seen: int) -> None:
+        """Look at a page without a sum: it gets one if it is proven, or, where nobody can, if it is sound.
+
+        Args:
+            page_number: of the page.
+            data: what it held when there were `seen` changes of the file; after others it is looked at anew.
+            seen: see `data`.
+        """
         if self.prover is not None:
             self.prover(page_number)
             with self.lock:
@@ -379,9 +393,9 @@ class PageSums:
             self._set(page_number, PageState.UNSUMMED)
             return
         with self.lock:
+            if page_number >= len(self._states) or self._file.changes.count != seen:
+                return
             fault = self.structure_fault(page_number, data)
-            if page_number >= len(self._states):
-                return  # it was truncated
             if fault is None:
                 self._put(page_number, sum_of(data))
                 self._set(page_number, PageState.GOOD)
@@ -492,8 +506,8 @@ class PageSums:
         # CRC32C is linear: for a, b and c of one length, the sum of a ^ b ^ c is the three sums, ^.
         return crc ^ sum_of(changed) ^ _ZERO_PAGE_SUM
 
-    def put_sum(self, page_number: int, crc: int) -> None:
-        """Replace the sum of a page; `lock` is held until readers see the page that it is of."""
+    def put_sum(self, page_number: int, crc: int | None) -> None:
+        """Replace the sum of a page, None: forget it; `lock` is held until readers see what it is of."""
         self._put(page_number, crc)
 
     # --- scrubbing and healing ----------------------------------------------------------------------------

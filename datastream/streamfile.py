@@ -249,7 +249,7 @@ class StreamFile:
 
     def _note_fault(self, page_number: int, index: PageIndex, fault: PageFault) -> None:
         """Have a full page not served whose entries cannot be followed, if the stream was not truncated."""
-        with self.changes.lock:
+        with self.sums.lock, self.changes.lock:
             if self.index is index:
                 self.sums.found_fault(page_number, fault)
 

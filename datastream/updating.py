@@ -226,8 +226,7 @@ class Changer:
         """Do steps 3 to 6; again, where they were interrupted."""
         patch, committed = unfinished.patch, self._file.committed
         with self._file.sums.lock:
-            if unfinished.page_sum is not None:
-                self._file.sums.put_sum(page_number_of(patch.offset), unfinished.page_sum)
+            self._file.sums.put_sum(page_number_of(patch.offset), unfinished.page_sum)
             if self._file.changes.patch is not patch:
                 self._file.changes.begin_update(patch, unfinished.offset, unfinished.end)
         # In memory: the update stands, also if the disk refuses the blocks. Without bookmarks, too: the entry
@@ -244,7 +243,8 @@ class Changer:
         """Do step 4; past the page cache where a flush of the same blocks failed."""
         disk = self._file.disk
         if self._in_doubt:
-            disk.rewrite(patch.data, patch.offset)
+            with self._file.sums.lock:  # it puts back what the cache held of pages around, as they were
+                disk.rewrite(patch.data, patch.offset)
             self._in_doubt = False
             return
         disk.replace(patch.data, patch.offset)
@@ -295,7 +295,7 @@ class Changer:
             self._appender.shorten(new)  # steps 2 to 4
         finally:
             if self._appender.flushed is new:  # step 5, also after Ctrl-C: the header says so
-                with file.changes.lock:  # sendfile uses it, too
+                with file.sums.lock, file.changes.lock:  # sendfile uses the second, too
                     file.totals = new
                     file.index = index
                     file.changes.note_truncation(new.total_length)

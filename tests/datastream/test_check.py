@@ -22,6 +22,7 @@ from datastream.layout import (
 from datastream.limits import CHECK_FINDINGS_MAX
 from datastream.streamer import DataStreamer
 from tests.datastream.streams import bookmark, change_database, commit, operation, sample_file, u64
+from tests.datastream.test_page_sums import stored
 from tests.reference_data import needs_stream
 
 ENTRY = (1, b"x" * 51)  # 68 bytes
@@ -347,3 +348,27 @@ def test_pages_without_a_sum_are_noted_and_repair_makes_them(paged: Path) -> Non
     assert check_stream(paged).unsummed_pages == []
     put(paged, page_start(3) + 9_000, b"\7")
     assert check_stream(paged).bad_pages == [3]
+
+
+def test_an_index_that_is_made_anew_by_a_repair_keeps_the_sums_of_pages(paged: Path) -> None:
+    with DataStreamer.open(paged) as streamer:
+        commit(streamer, bookmark(7), flush=True)
+    change_database(paged.with_name("p.db"), **{bookmark(7)[1].decode("latin-1"): None})
+    before = stored(paged)
+    assert len(before) == 4
+    result = check_stream(paged)
+    assert any("is not in the index" in finding.what for finding in result.findings)
+    assert repair_stream(paged, result)
+    assert stored(paged) == before
+
+
+def test_a_check_takes_nothing_out_of_memory_that_may_be_there_alone(
+    paged: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where nobody reads past the page cache, as on btrfs with checksums."""
+    monkeypatch.setattr("datastream.disk.takes_direct_writes", lambda fd: False)
+    monkeypatch.setattr("datastream.past_cache.takes_direct_writes", lambda fd: False)
+    dropped: list[int] = []
+    monkeypatch.setattr("os.posix_fadvise", lambda fd, offset, size, advice: dropped.append(offset))
+    assert check_stream(paged).is_sound
+    assert not dropped

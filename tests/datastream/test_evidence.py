@@ -11,7 +11,7 @@ import pytest
 from datastream import evidence as evidence_module
 from datastream.bookmarks import STREAM_KEY, BookmarkIndex
 from datastream.disk import RealDisk
-from datastream.errors import EntriesDisagree, HeaderBehind
+from datastream.errors import EntriesDisagree, HeaderBehind, StreamFileUnavailable
 from datastream.evidence import Evidence, Tail, entries_behind
 from datastream.header_check import inspect_header
 from datastream.layout import (
@@ -151,6 +151,26 @@ def test_a_stream_that_a_go_program_has_cut_is_opened(path: Path) -> None:
     with DataStreamer.open(path) as streamer:
         assert streamer.get_bookmark(bookmark(77)[1]) == 20
     assert not any(path.read_bytes()[int.from_bytes(header_of(path)[22:30], "big") :])
+
+
+def test_that_a_go_program_was_there_is_known_also_behind_an_opening_that_came_to_nothing(path: Path) -> None:
+    """LevelDB's log, which says so, is another one since then."""
+    headers = filled(path)
+    put_header(path, headers[3])
+    with (path.with_name("s.db") / "LOG").open("ab") as log:
+        log.write(b"16:28:32.123456 db@open opening\n")
+
+    def stop(evidence: Evidence) -> None:
+        raise InterruptedError
+
+    for _ in range(2):
+        with pytest.raises(StreamFileUnavailable):
+            DataStreamer.open(path, judge=stop)
+    with DataStreamer.open(path) as streamer:
+        assert list(streamer.read_entries(0)) == entries(*ITEMS[:20])
+        commit(streamer, bookmark(77), flush=True)
+    put_header(path, headers[1])  # nobody was there since
+    assert "covers 21 entries" in refused(path)
 
 
 @pytest.mark.parametrize("is_behind", [False, True])

@@ -15,7 +15,7 @@ import plyvel
 import pytest
 
 from datastream import bookmarks, errors, opening
-from datastream.bookmarks import COVERED_KEY, STREAM_KEY, TABLE_KEY, BookmarkIndex
+from datastream.bookmarks import COVERED_KEY, STREAM_KEY, SUMS_OF_KEY, TABLE_KEY, BookmarkIndex
 from datastream.disk import RealDisk
 from datastream.errors import BookmarkNotFound
 from datastream.fingerprint import FINGERPRINT_SIZE
@@ -132,7 +132,7 @@ def test_the_index_is_put_right(path: Path, name: str, changes: dict[str, bytes 
     streamer.close()
     database = plyvel.DB(str(path.with_name("s.db")))
     stored = dict(database)
-    assert len(stored.pop(STREAM_KEY)) == FINGERPRINT_SIZE
+    assert len(stored.pop(STREAM_KEY)) == FINGERPRINT_SIZE == len(stored.pop(SUMS_OF_KEY))
     assert stored == {b"a": u64(0), b"b": u64(2), b"c": u64(4), COVERED_KEY: u64(6)}
     database.close()
 

@@ -7,19 +7,30 @@ import errno
 import logging
 import os
 import random
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import plyvel
 import pytest
 
-from datastream import page_sums
-from datastream.bookmarks import SUM_KEY, bookmarks_folder
+from datastream import page_sums, past_cache
+from datastream.bookmarks import STREAM_KEY, SUM_KEY, SUMS_OF_KEY, bookmarks_folder
+from datastream.changes import Changes, Patch
 from datastream.disk import RealDisk
-from datastream.errors import CommitFailed, EntriesDisagree, PageDamaged, PageUnchecked
-from datastream.layout import HEADER_PAGE_SIZE, PAGE_SIZE, page_start
+from datastream.errors import (
+    CommitFailed,
+    EntriesDisagree,
+    PageDamaged,
+    PageUnchecked,
+    StreamFileUnavailable,
+)
+from datastream.layout import ENTRY_HEAD_SIZE, HEADER_PAGE_SIZE, PAGE_SIZE, page_start
 from datastream.page_sums import PageState, RunningSum, ScrubResult, sum_of, this_thread
+from datastream.pages import PageFault
 from datastream.streamer import DataStreamer
+from datastream.updating import Changer
 from tests.datastream.fake_disk import FailingDisk
 from tests.datastream.streams import commit, u64
 
@@ -440,3 +451,182 @@ def test_a_disk_that_does_not_keep_the_healed_page_leaves_it_bad(
         with pytest.raises(OSError, match="reads back otherwise"):
             sums.heal(3, good)
         assert list(sums.bad) == [3]
+
+
+# --- beside writers -----------------------------------------------------------------------------------------
+
+
+def test_a_reader_that_meets_a_fault_and_an_update_do_not_wait_for_each_other(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, begin = threading.Event(), Changes.begin_update
+
+    def slowly(changes: Changes, patch: Patch, start: int, end: int) -> None:
+        begun.set()
+        time.sleep(0.2)
+        begin(changes, patch, start, end)
+
+    monkeypatch.setattr(Changes, "begin_update", slowly)
+    with opened(path) as (streamer, sums):
+        number = streamer.committed.total_entries - 1
+        data = bytes(len(streamer.get_entry(number).data))
+        file = streamer._file
+        fault = PageFault(first_entry(streamer, 3), 0, "nothing", "something")
+
+        def read() -> None:
+            begun.wait(10)
+            file._note_fault(3, file.index, fault)
+
+        works = (read, lambda: streamer.update_entry_data(number, 1, data))
+        threads = [threading.Thread(target=work, daemon=True) for work in works]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(10)
+            assert not thread.is_alive()
+        assert 3 in sums.bad
+        assert streamer.get_entry(number).data == data
+
+
+def test_a_page_that_is_healed_beside_a_commit_that_is_written_again_stays_healed(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is written past the page cache puts back what the cache had around it."""
+    last = PAGES - 1
+    good = page_of(path, last)
+    flip(path, page_start(PAGES) - 2000)
+    healers: list[threading.Thread] = []
+    with opened(path) as (streamer, sums):
+        with pytest.raises(PageDamaged):
+            sums.check(last)
+        write = RealDisk._write_directly
+
+        def and_heal(disk: RealDisk, data: bytes, offset: int) -> bool:
+            if offset >= page_start(PAGES) and not healers:
+                healers.append(threading.Thread(target=sums.heal, args=(last, good), daemon=True))
+                healers[0].start()
+                healers[0].join(0.5)
+            return write(disk, data, offset)
+
+        monkeypatch.setattr(RealDisk, "_write_directly", and_heal)
+        disk = streamer._file.disk
+        results: list[OSError | None] = [OSError(errno.EIO, "injected")]
+        flush = disk.fdatasync
+
+        def fail_once() -> None:
+            if results and (error := results.pop()):
+                raise error
+            flush()
+
+        monkeypatch.setattr(disk, "fdatasync", fail_once)
+        with pytest.raises(CommitFailed):
+            commit(streamer, (1, b"lost"), flush=True)
+        commit(streamer, (1, b"kept"), flush=True)
+        healers[0].join(10)
+        assert not sums.bad
+        assert page_of(path, last) == good
+    with opened(path) as (_, sums):
+        sums.check(last)
+
+
+@pytest.mark.parametrize("when", ["before the sum is looked for", "behind it"])
+def test_a_page_that_is_updated_while_it_gets_its_first_sum_keeps_no_old_one(
+    path: Path, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    with opened(path) as (streamer, sums):
+        number = first_entry(streamer, 1) + 2
+        data = b"U" * len(streamer.get_entry(number).data)
+        sums._put(1, None)
+        if when == "behind it":
+            record = Changer._record
+
+            def check_then_record(changer: Changer, patch: Patch, before: bytes) -> None:
+                sums.check(1)
+                record(changer, patch, before)
+
+            monkeypatch.setattr(Changer, "_record", check_then_record)
+            streamer.update_entry_data(number, 1, data)
+        else:
+            read = sums._read_or_note
+
+            def read_then_update(page_number: int) -> bytes | None:
+                monkeypatch.undo()
+                page = read(page_number)
+                streamer.update_entry_data(number, 1, data)
+                return page
+
+            monkeypatch.setattr(sums, "_read_or_note", read_then_update)
+            sums.check(1)
+        assert sums.scrub(1) in (ScrubResult.UNSUMMED, ScrubResult.GOOD)
+    with opened(path) as (streamer, _):
+        assert streamer.get_entry(number).data == data
+
+
+# --- beside programs that know no sums ----------------------------------------------------------------------
+
+
+def test_what_a_go_program_has_updated_is_not_taken_for_damage(path: Path) -> None:
+    with opened(path) as (streamer, _):
+        number = first_entry(streamer, 1) + 3
+        offset = streamer.offset_of(number)
+    flip(path, offset + ENTRY_HEAD_SIZE)
+    with (bookmarks_folder(path) / "LOG").open("ab") as log:
+        log.write(b"16:28:32.123456 db@open opening\n")
+    with opened(path) as (streamer, sums):
+        streamer.get_entry(number)
+        assert sums.has_sum(1)
+    assert stored(path)[1] == sum_of(page_of(path, 1))
+
+
+def test_what_a_version_without_sums_has_cut_and_filled_again_is_not_taken_for_damage(path: Path) -> None:
+    with opened(path) as (streamer, _):
+        streamer.truncate_file(first_entry(streamer, 4))
+    fill(path, seed=2)
+    with contextlib.closing(plyvel.DB(str(bookmarks_folder(path)))) as database:
+        assert database.get(SUMS_OF_KEY) == database.get(STREAM_KEY)
+        # It leaves the sums of the pages that it cuts off, and says whose the index is in its own way.
+        database.put(SUM_KEY + u64(6), bytes(4))
+        database.put(SUMS_OF_KEY, b"as it was before")
+    with opened(path) as (streamer, sums):
+        for page in range(PAGES):
+            sums.check(page)
+    assert stored(path) == sums_of(path)
+
+
+# --- what memory and the disk hold when a stream is opened --------------------------------------------------
+
+
+@pytest.mark.parametrize("has_sum", [True, False])
+def test_a_full_page_that_rotted_on_the_disk_and_not_in_memory_refuses_no_opening(
+    path: Path, monkeypatch: pytest.MonkeyPatch, has_sum: bool
+) -> None:
+    if not has_sum:
+        with contextlib.closing(plyvel.DB(str(bookmarks_folder(path)))) as database:
+            database.delete(SUM_KEY + u64(4))
+    written: list[int] = []
+    read, write = RealDisk.read_past_cache, past_cache.write_past_cache
+
+    def rotten(disk: RealDisk, size: int, offset: int) -> bytes | None:
+        found = read(disk, size, offset)
+        if found is None or offset != page_start(4) or written:
+            return found
+        return bytes([found[0] ^ 1]) + found[1:]
+
+    def from_disk(fd: int, size: int, offset: int) -> bytes:
+        with contextlib.closing(RealDisk(path, writable=False)) as disk:
+            return rotten(disk, size, offset) or disk.pread(size, offset)
+
+    def and_note(fd: int, data: bytes, offset: int) -> None:
+        written.append(offset)
+        write(fd, data, offset)
+
+    monkeypatch.setattr(RealDisk, "read_past_cache", rotten)
+    monkeypatch.setattr(page_sums, "read_past_cache", from_disk)
+    monkeypatch.setattr(page_sums, "write_past_cache", and_note)
+    if not has_sum:
+        with pytest.raises(StreamFileUnavailable, match="different bytes"):
+            DataStreamer.open(path)
+        return
+    with opened(path) as (_, sums):
+        assert written == [page_start(4)]
+        sums.check(4)
