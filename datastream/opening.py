@@ -244,7 +244,7 @@ def _recover(file: StreamFile, bookmarks: BookmarkIndex, options: OpeningOptions
     tail_state = TailState.NOT_ZERO if file.refusal is not None else file.tail_state()
     index_state = IndexState.AHEAD if taken is not None else _index_state(bookmarks, file, evidence)
     if file.refusal is not None and patch is None and taken is None:
-        _load_around_damage(file, bookmarks, index_state, options)
+        _load_around_damage(evidence, bookmarks, index_state, options)
         file_state = FileState.CONSISTENT
         tail_state = file.tail_state()
     appender = Appender(file, options.growth_pages)
@@ -391,13 +391,16 @@ def _refusal(
 
 
 def _load_around_damage(
-    file: StreamFile, bookmarks: BookmarkIndex, index_state: IndexState, options: OpeningOptions
+    evidence: Evidence, bookmarks: BookmarkIndex, index_state: IndexState, options: OpeningOptions
 ) -> None:
     """Learn the pages of a file whose entries disagree because full pages are damaged, if that is all.
+
+    The evidence is judged again: before, nothing of the file could be read.
 
     Raises:
         EntriesDisagree: it is not, or no sum tells.
     """
+    file = evidence.file
     assert file.refusal is not None
     refusal = file.refusal
     is_ours = index_state in (IndexState.LEVEL, IndexState.BEHIND)
@@ -406,6 +409,8 @@ def _load_around_damage(
         raise refusal
     file.tables = bookmarks
     file.load(go_on=options.go_on, sums=sums)
+    if options.judge is not None:
+        options.judge(evidence)
 
 
 def _update_record(bookmarks: BookmarkIndex) -> bytes | None:

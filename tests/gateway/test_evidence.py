@@ -11,13 +11,14 @@ import pytest
 from datastream.layout import ENTRY_HEAD_SIZE, HEADER_OFFSET, HEADER_SIZE
 from gateway import evidence as evidence_module
 from gateway.errors import Fatal
-from gateway.evidence import GROUP_BLOCKS_DEFAULT
+from gateway.evidence import GROUP_BLOCKS_DEFAULT, STREAM_FILE_NAME
 from gateway.ledger import Ledger, VerifiedBlock
 from gateway.limits import COMMIT_GROUP_BYTES_MAX
 from tests.datastream.test_opening import held_in
 from tests.gateway.conducting import logged
 from tests.gateway.test_ledger import BLOCKS, commit, entries_of, filled, verified
 from tests.nodes import make_blocks, stream_bytes
+from tests.rotten import flip, large_blocks, store
 
 MANY = [verified(block) for block in make_blocks(2 * GROUP_BLOCKS_DEFAULT + 10)]
 
@@ -223,3 +224,20 @@ def test_what_was_begun_is_dropped_by_the_next_start(tmp_path: Path, begun: int)
     commit(again, BLOCKS[last + 1 :])
     again.close()
     assert stream_bytes(tmp_path) == filled(tmp_path / "good")
+
+
+def test_a_damaged_page_does_not_hide_that_blocks_are_missing(tmp_path: Path) -> None:
+    data_dir, blocks = tmp_path / "d", large_blocks(40, 200_000)
+    path, folder = data_dir / STREAM_FILE_NAME, data_dir / "datastream.db"
+    store(data_dir, blocks[:30])
+    header, index = path.read_bytes()[:4096], shutil.copytree(folder, tmp_path / "index")
+    store(data_dir, blocks[30:])
+    shutil.rmtree(folder)
+    index.rename(folder)
+    with path.open("r+b") as file:
+        file.write(header)
+    flip(data_dir, 1, 0)
+    content = path.read_bytes()
+    with pytest.raises(Fatal, match=r"chain\.json that knows of block 39"):
+        Ledger.open(data_dir)
+    assert path.read_bytes() == content
