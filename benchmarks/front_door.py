@@ -2,9 +2,10 @@
 
     python -m benchmarks.front_door [--quick]
 
-Publishing is measured as in `benchmarks.publish`, the race as in `benchmarks.publish_race`; latency with small
-blocks at half of the load that the doorless node takes, from when a block was sent to its acknowledgement. Each
-pair of neighbours gives a ratio, or a difference, and the median counts: minutes of a machine are not alike.
+Publishing is measured as in `benchmarks.publish`, the race as in `benchmarks.publish_race`; latency with
+small blocks at half of the load that the doorless node takes, from when a block was sent to its
+acknowledgement. Each pair of neighbours gives a ratio, or a difference, and the median counts: minutes of a
+machine are not alike.
 """
 
 from __future__ import annotations
