@@ -2,9 +2,10 @@
 
     python -m benchmarks.front_door [--quick]
 
-Publishing is measured as in `benchmarks.publish`; latency with small blocks at half of the load that the
-doorless node takes, from when a block was sent to its acknowledgement. Each pair of neighbours gives a ratio,
-or a difference, and the median counts: minutes of a machine are not alike.
+Publishing is measured as in `benchmarks.publish`, the race as in `benchmarks.publish_race`; latency with
+small blocks at half of the load that the doorless node takes, from when a block was sent to its
+acknowledgement. Each pair of neighbours gives a ratio, or a difference, and the median counts: minutes of a
+machine are not alike.
 """
 
 from __future__ import annotations
@@ -18,11 +19,13 @@ from benchmarks.chains import Chain, make_chain
 from benchmarks.paced_publisher import latencies
 from benchmarks.publish import CASES
 from benchmarks.publish_processes import node, publish
+from benchmarks.publish_race import ITEM_BYTES, PUBLISHER_COUNT, race_seconds
 
 __all__ = ["run"]
 
 PAIRS = 7
 LATENCY_BLOCKS = 1_500
+RACE_BLOCKS, RACE_ITEMS = 60, 1_500
 SMALL = CASES[-1]
 
 
@@ -45,7 +48,19 @@ def run(quick: bool = False) -> list[tuple[str, str]]:
             f"ratio {median(bare / door for door, bare in found):.2f}"
         )
         rows.append((f"front door, {case.label}", text))
-    return rows if quick else [*rows, _latency()]
+    return rows if quick else [*rows, _race(), _latency()]
+
+
+def _race() -> tuple[str, str]:
+    """Compare the race for blocks of 1.5 MB, of which a publisher that is skipped takes the largest part."""
+    chain = make_chain(RACE_BLOCKS, RACE_ITEMS, ITEM_BYTES, header_apart=True)
+    found = [(race_seconds(chain, has_door=True), race_seconds(chain, has_door=False)) for _ in range(PAIRS)]
+    text = (
+        f"{RACE_BLOCKS / min(door for door, _ in found):,.1f} blocks/s; "
+        f"without it {RACE_BLOCKS / min(bare for _, bare in found):,.1f} blocks/s; "
+        f"ratio {median(bare / door for door, bare in found):.2f}"
+    )
+    return f"front door, {PUBLISHER_COUNT} racing, {RACE_ITEMS} items of 1 kB", text
 
 
 def _median_latency(chain: Chain, per_second: float, *, has_door: bool) -> float:

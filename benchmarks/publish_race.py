@@ -30,6 +30,7 @@ import sys
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from statistics import median
 from typing import NamedTuple, Protocol
 
@@ -43,7 +44,7 @@ from benchmarks.cpu_seconds import cpu_seconds
 from benchmarks.publish_processes import METHOD, bare_server, node, open_call
 from gateway.api import publish_pb2
 
-__all__ = ["run"]
+__all__ = ["ITEM_BYTES", "PUBLISHER_COUNT", "race_seconds", "run"]
 
 PUBLISHER_COUNT = 16
 ITEM_BYTES = 1_000
@@ -236,9 +237,14 @@ async def _race(address: str, chain: Chain, publisher_count: int, open_one: _Ope
 
 
 @contextmanager
-def _node(chain: Chain) -> Iterator[str]:
-    with node(chain, _ARGUMENTS) as facts:
+def _node(chain: Chain, *, has_door: bool = True) -> Iterator[str]:
+    with node(chain, _ARGUMENTS, has_door=has_door) as facts:
         yield facts.address
+
+
+def race_seconds(chain: Chain, *, has_door: bool) -> float:
+    """Race for a chain, with bare publishers; return how long it took."""
+    return _publish(chain, PUBLISHER_COUNT, partial(_node, has_door=has_door), _open_bare).seconds
 
 
 def _bare_loop(chain: Chain) -> AbstractContextManager[str]:

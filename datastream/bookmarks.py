@@ -355,9 +355,8 @@ class BookmarkIndex:
             BookmarksUnavailable: the DB cannot be read.
         """
         try:
-            with self._guard, self._database.iterator(prefix=prefix) as pairs:
-                if first:
-                    pairs.seek(first)
+            stop = prefix[:-1] + bytes((prefix[-1] + 1,))
+            with self._guard, self._database.iterator(start=first or prefix, stop=stop) as pairs:
                 return dict(pairs)
         except (plyvel.Error, RuntimeError) as error:
             raise BookmarksUnavailable(self.folder, error) from error

@@ -170,7 +170,9 @@ def test_a_chain_that_begins_later_without_a_file_is_refused(
         await publisher.block(CHAIN.block(4))
         await publisher.expect("end ERROR last none about 4")
         [problem] = node.account.readiness()
-        assert problem.startswith("block 4 of alice cannot be checked: missing verification data: TSS block")
+        assert problem.startswith(
+            "block 4 of claimed:alice cannot be checked: missing verification data: TSS block"
+        )
 
     play(tmp_path, scene, first_block="any")
     assert refusals(caplog) == []

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from gateway.addresses import Address
 from gateway.ledger import Ledger, VerifiedBlock
 from gateway.ledger_keys import LedgerKeys
 from gateway.node import Node
@@ -17,6 +18,7 @@ from publishers.block_places import BlockPlace
 from publishers.errors import BlockListError, SourceRefused, SourceUnreachable
 from publishers.number_range import NumberRange
 from publishers.verify_sources import BlockSource, FileSource, Job, NodeSource, StreamSource, check_job
+from tests.datastream.serving import ServerThread
 from tests.gateway.blocks import summary_of
 from tests.nodes import ledger_key, make_blocks
 from tests.publishers.node_thread import node_thread, store
@@ -160,13 +162,13 @@ def test_a_root_that_a_node_has_stored_in_the_other_layout() -> None:
 
 
 def test_a_false_root_at_the_end_of_a_stored_block(tmp_path: Path) -> None:
-    """Not of the last one: a node that finds that does not start."""
+    """From a data streamer's server, which knows nothing of blocks: a node that finds that does not start."""
     ledger = Ledger.open(tmp_path)
     root_hashes = bytes(48), summary_of(list(BLOCKS[1].items)).root_hash
     ledger.append([VerifiedBlock(n, BLOCKS[n].items, root_hash) for n, root_hash in enumerate(root_hashes)])
+    with ServerThread(ledger.streamer) as server:
+        job, _ = StreamSource(Address(server.host, server.port), ALL).jobs()
     ledger.close()
-    with node_thread(tmp_path) as node:
-        job, _ = StreamSource(node.tcp_address, ALL).jobs()
     root_hash = check_job(VERIFIER, Job(0, items=BLOCKS[0].items)).summary
     assert root_hash is not None
     assert str(check_job(VERIFIER, job).refusal) == (
