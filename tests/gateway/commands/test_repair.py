@@ -22,40 +22,11 @@ from gateway.ledger import Ledger
 from tests.datastream.streams import bookmark, entries
 from tests.datastream.test_evidence import ITEMS, put_header
 from tests.datastream.test_evidence import filled as filled_stream
-from tests.gateway.commands.test_truncate import assert_cut_holds, blocks_in
+from tests.gateway.commands.test_truncate import KILLER, assert_cut_holds, blocks_in
 from tests.gateway.test_evidence import filled_in_groups
 from tests.gateway.test_evidence import put_header as put_node_header
 from tests.gateway.test_ledger import BLOCKS, filled
 from tests.nodes import stream_bytes
-
-KILLER = """
-import os, sys
-from pathlib import Path
-from gateway.commands.repair import command
-STEPS = {"pwrite", "write", "fsync", "fdatasync", "rename", "replace", "mkdir", "rmdir", "unlink"}
-STEPS |= {"ftruncate"}
-folder, count = Path(sys.argv[1]), 0
-while True:
-    count += 1
-    killed = folder / f"killed-{count}"
-    os.system(f"cp -r --sparse=always {folder / 'base'} {killed}")
-    child = os.fork()
-    if not child:
-        left = count
-        def step(frame, event, function):
-            global left
-            if event == "c_call" and function.__name__ in STEPS and function.__module__ == "posix":
-                left -= 1
-                if not left:
-                    os._exit(9)
-        sys.setprofile(step)
-        command([str(killed), *sys.argv[2:]], standalone_mode=False)
-        sys.setprofile(None)
-        os._exit(0)
-    if os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) != 9:
-        break
-print(count)
-"""
 
 
 def run(*arguments: object, answer: str = "") -> Result:
@@ -229,7 +200,7 @@ def test_killed_before_each_step_the_same_again_ends_it(data_dir: Path, tmp_path
     data_dir.rename(tmp_path / "base")
     with (tmp_path / "base" / "datastream.bin").open("r+b") as file:
         file.truncate(page_start(1))
-    words = [sys.executable, "-c", KILLER, str(tmp_path), "--take", taken, "--yes"]
+    words = [sys.executable, "-c", KILLER, str(tmp_path), "repair", "--take", taken, "--yes"]
     done = subprocess.run(words, stdout=subprocess.PIPE, text=True, timeout=500, check=True)
     count = int(done.stdout.split()[-1])
     assert count > 8

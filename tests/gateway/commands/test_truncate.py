@@ -45,7 +45,7 @@ while True:
                 if not left:
                     os._exit(9)
         sys.setprofile(step)
-        status = main(["truncate", str(killed), *sys.argv[2:]])
+        status = main([sys.argv[2], str(killed), *sys.argv[3:]])
         sys.setprofile(None)
         os._exit(status)
     if os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) != 9:
@@ -230,7 +230,7 @@ def test_killed_before_each_step_the_folder_is_whole_and_the_same_again_ends_it(
     with (base / "datastream.bin").open("r+b") as file:
         file.truncate(HEADER_PAGE_SIZE + PAGE_SIZE)
     (base / "role.json").write_text('{"role": "standby"}\n')
-    words = [sys.executable, "-c", KILLER, str(tmp_path), "--to-block", "4", "--yes"]
+    words = [sys.executable, "-c", KILLER, str(tmp_path), "truncate", "--to-block", "4", "--yes"]
     done = subprocess.run(words, stdout=subprocess.PIPE, text=True, timeout=500, check=True)
     count = int(done.stdout.split()[-1])
     assert count > 15
