@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
-import mmap
 import os
 from pathlib import Path
 from typing import Protocol
@@ -26,6 +25,7 @@ from datastream.file_system import (
     takes_direct_writes,
 )
 from datastream.layout import page_end, page_number_of
+from datastream.past_cache import open_directly, read_aligned, write_aligned
 
 __all__ = ["Disk", "RealDisk", "create_file"]
 
@@ -227,14 +227,11 @@ class RealDisk:
     def _write_directly(self, data: bytes, offset: int) -> bool:
         """Ask for a write past the page cache; return whether all was written."""
         try:
-            # Another descriptor: with this flag on ours, reads meanwhile would have to be aligned, too.
-            direct_fd = os.open(f"/proc/self/fd/{self._fd}", os.O_WRONLY | os.O_DIRECT | os.O_CLOEXEC)
+            direct_fd = open_directly(self._fd, os.O_WRONLY)
         except OSError:
             return False
         try:
-            with mmap.mmap(-1, len(data)) as aligned:
-                aligned[:] = data
-                return os.pwrite(direct_fd, aligned, offset) == len(data)
+            return write_aligned(direct_fd, data, offset) == len(data)
         except OSError:
             return False
         finally:
@@ -256,9 +253,9 @@ class RealDisk:
         if has_no_disk(self._fd):
             self.pwrite(data, offset)
             return
-        start, end = offset - offset % _FOLIO_SIZE_MAX, offset + len(data)
-        around = bytearray(self.pread(end + -end % _FOLIO_SIZE_MAX - start, start))
-        around[offset - start : end - start] = data
+        folios_size, start = _folios(len(data), offset)
+        around = bytearray(self.pread(folios_size, start))
+        around[offset - start : offset - start + len(data)] = data
         try:
             if takes_direct_writes(self._fd):
                 if not self._write_directly(data, offset):
@@ -308,8 +305,8 @@ class RealDisk:
             return self._read_directly(size, offset)
         if not self._is_writable:
             return None  # what is dropped, and was nowhere else, could not be put back
-        start, end = offset - offset % _FOLIO_SIZE_MAX, offset + size
-        around = self.pread(end + -end % _FOLIO_SIZE_MAX - start, start)
+        folios_size, start = _folios(size, offset)
+        around = self.pread(folios_size, start)
         if not self._drop_cached(len(around), start):
             return None
         try:
@@ -325,8 +322,7 @@ class RealDisk:
             on_disk = self.read_past_cache(size, offset)
             if on_disk is None or on_disk == self.pread(size, offset):
                 return
-            start, end = offset - offset % _FOLIO_SIZE_MAX, offset + size
-            self._drop_cached(end + -end % _FOLIO_SIZE_MAX - start, start)
+            self._drop_cached(*_folios(size, offset))
         what = f"the page cache holds other bytes than the disk at offset {offset}, and keeps them"
         raise OSError(errno.EIO, what)
 
@@ -349,17 +345,9 @@ class RealDisk:
         Raises:
             OSError: the disk cannot be read.
         """
-        direct_fd = os.open(f"/proc/self/fd/{self._fd}", os.O_RDONLY | os.O_DIRECT | os.O_CLOEXEC)
+        direct_fd = open_directly(self._fd, os.O_RDONLY)
         try:
-            with mmap.mmap(-1, size) as aligned:
-                count = os.preadv(direct_fd, [aligned], offset)
-                while 0 < count < size and count % _BLOCK_SIZE == 0:
-                    with memoryview(aligned) as whole, whole[count:] as rest:
-                        more = os.preadv(direct_fd, [rest], offset + count)
-                    if not more:
-                        break
-                    count += more
-                return aligned[:count]
+            return read_aligned(direct_fd, size, offset)
         finally:
             os.close(direct_fd)
 
@@ -403,6 +391,12 @@ class RealDisk:
             fd = os.open(f"/proc/self/fd/{self._fd}", os.O_RDONLY | os.O_CLOEXEC)
             os.dup2(fd, self._fd, inheritable=False)
             os.close(fd)
+
+
+def _folios(size: int, offset: int) -> tuple[int, int]:
+    """Return size and offset of the folios that hold a range, both in bytes."""
+    start, end = offset - offset % _FOLIO_SIZE_MAX, offset + size
+    return end + -end % _FOLIO_SIZE_MAX - start, start
 
 
 def create_file(path: Path, header_page: bytes, size: int) -> None:

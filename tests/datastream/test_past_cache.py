@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from datastream.file_system import takes_direct_writes
 from datastream.past_cache import drop_cached, read_past_cache, write_past_cache
 
 SIZE = 8192
@@ -46,5 +47,25 @@ def test_a_file_that_cannot_be_written_says_so(file: Path) -> None:
         with pytest.raises(OSError):
             write_past_cache(fd, b"x" * SIZE, 0)
         assert read_past_cache(fd, SIZE, 0) == b"a" * SIZE
+    finally:
+        os.close(fd)
+
+
+def test_a_disk_that_gives_a_part_is_asked_for_the_rest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, read = tmp_path / "file", os.preadv
+    path.write_bytes(b"a" * SIZE + b"b" * SIZE)
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        if not takes_direct_writes(fd):
+            pytest.skip("direct reads go through the page cache here")
+
+        def in_parts(number: int, buffers: list[memoryview], offset: int) -> int:
+            with memoryview(buffers[0]) as whole, whole[:4_096] as part:
+                return read(number, [part], offset)
+
+        monkeypatch.setattr(os, "preadv", in_parts)
+        assert read_past_cache(fd, 2 * SIZE, 0) == b"a" * SIZE + b"b" * SIZE
     finally:
         os.close(fd)
