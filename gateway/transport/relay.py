@@ -29,6 +29,7 @@ Source: RFC 9113 sections 5.2, 6.9 and 8.2.2; the gRPC protocol over HTTP/2, "Re
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import deque
 from dataclasses import dataclass, field
 from typing import Final
@@ -92,7 +93,7 @@ class Stream:
     is_held: bool = False
 
 
-class Relay:
+class Relay(ABC):
     """What both sides share. Streams are mended in the direction from outside to gRPC core."""
 
     large_window = 1 << 30
@@ -225,7 +226,7 @@ class Relay:
             self._outside_ends(stream)
         return True
 
-    def _follow(self, piece: memoryview) -> None:
+    def _follow(self, piece: memoryview) -> None:  # noqa: B027 - in front of a client nobody follows messages
         """Payload of the current stream has come."""
 
     def _on_outside_frame(self, kind: int, flags: int, stream_id: int, payload: memoryview) -> bytes | None:
@@ -265,6 +266,7 @@ class Relay:
                 self._outside_table_size(value)
         return None
 
+    @abstractmethod
     def _outside_table_size(self, size: int) -> None:
         """The outside lets gRPC's table of header fields have this size."""
 
@@ -274,9 +276,9 @@ class Relay:
         self._block = None
         return self._on_outside_block(block)
 
+    @abstractmethod
     def _on_outside_block(self, block: HeaderBlock) -> bytes:
         """Handle a whole header block of the outside; give what goes to gRPC core in its place."""
-        raise NotImplementedError
 
     def _on_whole_data(self, flags: int, stream_id: int, payload: memoryview) -> bytes | None:
         """Handle DATA that is padded, or waits."""
@@ -434,6 +436,7 @@ class Relay:
         if table is not None:
             self._grpc_table_size(table)
 
+    @abstractmethod
     def _grpc_table_size(self, size: int) -> None:
         """gRPC core lets the outside's table of header fields have this size."""
 
@@ -449,11 +452,11 @@ class Relay:
         self._grpc_block = None
         return self._on_grpc_block(block)
 
+    @abstractmethod
     def _on_grpc_block(self, block: HeaderBlock) -> bytes:
         """Handle a whole header block of gRPC core; give what goes outside in its place."""
-        raise NotImplementedError
 
-    def _release(self, stream: Stream) -> None:
+    def _release(self, stream: Stream) -> None:  # noqa: B027 - in front of a client nothing depends on it
         """A stream has ended: what depends on it goes on."""
 
     # --- the life of a stream -------------------------------------------------------------------------------
